@@ -160,6 +160,19 @@ def test_show_of_copies_has_rates_and_the_calls_time(tmp_path: Path) -> None:
     assert "copies" not in output("show", str(profile(points[:0]).save(tmp_path / "none.json")))
 
 
+def test_show_has_no_table_and_no_row_of_copies_without_a_figure(tmp_path: Path) -> None:
+    assert "copies in other ways" not in output("show", "bank:mi100_copies")  # which has only pinned copies
+    one_way = {"direction": "h2d", "method": "pinned_non_blocking", "pieces": 1, "both": False}
+    points = [
+        Point("transfer", 2**20, [1e-3], [True], one_way | {"both": True}),
+        Point("transfer", 2**22, [1e-3], [True], one_way),
+    ]
+    shown = output("show", str(profile(points).save(tmp_path / "gpu.json")))
+    to_gpu, others = shown.split("copies to the GPU")[1].split("copies in other ways")
+    assert re.findall(r"^ *(\d+ MiB)", to_gpu, re.MULTILINE) == ["4 MiB"]
+    assert re.findall(r"^ *(\d+ MiB)", others, re.MULTILINE) == ["1 MiB", "4 MiB"]
+
+
 def test_predict_sorts_by_time_and_has_the_bound(saved: str) -> None:
     shown = output("predict", saved, "--num-bytes", "4MiB")
     rows = re.findall(r"^(\w+) +(\S+ \wm?s) +(\d+\.\d\d)", shown, re.MULTILINE)
@@ -453,6 +466,13 @@ def test_nccl_says_what_is_chosen_and_what_public_machines_took() -> None:
     assert "4 to 4.26 ms" in lines["1 GiB"]
     assert "dgx_h100_8" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_nccl_names_only_machines_on_which_the_collective_was_measured() -> None:
+    gathered = " ".join(output("nccl", "h100x8", "--collective", "allgather").split())
+    assert "times measured on h100_8, h100_fleet_8" in gathered  # dgx_h100_8 and aws_p5_8 have only allreduces
+    reduced = " ".join(output("nccl", "h100x8", "--collective", "reduce").split())
+    assert "the bank has no times of reduce on a machine like it" in reduced
 
 
 def test_nccl_of_several_nodes_says_which_network_is_meant() -> None:

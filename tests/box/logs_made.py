@@ -328,6 +328,45 @@ NV_JSON = """\
 {"bandwidth_description": "memcpy local GPU(column) bandwidth (GB/s)", "bandwidth_matrix": [["760.777", "761.047"]],
 "name": "device_local_copy", "status": "Passed", "sum": 1521.824}], "version": "v0.8"}}
 """
+NV_BOTH_WAYS = """\
+nvbandwidth Version: v0.8
+
+Running device_to_device_bidirectional_memcpy_read_ce.
+memcpy CE GPU(row) <-> GPU(column) Read1 bandwidth (GB/s)
+           0         1
+ 0       N/A    760.10
+ 1    760.20       N/A
+
+SUM device_to_device_bidirectional_memcpy_read_ce_read1 1520.30
+
+memcpy CE GPU(row) <-> GPU(column) Read2 bandwidth (GB/s)
+           0         1
+ 0       N/A    761.11
+ 1    760.31       N/A
+
+SUM device_to_device_bidirectional_memcpy_read_ce_read2 1521.42
+
+memcpy CE GPU(row) <-> GPU(column) Total bandwidth (GB/s)
+           0         1
+ 0       N/A   1521.21
+ 1   1520.51       N/A
+
+SUM device_to_device_bidirectional_memcpy_read_ce_total 3041.72
+
+Running device_local_copy.
+memcpy local GPU(column) bandwidth (GB/s)
+           0         1
+ 0   1260.12   1261.34
+
+SUM device_local_copy 2521.46
+"""
+NV_BOTH_WAYS_JSON = """\
+{"nvbandwidth": {"git_version": "v0.8", "testcases": [
+{"bandwidth_description": "memcpy CE GPU(row) <-> GPU(column) Total bandwidth (GB/s)",
+"bandwidth_matrix": [["N/A", "760.1"], ["760.2", "N/A"], ["N/A", "761.11"], ["760.31", "N/A"],
+["N/A", "1521.21"], ["1520.51", "N/A"]],
+"name": "device_to_device_bidirectional_memcpy_read_ce", "status": "Passed", "sum": 3041.72}]}}
+"""
 P2P = """\
 [P2P (Peer-to-Peer) GPU Bandwidth Latency Test]
 Device: 0, NVIDIA A100, pciBusID: 21, pciDeviceID: 0, pciDomainID:0
@@ -482,7 +521,7 @@ OTHERS = {
     "pairs": (FLEET,),
     "bandwidthTest": (SHMOO, QUICK),
     "hipBusBandwidth": (HIP,),
-    "nvbandwidth": (NVBANDWIDTH, NV_JSON),
+    "nvbandwidth": (NVBANDWIDTH, NV_JSON, NV_BOTH_WAYS, NV_BOTH_WAYS_JSON),
     "p2pBandwidthLatencyTest": (P2P,),
     "rocm_bandwidth_test": (ROCM,),
     "gpu_copy": (GPU_COPY,),

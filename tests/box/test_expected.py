@@ -85,6 +85,7 @@ def made(alpha_s: float, busbw: float, nodes: int = 2, each: int = 4, **said: ob
 
 
 HEALTHY = made(25e-6, 36.8e9)
+GPUDIRECT_OFF = "NCCL_NET_GDR_LEVEL=LOC"
 SETTINGS = {
     "plug_in_missing": made(80e-6, 4.3e9),
     "no_gpudirect": made(35e-6, 20e9),
@@ -113,6 +114,25 @@ def test_what_a_log_says_counts_without_any_machine_to_compare_with() -> None:
     }.items():
         assert list(found(made(25e-6, 5e9, **said), {})) == [rule]
         assert rule not in found(made(25e-6, 36e9, **said), {"others": HEALTHY})
+
+
+@pytest.mark.parametrize("network", ["NET/Socket", "GPU Direct RDMA Disabled, NET/IB"])
+def test_a_network_that_a_log_names_is_no_cause_unless_there_are_several_nodes(network: str) -> None:
+    one_node = made(80e-6, 4.3e9, nodes=1, each=8, network=network)
+    about = {name: value for name, value in one_node.provenance.items() if name not in ("num_nodes", "ranks_per_node")}
+    unknown_nodes = Profile(about, {}, one_node.points)
+    assert unknown_nodes.num_nodes is None
+    for profile in (one_node, unknown_nodes):
+        for others in ({}, {"others": HEALTHY}):
+            assert not {"plug_in_missing", "no_gpudirect"} & set(found(profile, others))
+
+
+def test_a_finding_without_figures_begins_with_its_cause() -> None:
+    points = [Point("ping_pong", 1024, (1e-5,), (True,), {"src": 0, "dst": 1})]
+    for said in ({"environment": "NCCL_P2P_DISABLE=1"}, {"network": "NET/Socket"}, {"environment": GPUDIRECT_OFF}):
+        about = made(25e-6, 5e9, **said).provenance
+        (sentence,) = found(Profile(about, {}, points), {}).values()
+        assert sentence[0] == "T", sentence
 
 
 NODE = made(20e-6, 200e9, nodes=1, each=8)
@@ -161,7 +181,7 @@ def test_only_nccl_is_advised_to_choose_another_algorithm() -> None:
     assert falling("gloo").endswith("it recovers at 32 MiB. The measurements do not show why.")
 
 
-@pytest.mark.parametrize("variable", ["NCCL_P2P_DISABLE=1", "NCCL_P2P_LEVEL=LOC"])
+@pytest.mark.parametrize("variable", ["NCCL_P2P_DISABLE=1", "NCCL_P2P_LEVEL=LOC", "NCCL_P2P_LEVEL=0"])
 def test_the_variable_that_turns_peer_to_peer_off_is_the_one_to_unset(variable: str) -> None:
     sentence = found(made(27e-6, 12e9, environment=f"NCCL_IB_HCA=mlx5 {variable}"))["p2p_off"]
     assert sentence.endswith(f" Unset {variable.partition('=')[0]}.")
@@ -195,6 +215,13 @@ def test_slow_pairs_of_gpus_are_named_and_a_gpu_that_all_have_in_common() -> Non
     assert "4 of 56 pairs reach less than 50 % of the median 240 GB/s, the slowest 12 GB/s (2 and 5)" in two
     assert "none is in most of them" in two
     assert "3 is in 14 of them" in found(copies(lambda src, dst: 12e9 if 3 in (src, dst) else 240e9))["degraded_pair"]
+
+
+def test_of_slow_pairs_all_ends_are_named_that_have_the_most_and_of_a_single_one_nothing_more() -> None:
+    both_ways = found(copies(lambda src, dst: 12e9 if {src, dst} == {2, 5} else 240e9))["degraded_pair"]
+    assert "2 and 5 are in 2 of them" in both_ways
+    one_way = found(copies(lambda src, dst: 12e9 if (src, dst) == (2, 5) else 240e9))["degraded_pair"]
+    assert one_way.endswith("the slowest 12 GB/s (2 and 5), the fastest 240 GB/s.")
 
 
 def test_where_nothing_is_known_nothing_is_said() -> None:

@@ -251,6 +251,16 @@ def test_what_a_profile_does_not_have_is_said() -> None:
     assert "of the link" not in shown(unknown)[1]
 
 
+def test_without_copies_to_the_gpu_the_loop_has_no_effect_whatever_the_direction_is() -> None:
+    options = {"direction": "d2h", "method": "pageable", "pieces": 1, "both": False}
+    copies_to_host = [point("transfer", size, size / 8e9, **options) for size in SIZES]
+    box = explorer_of(transfers, profile(copies_to_host))
+    reasons = box.without_effect(box.at(direction="d2h"))
+    assert set(reasons) == {"load_ms", "num_workers", "step_ms", "prefetched"}
+    assert set(reasons.values()) == {"the profile has no copies to the GPU by this method"}
+    assert box.without_effect(box.at(direction="h2d"))["size"].endswith("no copies in this direction")
+
+
 def test_times_lie_on_lines_between_measured_sizes() -> None:
     points = [point("pin", size, size / 1e9, cached=True) for size in SIZES]
     for size in (2**12, 2**15, 2**21, 2**28, 2**30):

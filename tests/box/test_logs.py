@@ -511,6 +511,16 @@ def test_matrices_are_read(tmp_path: Path) -> None:
     assert rate(copies, direction="p2p", src=0, dst=1) == 279.29
 
 
+@pytest.mark.parametrize("text", [made.NV_BOTH_WAYS, made.NV_BOTH_WAYS_JSON], ids=["text", "JSON"])
+def test_copies_of_nvbandwidth_in_both_directions_have_half_of_the_total_each(tmp_path: Path, text: str) -> None:
+    """Such a test prints three matrices: those of the two directions and their total; JSON has them as one."""
+    profile = single_profile(tmp_path, text)
+    assert profile.num_ranks == 2
+    assert len(profile.select("transfer", direction="p2p")) == 2
+    assert rate(profile, direction="p2p", src=0, dst=1, both=True, method="read") == 760.61
+    assert "half of the printed total" in profile.provenance["source"]["notes"]
+
+
 @pytest.mark.parametrize("kind", made.OTHERS)
 def test_every_kind_is_recognised_and_can_be_forced(tmp_path: Path, kind: str) -> None:
     for text in made.OTHERS[kind]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from rankscope.box import Profile
 from rankscope.box.measuring import rank as measure_collectives
 from rankscope.box.measuring.plan import (
+    COMMON_BUFFERS,
     MEASURED,
     Protocol,
     builder_options,
@@ -412,6 +413,19 @@ def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
     assert max(num_bytes for what, num_bytes, _ in keys if what == "allreduce") == 2**20
     with pytest.raises(ValueError, match=r"sizes must fit into half of the 8 KiB a rank has, got \(1024, "):
         keys_of(Protocol(), sizes, [4], 2**13)
+
+
+def test_a_size_that_fits_for_one_collective_is_measured_with_it() -> None:
+    protocol = Protocol(collectives=["allreduce", "broadcast"])
+    size = 2**20
+    needed = {}
+    for collective in protocol.collectives:
+        needed[collective] = 2 * size * (COMMON_BUFFERS + len(collective_keys(collective, size, [4])))
+    assert needed["broadcast"] < needed["allreduce"]
+    keys, left_out = keys_of(protocol, [size], [4], needed["broadcast"])
+    assert left_out == (size,)
+    assert {key.what for key in keys} >= {"broadcast"}
+    assert "allreduce" not in {key.what for key in keys}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rankscope.box import verdict
+from rankscope.box import Profile, verdict
 from rankscope.box.profile import Point
 from rankscope.box.sentences import (
     above_the_bound,
@@ -101,6 +101,13 @@ def test_distance_to_the_bound() -> None:
         "3.00 times the lower bound at 1 KiB, 3.00 times the lower bound at 16 MiB."
     ]
     assert list(above_the_bound(collective(profile(), times, noise=0.0))) == []
+
+
+def test_copies_of_other_programs_have_the_rate_of_pinned_memory() -> None:
+    assert verdict(Profile.load("bank:quadro_rtx6000_copies")) == [
+        f"Copies {where}: {pinned} GB/s with pinned memory at 1 MiB, {pageable} GB/s with pageable memory at 1 MiB."
+        for where, pinned, pageable in (("to the GPU", "11.1", "3.76"), ("to the host", "12", "3.39"))
+    ]
 
 
 # ---- what looks wrong

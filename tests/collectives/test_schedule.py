@@ -111,7 +111,8 @@ MALFORMED = [
     (f"{HEAD}\n0: 0>1:0+\n1: 4>1:0+", "line 3: rank must be from 0 to 3, got '4>1:0\\+'"),
     (f"{HEAD}\n0: 0>9:0+", "line 2: rank must be from 0 to 3, got '0>9:0\\+'"),
     (f"{HEAD}\n0: 0>1:3+", "line 2: chunks must be from 0 to 2, got '0>1:3\\+'"),
-    (f"{HEAD}\n0: 0>1:2-1+", "line 2: chunks must be from 0 to 2, got '0>1:2-1\\+'"),
+    (f"{HEAD}\n0: 0>1:1-3+", "line 2: chunks must be from 0 to 2, got '0>1:1-3\\+'"),
+    (f"{HEAD}\n0: 0>1:2-1+", "line 2: the first chunk must be at most the last, got '0>1:2-1\\+'"),
     ("allreduce x ranks=\u0663 chunks=1", "line 1: expected ranks"),
     (f"{HEAD}\n0: 0>1:9999999999+", "line 2: expected src>dst:first-last .*, got '0>1:9999999999\\+'"),
 ]

@@ -177,6 +177,17 @@ def test_a_desync_report_of_a_group() -> None:
     assert named(explained(watchdog(0, 5), report)) == [(1, "missing")]
 
 
+@pytest.mark.parametrize(
+    "report",
+    [
+        "ranks [123456789] are the lagging ranks that caused this timeout",
+        "[123456789] finished collective #4, but didn't join collective #5 (count from 1)",
+    ],
+)
+def test_a_desync_report_without_a_legible_rank_says_nothing(report: str) -> None:
+    assert "rankscope cannot tell: it recognises no line" in cannot_tell(explained(report))
+
+
 # ---- attempts, and lines from other times
 
 

@@ -102,6 +102,24 @@ def test_two_that_differ_without_a_past_are_both_named(tmp_path: Path) -> None:
     assert str(hang).startswith("Ranks 0 and 1 disagree on the size of collective 1 of the default group.")
 
 
+def test_of_three_that_all_differ_none_is_said_to_agree_with_another(tmp_path: Path) -> None:
+    job = {rank: [QueuedCall("0", sizes=(4 + rank,), at_s=1.0)] for rank in range(3)}
+    assert "Rank 0 called all_reduce [4] Float at train.py:12 in step, rank 1 all_reduce [5] Float" in str(
+        explained(tmp_path, job)
+    )
+
+
+def test_ranks_that_differ_in_two_ways_are_named_for_what_each_did(tmp_path: Path) -> None:
+    job = healthy(5)
+    del job[3][CALL - 1]
+    job[4][CALL - 1] = job[4][CALL - 1]._replace(sizes=(7,))
+    hang = explained(tmp_path, job)
+    assert hang.culprits == [
+        HangCulprit(3, "left out", "default_pg", CALL),
+        HangCulprit(4, "size", "default_pg", CALL),
+    ]
+
+
 def test_the_same_number_of_elements_in_another_shape_and_type_is_another_dtype(tmp_path: Path) -> None:
     job = {0: [QueuedCall("0", sizes=(4,), at_s=1.0)], 1: [QueuedCall("0", sizes=(2, 2), dtype="Half", at_s=1.0)]}
     assert {culprit.cause for culprit in explained(tmp_path, job).culprits} == {"dtype"}

@@ -72,6 +72,21 @@ def test_arrows_start_and_end_inside_slices_and_the_file_is_read_again(folder: P
     assert any(re.fullmatch(r"rank 2: loader costs \S+ ms per step", word) for word in words)
 
 
+def test_a_barrier_is_drawn_and_arrows_lead_to_the_ranks_that_wait_in_it(folder: Path, tmp_path: Path) -> None:
+    def as_barriers(kinds: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple("barrier" if kind == "allreduce" else kind for kind in kinds)
+
+    traces = []
+    for trace in read_traces(folder):
+        timeline = attrs.evolve(trace.timeline, kinds=as_barriers(trace.timeline.kinds))
+        calls = attrs.evolve(trace.calls, kinds=as_barriers(trace.calls.kinds))
+        traces.append(attrs.evolve(trace, timeline=timeline, calls=calls))
+    path = to_perfetto(tmp_path / "job.json", traces, join(traces), diagnose(traces))
+    events = json.loads(path.read_text())["traceEvents"]
+    assert sum(event["ph"] == "s" for event in events) == 3 * 6  # three ranks wait, in each step
+    assert "barrier" in to_svg(draw_step(traces, join(traces), diagnose(traces)))
+
+
 def test_a_job_in_which_nobody_is_late_has_no_arrows(tmp_path: Path) -> None:
     traces = read_traces(write_traces(tmp_path, LAYERS, lambda num_bytes: num_bytes / 400e6))
     path = to_perfetto(tmp_path / "job.json.gz", traces, join(traces), diagnose(traces))

@@ -261,6 +261,44 @@ def test_the_wait_for_ddps_allreduces_is_one_call_and_with_torchs_hook_each_buck
         assert all(len(step) > 1 for step in sizes[1:])
 
 
+def diagnosed(late: Callable[[str], None], backwards: int = 1) -> tuple[list[str], list[tuple[int, str]]]:
+    """The names of the calls, and the culprits, of five steps with so many backward passes."""
+    model = DistributedDataParallel(Net(late=late))
+    with watch(model, batches(5), report=lambda line: None) as watched:
+        for tokens in watched.loader:
+            for _ in range(backwards):
+                model(tokens).square().mean().backward()
+    diagnosis = diagnose(watched.traces)
+    names = [bucket.name for bucket in diagnosis.buckets]
+    return names, [(culprit.rank, culprit.cause) for culprit in diagnosis.culprits]
+
+
+def two_backwards() -> list[str]:
+    return diagnosed(lambda phase: None, backwards=2)[0]
+
+
+def test_each_backward_of_a_step_has_a_call_for_all_its_buckets() -> None:
+    names = ["DDP buckets of backward 0, together", "DDP buckets of backward 1, together"]
+    assert in_ranks(two_backwards, 2) == [names] * 2
+
+
+def sums_in_backward() -> tuple[list[str], list[tuple[int, str]]]:
+    """An allreduce of the model's own, for which rank 1 is late."""
+
+    def late(phase: str) -> None:
+        if phase == "backward":
+            time.sleep(_DELAY_S * dist.get_rank())
+            dist.all_reduce(torch.ones(1))
+
+    return diagnosed(late)
+
+
+def test_an_allreduce_of_the_model_in_backward_is_no_bucket_and_hides_no_late_rank() -> None:
+    for names, culprits in in_ranks(sums_in_backward, 2):
+        assert names == ["allreduce 0 in backward", "DDP buckets, together"]
+        assert culprits == [(1, "backward")]
+
+
 # ---- ranks that differ, and ranks that die
 
 

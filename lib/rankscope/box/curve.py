@@ -179,7 +179,9 @@ def _off(octaves: Times, log_s: Times, index: int) -> float:
     `index` is that of any size but the largest.
     """
     own_log_s = log_s[index]
-    if index == 0:  # Small sizes take about equally long, so the next size suggests the time of the smallest.
+    if index == 0:
+        # Small sizes take about equally long, so the next size suggests the time of the smallest. A smaller time is not
+        # odd, because fewer bytes may take less.
         off = float(own_log_s - log_s[1])
         return off if off > _PEAK else 0.0
     # Three lines: between the neighbours, through the two sizes below, and through the two above.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -58,7 +58,7 @@ _SHM_STATED = re.compile(r"\bSHM\b")
 _GPUDIRECT_ON = re.compile(r"GPU Direct RDMA Enabled")
 _GPUDIRECT_OFF = re.compile(r"GPU Direct RDMA Disabled")
 # NCCL's variables that turn something off; the level LOC, or 0, means "never".
-_P2P_FORBIDDEN = re.compile(r"(NCCL_P2P_DISABLE)=1|(NCCL_P2P_LEVEL)=LOC")
+_P2P_FORBIDDEN = re.compile(r"(NCCL_P2P_DISABLE)=1|(NCCL_P2P_LEVEL)=(?:0|LOC)")
 _GPUDIRECT_FORBIDDEN = re.compile(r"NCCL_NET_GDR_LEVEL=(?:0|LOC)")
 
 
@@ -203,7 +203,7 @@ class PeerComparison:
 
     @property
     def has_network(self) -> bool:
-        """Whether there are several nodes."""
+        """Whether there are known to be several nodes."""
         return (self.profile.num_nodes or 1) > 1
 
     @cached_property
@@ -318,9 +318,9 @@ def _is_peer(profile: Profile, name: str, about: Mapping[str, Any]) -> bool:
     """
     num_nodes = profile.num_nodes or 0
     has_same_gpus = gpu_of(about) == gpu_of(profile.provenance)
-    # Ranks per node are compared without a division, because a number of nodes that is not stated is 0.
-    has_same_nodes = about["num_ranks"] * num_nodes == profile.num_ranks * int(about.get("num_nodes", 0))
-    if not has_same_gpus or not has_same_nodes or is_sick(about):
+    # Compared without a division, because a number of nodes that is not stated is 0.
+    has_same_ranks_per_node = about["num_ranks"] * num_nodes == profile.num_ranks * int(about.get("num_nodes", 0))
+    if not has_same_gpus or not has_same_ranks_per_node or is_sick(about):
         return False
     fabrics = {_fabric(profile.provenance), _fabric(about)} - {""}
     if num_nodes > 1 and len(fabrics) > 1:
@@ -367,6 +367,11 @@ def _is_high(share: float) -> bool:
     return not math.isnan(share) and share >= LOW
 
 
+def _after_figures(box: PeerComparison, words: str) -> str:
+    """Return words after the machine's figures; a rule may apply to what the log states without any figures."""
+    return f"{box.figures} {words}" if box.figures else words
+
+
 def p2p_off(box: PeerComparison) -> Iterator[RuleFinding]:
     """The GPUs of a node communicate through the host's memory."""
     worst = box.worst
@@ -388,38 +393,44 @@ def p2p_off(box: PeerComparison) -> Iterator[RuleFinding]:
     words = "The GPUs of a node communicate through host memory, because peer-to-peer access is off"
     if not box.stated.is_p2p_off:
         words = "The GPUs of a node seem to communicate through host memory, as if peer-to-peer access were off"
-    yield RuleFinding("p2p_off", f"{box.figures} {words}. {how}.")
+    yield RuleFinding("p2p_off", _after_figures(box, f"{words}. {how}."))
 
 
 def plug_in_missing(box: PeerComparison) -> Iterator[RuleFinding]:
     """Nodes communicate through sockets: far less bandwidth, and small sizes are much slower, too.
 
-    A log of one node names sockets wherever there is no other network, although the node's ranks do not use them.
+    A log of one node names sockets wherever there is no other network, although the node's ranks do not use them. So
+    where the number of nodes is unknown, the rule does not apply.
     """
     worst = box.worst
-    is_seen = box.has_network and not box.is_series and worst.share < _SOCKETS and worst.small_share < _LATE
-    if box.profile.num_nodes == 1 or _is_high(worst.share) or not _decided(box.stated.uses_sockets, is_seen):
+    if not box.has_network or _is_high(worst.share):
+        return
+    is_seen = not box.is_series and worst.share < _SOCKETS and worst.small_share < _LATE
+    if not _decided(box.stated.uses_sockets, is_seen):
         return
     if box.stated.uses_sockets:
         words = "The log states that nodes use sockets (NET/Socket). If their network has a plug-in, load it"
     else:
         words = "Nodes seem to communicate through sockets, as if the network's plug-in were missing"
         words += ". NCCL_DEBUG=INFO prints what NCCL uses"
-    yield RuleFinding("plug_in_missing", f"{box.figures} {words}.")
+    yield RuleFinding("plug_in_missing", _after_figures(box, f"{words}."))
 
 
 def no_gpudirect(box: PeerComparison) -> Iterator[RuleFinding]:
-    """Data pass through the host's memory on their way to the network: less bandwidth, slower small sizes."""
-    if box.stated.uses_sockets:  # which have no GPUDirect
+    """Data pass through the host's memory on their way to the network: less bandwidth, slower small sizes.
+
+    A log of one node may state it, too, although the node's ranks do not use the network.
+    """
+    if not box.has_network or box.stated.uses_sockets:  # sockets have no GPUDirect
         return
     worst = box.worst
-    is_seen = box.has_network and not box.is_series and _SOCKETS <= worst.share < LOW and worst.small_share < _AS_QUICK
+    is_seen = not box.is_series and _SOCKETS <= worst.share < LOW and worst.small_share < _AS_QUICK
     is_off = _decided(box.stated.is_gpudirect_off, is_seen) and not _is_high(worst.share)
     stronger_causes = [*plug_in_missing(box), *p2p_off(box)]  # which would lower the bandwidth, too
     if is_off and not stronger_causes:
         how = "The log states that" if box.stated.is_gpudirect_off else "It looks as if"
         words = "GPUDirect RDMA is off, so bytes pass through the host's memory. Load nvidia-peermem"
-        yield RuleFinding("no_gpudirect", f"{box.figures} {how} {words}.")
+        yield RuleFinding("no_gpudirect", _after_figures(box, f"{how} {words}."))
 
 
 def one_nic(box: PeerComparison) -> Iterator[RuleFinding]:
@@ -464,17 +475,24 @@ def degraded_pair(box: PeerComparison) -> Iterator[RuleFinding]:
         if not slow or len(rates) < 3:  # the median of two pairs is typical of neither
             continue
         worst = min(slow, key=slow.__getitem__)
-        num_slow_pairs = Counter(chain.from_iterable(slow))  # that each node or GPU is an end of
-        [(end, number)] = num_slow_pairs.most_common(1)
-        has_several_slow = len(slow) > 1  # in a single slow pair, both ends are in all of them
-        who = "none is in most of them"
-        if has_several_slow and number >= _MOST_OF * len(slow):
-            who = f"{end} is in {number} of them"
         typical = f"{percent_words(share)} of the median {rate_words(median)}"
         where = f"{len(slow)} of {len(rates)} pairs reach less than {typical}"
         least = f"the slowest {rate_words(slow[worst])} ({worst[0]} and {worst[1]})"
-        words = f"{where}, {least}, the fastest {rate_words(max(rates.values()))}; {who}"
+        words = f"{where}, {least}, the fastest {rate_words(max(rates.values()))}"
+        if len(slow) > 1:  # the ends of a single slow pair are named already
+            words += f"; {_ends_in_most(slow)}"
         yield RuleFinding("degraded_pair", f"{name} of {bytes_words(num_bytes)}, pair by pair: {words}.")
+
+
+def _ends_in_most(pairs: Collection[_Pair]) -> str:
+    """Return in words which nodes or GPUs are an end of most of these pairs: several if as many pairs have each."""
+    num_pairs = Counter(chain.from_iterable(pairs))  # by the node or GPU that is an end of them
+    most = max(num_pairs.values())
+    if most < _MOST_OF * len(pairs):
+        return "none is in most of them"
+    ends = [end for end, number in num_pairs.items() if number == most]
+    verb = "is" if len(ends) == 1 else "are"
+    return f"{and_joined(ends)} {verb} in {most} of them"
 
 
 def _pair_rates(profile: Profile) -> Iterator[tuple[str, dict[int, dict[_Pair, float]]]]:
@@ -534,6 +552,7 @@ def switch_costs(box: PeerComparison) -> Iterator[RuleFinding]:
                 recovered = [other for other in rates if rates[other] > rates[before]]
                 comparison = ""
             else:
+                # Of the fastest similar machine, as in `even`: the slowest one may have the same drop.
                 is_drop_of_this_machine = before in even and row.rate <= LOW * row.high
                 if not is_drop_of_this_machine:
                     continue

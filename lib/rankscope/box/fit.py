@@ -277,7 +277,8 @@ def _lines(sizes: Times, seconds: Times, noise: float, chosen: NDArray[np.bool_]
         divisor = np.where(is_singular, 1.0, determinant)
         alpha_s = (yy * xz - xy * yz) / divisor
         beta = (xx * yz - xy * xz) / divisor
-        # Neither can be negative. If one would be, it is 0, and only the other is fitted.
+        # Neither can be negative. If one would be, it is 0, and only the other is fitted. Sizes so similar that they
+        # cannot separate the two take equally long, which α alone describes.
         has_only_alpha = is_singular | (beta <= 0)
         has_only_beta = ~is_singular & (alpha_s <= 0)
         alpha_s = np.where(has_only_beta, 0.0, np.where(has_only_alpha, xz / xx, alpha_s))

@@ -74,10 +74,10 @@ def of_topology(path: Path, gpu: str, num_gpus: int, picture: Path | None) -> tu
 def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iterator[RenderableType]:
     """Yield the table by size, the error to expect, and the limits of the model."""
     machines = public(model)
-    curves = []
-    for profile in machines.values():
+    curves = {}  # of the machines on which this collective was measured, by name
+    for machine, profile in machines.items():
         if len(profile.native_s(collective)) >= LEAST_SIZES:  # fewer make no curve
-            curves.append(profile.curve(collective))
+            curves[machine] = profile.curve(collective)
     gpus = f"{model.gpus_per_node}"
     if model.num_nodes > 1:
         gpus = f"{model.num_nodes} × {model.gpus_per_node}"
@@ -87,7 +87,7 @@ def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iter
     for size in sizes:
         choice = model.choose(collective, size)
         largest_s, largest = max((seconds, name) for name, seconds in choice.terms_s.items())
-        measured_s = [curve.seconds(size) for curve in curves if curve.covers(size)]
+        measured_s = [curve.seconds(size) for curve in curves.values() if curve.covers(size)]
         table.add_row(
             bytes_words(size),
             f"{choice.algorithm} {choice.protocol}",
@@ -97,7 +97,12 @@ def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iter
             f"{largest} {largest_s / choice.time_s:.0%}",
             _range_words(measured_s),
         )
-    public_words = f"public: times measured on {', '.join(machines)}" if curves else "the bank has no machine like it"
+    if curves:
+        public_words = f"public: times measured on {', '.join(curves)}"
+    elif machines:
+        public_words = f"the bank has no times of {collective} on a machine like it"
+    else:
+        public_words = "the bank has no machine like it"
     table.caption = (
         "NCCL: its expected time; model: our estimate, including terms that NCCL omits; mostly: the largest term; "
         f"{public_words}"

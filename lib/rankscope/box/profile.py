@@ -91,7 +91,7 @@ def _option(name: str, key: Any, value: Any) -> str | int | bool | tuple[int, ..
         if isinstance(value, int):
             return value
         if isinstance(value, list | tuple) and key not in _SINGLE:
-            are_whole = all(isinstance(number, int) and not isinstance(number, bool) for number in value)
+            are_whole = all(isinstance(entry, int) and not isinstance(entry, bool) for entry in value)
             if are_whole and len(value) >= 2:
                 return tuple(value)
     known = "printable strings, whole numbers, several of them (such as a shape), or booleans by name"
@@ -319,7 +319,8 @@ class Profile:
     def native(self) -> Mapping[str, Mapping[int, Point]]:
         """The points of the backend's own collectives by collective and size: one each, in place if there is one.
 
-        Pairs of a fleet and points of 0 bytes are left out.
+        Pairs of a fleet, each of which has a point of every size, and points of 0 bytes, which have no rate, are left
+        out.
         """
         by_collective: dict[str, dict[int, Point]] = {}
         # Of two points of a size, the later one replaces the other.

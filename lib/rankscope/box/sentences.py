@@ -224,10 +224,12 @@ def copies(profile: Profile) -> Iterator[str]:
     """The rates of copies to and from the GPU."""
     for direction, name in (("h2d", "to the GPU"), ("d2h", "to the host")):
         rates = []
-        for method, memory in (("pinned_non_blocking", "pinned"), ("pageable", "pageable")):
-            points = transfers_of(profile, direction, method)
+        # Logs of other programs have pinned copies that block the host, which reach the same rates.
+        pinned = transfers_of(profile, direction, "pinned_non_blocking") or transfers_of(profile, direction, "pinned")
+        pageable = transfers_of(profile, direction, "pageable")
+        for memory, points in (("pinned", pinned), ("pageable", pageable)):
             if points:
-                largest = points[-1]
+                largest = max(points, key=lambda point: point.num_bytes)  # of the first GPU, as in `show`
                 rate = rate_words(largest.algbw_bytes_per_s)
                 rates.append(f"{rate} with {memory} memory at {bytes_words(largest.num_bytes)}")
         if rates:
@@ -243,7 +245,8 @@ FINDINGS = (expected_got_why, fastest, against_native, above_the_bound, copies)
 def no_prediction(profile: Profile) -> Iterator[str]:
     """No link was measured, or not at the sizes that matter, or the nodes are uneven."""
     if not any(profile.select(how) for how in PATTERNS):
-        # If only native was measured, its curves predict it, and nothing is missing.
+        # If no collective but native was measured, no link is missing, because curves predict native. An empty profile,
+        # of which the same is true, lacks the links, too.
         if not profile.points or not all(group.is_native for group in groups(profile)):
             yield "No link was measured, so no algorithm can be predicted or compared with a bound."
         return
@@ -282,11 +285,12 @@ def native_falls_off(profile: Profile) -> Iterator[str]:
     for group in groups(profile):
         points = [points[NATIVE] for points in group.by_size.values() if NATIVE in points]
         for before, after in pairwise(points):
-            if after.algbw_bytes_per_s < _FALLS_TO * before.algbw_bytes_per_s:
-                rate_before = rate_words(before.busbw_bytes_per_s(profile.num_ranks))
-                rate_after = rate_words(after.busbw_bytes_per_s(profile.num_ranks))
+            rate_before = before.busbw_bytes_per_s(profile.num_ranks)
+            rate_after = after.busbw_bytes_per_s(profile.num_ranks)
+            if rate_after < _FALLS_TO * rate_before:  # not if they are nan, as for a barrier
+                rates = f"from {rate_words(rate_before)} to {rate_words(rate_after)}"
                 sizes = f"from {bytes_words(before.num_bytes)} to {bytes_words(after.num_bytes)}"
-                yield f"{group.collective}: busbw of native falls from {rate_before} to {rate_after} {sizes}."
+                yield f"{group.collective}: busbw of native falls {rates} {sizes}."
 
 
 def odd_points(profile: Profile) -> Iterator[str]:

@@ -58,7 +58,8 @@ def overview(profile: Profile) -> Iterator[RenderableType]:
 def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]:
     """Yield a table for each collective and size: every algorithm, the fastest first, measured and predicted.
 
-    For a size that was not measured it has the native time, interpolated by its curve.
+    For a size that was not measured it has the native time, interpolated by its curve. Raises ValueError if there is no
+    such curve either.
     """
     measured = groups(profile)
     for size in sizes:
@@ -66,7 +67,7 @@ def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]
         if not at_size:
             interpolated = _between_sizes(profile, size)
             if not interpolated.row_count:
-                known = dict.fromkeys(bytes_words(size) for group in measured for size in group.by_size)  # each once
+                known = dict.fromkeys(bytes_words(other) for group in measured for other in group.by_size)  # each once
                 known_words = ", ".join(known) or "none was"
                 raise ValueError(f"--num-bytes must be a size that was measured ({known_words}), got {size}")
             yield interpolated
@@ -554,8 +555,8 @@ def copies_tables(profile: Profile) -> Iterator[Table]:
     """Yield the rates of copies by method and size, and other measurements of copies; nothing if there are none."""
     methods = "call: how long a non_blocking copy kept the host busy; on the fly: pinned for this copy"
     ways = f"from pinned memory; both ways at once; in {NUM_PIECES} pieces; pin: the host's time of pin_memory()"
-    yield from _copies(profile, "copies to the GPU", _methods("h2d"), methods, direction="h2d")
-    yield from _copies(profile, "copies to the host", _methods("d2h"), methods, direction="d2h")
+    yield from _copies(profile, "copies to the GPU", _methods("h2d"), methods)
+    yield from _copies(profile, "copies to the host", _methods("d2h"), methods)
     yield from _copies(profile, "copies in other ways", _OTHERS, ways)
     with contextlib.suppress(ValueError):  # no copies between GPUs
         yield _between_gpus(profile)
@@ -571,19 +572,16 @@ def _methods(direction: str) -> Columns:
     return columns
 
 
-def _copies(profile: Profile, title: str, columns: Columns, caption: str, **any_copy: Any) -> Iterator[Table]:
-    """Yield a table with a row for each size of the points with the options `any_copy`; nothing if there are none.
-
-    Each column states the options of its own points.
-    """
-    sizes = sorted({point.num_bytes for point in profile.select("transfer", **any_copy)})
-    if not sizes:
-        return
+def _copies(profile: Profile, title: str, columns: Columns, caption: str) -> Iterator[Table]:
+    """Yield a table with a row for each size at which a column has a point; nothing if there is none."""
     table = table_of(title, "size", *columns)
     table.caption = caption
-    for size in sizes:
-        table.add_row(bytes_words(size), *(_median(profile, size, column) for column in columns.values()))
-    yield table
+    for size in sorted({point.num_bytes for point in profile.select("transfer")}):
+        cells = [_median(profile, size, column) for column in columns.values()]
+        if any(cells):  # all are empty if this size is only that of other copies
+            table.add_row(bytes_words(size), *cells)
+    if table.row_count:
+        yield table
 
 
 def _between_gpus(profile: Profile) -> Table:

@@ -494,7 +494,14 @@ def _read_step(line_number: int, number_of_step: int, words: list[str], header: 
                 raise ScheduleError(
                     f"line {line_number}: rank must be from 0 to {limit}, got {word!r}", number_of_step, rank
                 )
-        if not first <= last < header["num_chunks"]:
+        if first > last:
+            raise ScheduleError(
+                f"line {line_number}: the first chunk must be at most the last, got {word!r}",
+                number_of_step,
+                src,
+                first,
+            )
+        if last >= header["num_chunks"]:
             limit = header["num_chunks"] - 1
             raise ScheduleError(
                 f"line {line_number}: chunks must be from 0 to {limit}, got {word!r}", number_of_step, src, last

@@ -18,8 +18,8 @@ from .schedule import MOST_KEPT, Ints, Phase, Schedule, Step, number_among_equal
 Seconds = NDArray[np.float64]
 Bytes = NDArray[np.float64]
 
-MOST_MESSAGES = 250_000  # that get spans of their own by default
-_ROUNDING = 8 * float(np.finfo(float).eps)  # relative: what the additions of a step may round
+MOST_MESSAGES = 250_000  # that get spans of their own by default: up to three each, 36 MB in all
+_ROUNDING = 8 * float(np.finfo(float).eps)  # relative: more than the few additions of a step round, each by eps / 2
 _SAME = 1e-12  # times that differ by less, relative to the latest, are the same: rounding decides nothing
 NO_MESSAGE = -1  # as the number of a message: there is none
 
@@ -146,7 +146,8 @@ class _ScheduleSimulation:
         self.cluster = cluster
         self.detail = detail
         self.ready_s: Seconds = np.zeros(schedule.num_ranks)  # when each rank may enter its next step
-        # for each of the last `lag` steps, the oldest first, when each rank was done with all sums up to this step
+        # for each of the last `lag` steps, the oldest first, when each rank was done with all sums up to this step; the
+        # entries may share an array, because a step writes to a copy
         self.added_s = deque([np.zeros(schedule.num_ranks)] * schedule.lag, maxlen=schedule.lag)
         self.cards = _CardTimes(np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes))
         self.records: list[_SimulatedStep] | None = None  # the steps so far, if their messages get spans
@@ -786,7 +787,7 @@ def _shift(num_ranks: int, src: Ints, dst: Ints) -> tuple[int, int, int] | None:
     if inner <= 0:  # no rank sends to a higher one, which happens only in schedules that `verify` refuses
         return None
     along = back // inner + 1  # ranks along the axis, if all of them are `inner` apart, which is checked below
-    if along < 2 or num_ranks % (along * inner) != 0:
+    if along < 2 or num_ranks % (along * inner) != 0:  # no rank is the last of an axis, or ranks do not fill the shape
         return None
     place = ranks // inner % along  # of each rank along the axis
     next_rank = np.where(place == along - 1, ranks - back, ranks + inner)

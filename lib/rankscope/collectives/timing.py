@@ -125,8 +125,8 @@ class Ranks:
     def _margin(self) -> float:
         """Return how long before the start all ranks agree on it, so that all know it in time.
 
-        This is twice the median time of an agreement, because some take longer, on the rank on which that is longest,
-        and the time to wake up.
+        The median time of an agreement, on the rank where it is longest, counts twice, because single agreements take
+        longer than the median. The time to wake up is added.
         """
         times_s = []
         for _ in range(AGREEMENTS):
@@ -134,8 +134,8 @@ class Ranks:
             self.slowest([0.0])
             times_s.append(self.clock() - begin)
         after_warm_up_s = times_s[WARM_UP_AGREEMENTS:]
-        (agreement_s,) = self.slowest([2 * statistics.median(after_warm_up_s)])
-        return AWAKE_S + agreement_s
+        (for_agreement_s,) = self.slowest([2 * statistics.median(after_warm_up_s)])
+        return AWAKE_S + for_agreement_s
 
     def _offset(self, machines: list[int]) -> _ClockOffset:
         """Return the offset of this rank's clock, which is 0 on rank 0's machine; `machines` has each rank's number.
@@ -212,6 +212,7 @@ class Ranks:
         seconds = self._timed(task.run, instant)
         task.after()
         time.sleep(min(REST_S + REST_SHARE * seconds, MOST_REST_S))
+        # Read after the pause: the system counts stolen time at its timer ticks, so some shows only after the run.
         has_lost_no_time = self.stolen() == stolen_before
         return seconds, is_on_time and has_lost_no_time
 

@@ -215,7 +215,8 @@ def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
     it cannot be read.
     """
     with open_file(path, most_bytes) as file, naming(path):
-        # Without a size, `read` would go on while the file grows. One byte more than it had shows that it is too long.
+        # Without a size, `read` would go on while the file grows, and it takes memory for the size that it gets. The
+        # byte beyond the file's own shows that a file of the longest size has grown since it was opened.
         raw = file.read(os.fstat(file.fileno()).st_size + 1)
     if len(raw) > most_bytes:
         raise ValueError(f"it has more than {most_bytes} bytes")

@@ -10,6 +10,8 @@ from ..train.fsdp import ModuleStep, ShardedLayer
 WIDTH = 4096
 NUM_WORDS = 32_000
 MOST_TENSOR_RANKS = 32
+_MOST_TOKENS = 1 << 24  # hundreds of times what one GPU has memory for
+_MOST_BLOCKS = 200  # more than the largest models have, such as the 126 of Llama 3 405B
 _BYTES_OF_16_BITS = 2
 _FLOAT32_TO_16_BITS = 2  # what a step states for float32, compared with what 16-bit training keeps
 
@@ -47,8 +49,8 @@ def transformer(
     >>> round(transformer(8192, recompute=True).backward_s / step.backward_s, 2)
     1.48
     """
-    num_tokens = whole("num_tokens", num_tokens, 1, 1 << 24)
-    num_blocks = whole("num_blocks", num_blocks, 1, 200)
+    num_tokens = whole("num_tokens", num_tokens, 1, _MOST_TOKENS)
+    num_blocks = whole("num_blocks", num_blocks, 1, _MOST_BLOCKS)
     flops_per_s = number("flops_per_s", flops_per_s, above=0)
     recompute = truth("recompute", recompute)
     tensor_ranks = whole("tensor_ranks", tensor_ranks, 1, MOST_TENSOR_RANKS)

@@ -236,6 +236,7 @@ class _BucketKey(NamedTuple):
     kind: str
     group: str
     of_gradients: bool
+    is_joint: bool
     order: int
 
 
@@ -254,11 +255,15 @@ def _buckets(traces: Sequence[Trace], times_of_ranks: Sequence[OwnTimes], steps:
     """Return the collectives of these steps, by where they are launched, kind, group and number there in the step."""
     calls_of = _calls_of_buckets(traces, times_of_ranks, steps)
     is_sharded = any("reduce_scatter" in trace.calls.kinds for trace in traces)
-    is_watched = all(trace.source == "watch" for trace in traces)  # `watch` records all buckets of DDP as one call
+    has_joint = any(trace.joint_calls.size for trace in traces)
     buckets = []
     for key, calls in calls_of.items():
-        is_only_one = key.order == 0 and key._replace(order=1) not in calls_of
-        name = _bucket_name(key, is_sharded, is_all_buckets=is_watched and is_only_one)
+        if key.is_joint:
+            # A step has a second such call if it has a second backward that reduces gradients.
+            is_only_one = key.order == 0 and key._replace(order=1) not in calls_of
+            name = "DDP buckets, together" if is_only_one else f"DDP buckets of backward {key.order}, together"
+        else:
+            name = _bucket_name(key, is_sharded, has_joint)
         buckets.append(_call_cost(name, key, calls, len(traces), len(steps)))
     return tuple(buckets)
 
@@ -271,6 +276,7 @@ def _calls_of_buckets(
     common_steps = {*steps}
     for trace, times in zip(traces, times_of_ranks, strict=True):
         calls = trace.calls
+        joint_calls = set(trace.joint_calls.tolist())
         num_alike = Counter[tuple[int, _BucketKey]]()  # calls of a step so far that differ from each other in nothing
         is_in_window = times.call_row >= 0  # -1 for calls that did not end, and for those of steps without a window
         for index in np.flatnonzero(is_in_window).tolist():
@@ -282,6 +288,7 @@ def _calls_of_buckets(
                 kind=calls.kinds[calls.kind[index]],
                 group=calls.groups[calls.group[index]],
                 of_gradients=bool(times.call_of_gradients[index]),
+                is_joint=index in joint_calls,
                 order=0,
             )
             key = first_key._replace(order=num_alike[step, first_key])
@@ -298,12 +305,16 @@ def _calls_of_buckets(
     return calls_of
 
 
-def _bucket_name(key: _BucketKey, is_sharded: bool, is_all_buckets: bool) -> str:
-    """Return what a collective is called; `is_sharded` says whether the job has reduce-scatters, which FSDP makes."""
+def _bucket_name(key: _BucketKey, is_sharded: bool, has_joint: bool) -> str:
+    """Return what a collective that is no joint call is called.
+
+    `is_sharded` says whether the job has reduce-scatters, which FSDP makes; `has_joint` whether joint calls stand for
+    all of DDP's buckets, so that other allreduces are not of DDP.
+    """
     if is_sharded and key.kind in ("allgather", "reduce_scatter"):
         return f"FSDP {_plain_name(key)}"
-    if key.of_gradients and key.phase == "backward" and key.kind == "allreduce":
-        return "DDP buckets, together" if is_all_buckets else f"DDP bucket {key.order}"
+    if key.of_gradients and key.phase == "backward" and key.kind == "allreduce" and not has_joint:
+        return f"DDP bucket {key.order}"
     return _plain_name(key)
 
 

@@ -249,14 +249,16 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
     # The recorder writes its oldest record first, but another program may have written the file again.
     numbered_calls.sort(key=lambda numbered_call: numbered_call[0])
     calls = [call for _record_id, call in numbered_calls]
-    is_whole = not numbered_calls or numbered_calls[0][0] <= 0  # a rank's records are numbered from 0
+    is_whole = not numbered_calls or numbered_calls[0][0] == 0  # a rank's records are numbered from 0
     size_of_default_group = 0
     for name, group in file.pg_config.items():
         ranks = maker.ranks(group.ranks)
-        if name:
+        has_name = name != ""  # Gloo's default group has none here
+        if has_name:
             groups[name] = maker.text(group.desc), ranks
-        if group.desc == "default_pg" or not name:  # Gloo's default group has no name here
-            size_of_default_group = size_of_default_group or len(ranks)  # not every entry states its ranks
+        is_default_group = group.desc == "default_pg" or not has_name
+        if is_default_group and size_of_default_group == 0:  # of its entries, not every one states its ranks
+            size_of_default_group = len(ranks)
     size = num_ranks or size_of_default_group
     num_possible_ranks = size or MOST_RANKS
     rank = whole("the rank, the number at the end of its name,", int(rank_in_name[1]), 0, num_possible_ranks - 1)

@@ -56,6 +56,7 @@ def _hold_all() -> None:
     instead. This does the same: it sends the thread a signal whose handler never returns.
     """
     waiting = [thread for thread in _started if thread.is_alive()]
+    # `tgkill` is a call of Linux; elsewhere such a process may abort
     if not waiting or sys.version_info >= (3, 14) or sys.platform != "linux":
         return
     # a real-time signal, as these have no meaning of their own; any of them will do that the job does not use
@@ -289,7 +290,8 @@ class StoreExchange:
     def _judge(self, window: _AwaitedWindow, messages: list[NDArray[np.float64]]) -> None:
         """Report a line about a window; none without messages, or if they are of other steps.
 
-        They are if a rank has left out a window, or has used its slot again.
+        They are if ranks end with different numbers of steps, so that their last windows differ, or if a rank is so far
+        ahead that it has used its slot again.
         """
         if not messages:
             return

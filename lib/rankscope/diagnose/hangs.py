@@ -115,7 +115,8 @@ class Hang:
         """Return a row per call and rank: the last calls of the groups with a finding, or of all if there is none.
 
         `after_s` is the time since the first rank made the call. A rank that did not make it has nan there,
-        and empty words for what the call was, its state and where it was made.
+        and empty words for what the call was, its state and where it was made. `cause` is that of the finding that
+        names the rank at this call, else empty.
         """
         import pandas as pd
 
@@ -591,7 +592,8 @@ def _circle(stops: list[_Stop], histories: dict[int, _CallHistory]) -> list[Hang
         for rank, other in stop.waits.items():
             if other.has(rank):  # else the rank is missing there, too, and has no call to judge
                 habits.append(histories[rank].habit(other.call(rank)))
-        least_habit = min(habits, default=0)  # -1 if a call is like no earlier one of its rank
+        # There is at least one: a group is in a circle because some absent rank came to the stop of another group.
+        least_habit = min(habits)  # -1 if a call is like no earlier one of its rank
         weights.append(_CircleWeight(-least_habit, len(stop.came) / len(stop.group.ranks)))
     largest = max(weights)
     odd_stops = [stop for stop, weight in zip(stops, weights, strict=True) if weight == largest]
@@ -616,7 +618,7 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[_Cause]:
     missing = [rank for rank in stop.absent if rank not in stop.waits]
     dead = [rank for rank in stop.dead if rank not in stop.waits]
     if stop.odd:
-        yield _odd_cause(stop)
+        yield from _odd_causes(stop)
     if missing:
         yield _missing_cause(stop, missing, of_rank)
     elif stop.late and not stop.odd:  # a missing or odd rank would have kept the call from ending anyway
@@ -627,28 +629,42 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[_Cause]:
             "dead", dead, [f"{listed('Rank', dead)} left no dump, and the others stop at {stop}.", arrival_words]
         )
     if not (stop.odd or stop.absent or stop.late or stop.dead):
-        where = f"{listed('rank', stop.behind)} stands behind the others" if stop.behind else "it has ended on none"
+        where = "it has ended on none"
+        if stop.behind:
+            stand = "stands" if len(stop.behind) == 1 else "stand"
+            where = f"{listed('rank', stop.behind)} {stand} behind the others"
         words = [f"All ranks made {stop}, and {where}.", f"They called {stop.first}."]
         yield _Cause("stuck", stop.behind, words)
 
 
-def _odd_cause(stop: _Stop) -> _Cause:
-    """Return the cause of a stop at which some ranks came with another call, or in which no call is the usual one."""
+def _odd_causes(stop: _Stop) -> Iterator[_Cause]:
+    """Yield a cause for each other call with which ranks came, or a single one if no call is the usual one."""
     usual_ranks = [rank for rank in stop.came if rank not in stop.odd]
-    odd_signature = stop.group.signature(stop.odd[0], stop.number)
-    others = usual_ranks  # those to compare the first odd rank with
-    if not others:
-        others = [rank for rank in stop.odd if stop.group.signature(rank, stop.number) != odd_signature]
-    odd_call = stop.call(stop.odd[0])
-    other_call = stop.call(others[0])
-    difference = _difference(odd_call, other_call)
-    calls = f"Rank {stop.odd[0]} called {odd_call}, {listed('rank', others)} {other_call}."
-    odd_ranks = listed("Rank", stop.odd)
+    ranks_by_call: dict[Any, list[int]] = {}
+    for rank in stop.odd:
+        ranks_by_call.setdefault(stop.group.signature(rank, stop.number), []).append(rank)
     if not usual_ranks:
-        return _Cause(difference, stop.odd, [f"{odd_ranks} disagree on the {difference} of {stop}.", calls])
-    if _is_next(stop.group, stop.number, others[0], odd_signature):
-        return _Cause("left out", stop.odd, [f"{odd_ranks} seems to have left out {stop}.", calls])
-    return _Cause(difference, stop.odd, [f"{odd_ranks} made {stop} with another {difference}.", calls])
+        first_ranks, second_ranks, *_ = ranks_by_call.values()  # without a usual call there are at least two
+        first_call = stop.call(first_ranks[0])
+        second_call = stop.call(second_ranks[0])
+        difference = _difference(first_call, second_call)
+        words = [
+            f"{listed('Rank', stop.odd)} disagree on the {difference} of {stop}.",
+            f"Rank {first_ranks[0]} called {first_call}, {listed('rank', second_ranks)} {second_call}.",
+        ]
+        yield _Cause(difference, stop.odd, words)
+        return
+    usual_call = stop.call(usual_ranks[0])
+    for signature, ranks in ranks_by_call.items():
+        call = stop.call(ranks[0])
+        cause = _difference(call, usual_call)
+        verdict = f"{listed('Rank', ranks)} made {stop} with another {cause}."
+        if _is_next(stop.group, stop.number, usual_ranks[0], signature):
+            cause = "left out"
+            seem = "seems" if len(ranks) == 1 else "seem"
+            verdict = f"{listed('Rank', ranks)} {seem} to have left out {stop}."
+        calls = f"Rank {ranks[0]} called {call}, {listed('rank', usual_ranks)} {usual_call}."
+        yield _Cause(cause, ranks, [verdict, calls])
 
 
 def _difference(call: Call, other: Call) -> str:

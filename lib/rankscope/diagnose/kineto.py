@@ -33,6 +33,7 @@ _NAMED_BY_RANK = re.compile(r"(\d{1,9})\.")  # "3.json"
 # how a trace begins: gzipped, or, perhaps after a byte order mark, with an object or a list of objects
 _TRACE_HEAD = re.compile(rb"\x1f\x8b|(?:\xef\xbb\xbf)?\s*(?:\{\s*[\"}]|\[\s*(?:\]|\{\s*[\"}]))")
 MOST_TRACE_BYTES = 4 << 30  # of text in a file, unpacked
+_HIGHEST_RANK = 2**31 - 1  # torch's ranks are C's int
 _IN_PARALLEL_BYTES = 8 << 20  # of files together; fewer are read before another process is there
 
 
@@ -204,7 +205,7 @@ def _rank(path: Path, fields: Mapping[str, Any], num_files: int) -> int:
     """Return the rank that a trace or its name states; 0 for a single file that states none."""
     rank = _info(fields).get("rank")
     if rank is not None:
-        return whole("distributedInfo's rank", rank, 0, 2**31 - 1)
+        return whole("distributedInfo's rank", rank, 0, _HIGHEST_RANK)
     rank_in_name = _RANK_IN_NAME.search(path.name) or _NAMED_BY_RANK.match(path.name)
     if rank_in_name:
         return int(rank_in_name[1])
@@ -232,6 +233,6 @@ def _group_ranks(fields: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     for group in config:
         # the file may be damaged, so groups without legible ranks are left out
         ranks = group.get("ranks") if isinstance(group, dict) else None
-        if isinstance(ranks, list) and all(isinstance(rank, int) and 0 <= rank < 2**31 for rank in ranks):
+        if isinstance(ranks, list) and all(isinstance(rank, int) and 0 <= rank <= _HIGHEST_RANK for rank in ranks):
             ranks_of[str(group.get("pg_name"))] = tuple(ranks)
     return ranks_of

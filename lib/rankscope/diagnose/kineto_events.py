@@ -403,7 +403,8 @@ class EventReader:
         has_correlation = np.array([role.role in _ROLES_WITH_CORRELATION for role in roles], bool)[codes]
         for index in np.flatnonzero(has_correlation).tolist():
             correlations[index] = _correlation(events[index].args)
-        self._keep_details(events, codes, roles)  # before the next line, as it counts on from the pieces before
+        self._keep_details(events, codes, roles)
+        # only now, as `_keep_details` numbers these events from the number of earlier ones on
         self._num_kept += len(events)
         piece = _Piece(codes.astype(np.int32), threads.astype(np.int32), start_us, length_us, correlations)
         self._pieces.append(piece)

@@ -469,7 +469,7 @@ def _starts_on_cpu(kernels: EventColumns, runtime: EventColumns) -> EventColumns
     runtime = runtime.take(np.argsort(runtime.correlation, kind="stable"))
     runtime = runtime.take(runtime.correlation >= 0)
     row = np.searchsorted(runtime.correlation, kernels.correlation)
-    # one entry more, which no kernel has, for kernels behind the last call
+    # one entry more, with a number that no kernel has, for kernels whose number is larger than that of all calls
     is_known = np.append(runtime.correlation, -2)[row] == kernels.correlation
     start_s = np.append(runtime.start_s, np.nan)[row]
     thread = np.append(runtime.thread, -1)[row]

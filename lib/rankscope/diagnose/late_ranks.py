@@ -194,9 +194,9 @@ class _RankDivision(NamedTuple):
 def _divided(phase_s: Seconds, median_step_s: float) -> _RankDivision:
     """Return the division into late and calm ranks that counts; without late ranks if none holds.
 
-    `phase_s` has the shape (steps, ranks, phases); `step_s` is the length of a step. With each number of late ranks,
-    the latest so many are divided from the others, if `_division` allows it. Of these divisions, the one with the
-    fewest late ranks is returned that explains as much as any other, up to what a rank must lose at least to be late.
+    `phase_s` has the shape (steps, ranks, phases). With each number of late ranks, the latest so many are divided from
+    the others, if `_division` allows it. Of these divisions, the one with the fewest late ranks is returned that
+    explains as much as any other, up to what a rank must lose at least to be late.
     """
     own_s = phase_s.sum(axis=2)  # steps by ranks
     # so that the step which does not count for a rank is the one in which it is latest, and not one long on all ranks

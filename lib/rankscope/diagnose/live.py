@@ -71,13 +71,17 @@ def _stamping(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class WatchedCall(msgspec.Struct, array_like=True):
-    """A collective; `launch` and `stop` are stamps, as in `WatchedStep`. `stop` is None until it has ended."""
+    """A collective; `launch` and `stop` are stamps, as in `WatchedStep`. `stop` is None until it has ended.
+
+    `is_joint` says whether it stands for the allreduces of all of DDP's buckets in a backward.
+    """
 
     group: str
     kind: str
     num_bytes: int
     launch: Any
     stop: Any = None
+    is_joint: bool = False
 
 
 class WatchedStep(msgspec.Struct, array_like=True):
@@ -349,7 +353,7 @@ class Watched:
         self._stamps.append(("backward", False, now))
         # with a communication hook, the allreduces are requested from Python, where `before_collective` records each
         if self._forward_syncs and self._step is not None and not self._model._comm_hooks:
-            call = WatchedCall(self._group, "allreduce", self._gradient_bytes, now)
+            call = WatchedCall(self._group, "allreduce", self._gradient_bytes, now, is_joint=True)
             self._step.calls.append(call)
             _ENGINE.queue_callback(partial(self._end_call, call))  # called after DDP's own, which waits
 
@@ -524,9 +528,7 @@ def _in_ns(step: WatchedStep, origin: _TimeOrigin) -> tuple[WatchedStep, _TimeOr
         end=at(step.end),
         schedstat_at_end=step.schedstat_at_end,
         stamps=[(phase, begins, at(stamp)) for phase, begins, stamp in step.stamps],
-        calls=[
-            WatchedCall(call.group, call.kind, call.num_bytes, at(call.launch), at(call.stop)) for call in step.calls
-        ],
+        calls=[msgspec.structs.replace(call, launch=at(call.launch), stop=at(call.stop)) for call in step.calls],
     )
     return in_ns, _TimeOrigin(step.begin, begin)
 
@@ -552,7 +554,8 @@ def _trace(rank: int, steps: Sequence[WatchedStep]) -> Trace:
         Span(rank, span.lane, span.kind, span.item, start, stop)
         for span, (start, stop) in zip(spans, times, strict=True)
     )
-    return Trace(rank, timeline, _calls(calls, first), source="watch")
+    joint_calls = np.array([index for index, call in enumerate(calls) if call.is_joint], np.int64)
+    return Trace(rank, timeline, _calls(calls, first), source="watch", joint_calls=joint_calls)
 
 
 def _calls(calls: Sequence[WatchedCall], first: int) -> Calls:

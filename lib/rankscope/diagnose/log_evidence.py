@@ -120,7 +120,7 @@ class Event(NamedTuple):
         return groups
 
     def waiting_in(self) -> dict[int, set[str | None]]:
-        """Return the groups in which each rank waits."""
+        """Return the groups in which each rank waits; None stands for a group that nothing shows."""
         groups: dict[int, set[str | None]] = defaultdict(set)
         for queue in self.queues:
             if queue.failed is not None:

@@ -105,7 +105,7 @@ def _lags(evidence: Evidence) -> Iterator[HangFinding]:
     for report in evidence.lags:
         reporter = evidence.rank_of(report.origin)
         # a rank prints this report while it waits itself: a report that names its own rank is not reliable
-        if report.ranks and reporter not in report.ranks:
+        if reporter not in report.ranks:
             missing = listed("Rank", report.ranks)
             words = f"{missing} did not join collective {report.call}, as torch's desync report says."
             words = f"{words}\n  {_IN_GROUP}"

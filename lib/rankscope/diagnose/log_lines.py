@@ -589,10 +589,14 @@ def _mismatch(line: LogLine) -> Iterator[CallMismatch]:
 
 def _desync(line: LogLine) -> Iterator[DesyncLag]:
     for match in _NEVER_JOINED.finditer(line.text):
-        yield DesyncLag(line.origin(match.start()), _numbers(match[1]), call=1)
+        ranks = _numbers(match[1])
+        if ranks:  # else none of them is legible
+            yield DesyncLag(line.origin(match.start()), ranks, call=1)
     for match in _NOT_JOINED.finditer(line.text):
-        if int(match["last"]) + 1 == int(match["next"]):  # else a digit was lost
-            yield DesyncLag(line.origin(match.start()), _numbers(match["ranks"]), int(match["next"]))
+        ranks = _numbers(match["ranks"])
+        has_lost_digit = int(match["last"]) + 1 != int(match["next"])
+        if ranks and not has_lost_digit:
+            yield DesyncLag(line.origin(match.start()), ranks, int(match["next"]))
 
 
 def _address(line: LogLine) -> Iterator[AddressWait | CommunicationError]:

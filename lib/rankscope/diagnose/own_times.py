@@ -158,14 +158,16 @@ class _CallTimes(NamedTuple):
 def _call_times(trace: Trace, steps: Timeline, is_on_gpu: bool) -> _CallTimes:
     """Return the times of each call, and whether it reduces gradients: whether it is launched as one gets ready.
 
-    If no call is, all calls that are launched in the backward do.
+    If the trace has joint calls, these do. If no call is launched so, all that are launched in the backward do.
     """
     calls = trace.calls
     launch_s = np.where(np.isfinite(calls.launch_s), calls.launch_s, calls.start_s)
     arrive_s = calls.start_s if is_on_gpu else launch_s  # Gloo starts a call only when one of its threads is free
     has_ended = np.isfinite(arrive_s) & np.isfinite(calls.stop_s)
     of_gradients = has_ended & _inside(launch_s, _merged(trace.timeline, "gradient"))
-    if not of_gradients.any():
+    if trace.joint_calls.size:
+        of_gradients = has_ended & np.isin(np.arange(len(calls)), trace.joint_calls)
+    elif not of_gradients.any():
         of_gradients = has_ended & _inside(launch_s, _merged(trace.timeline, "backward", _FSDP_END))
     step = np.searchsorted(steps.start_s, launch_s, side="right") - 1
     return _CallTimes(launch_s, arrive_s, calls.stop_s, has_ended, of_gradients, step)

@@ -13,7 +13,7 @@ from ..common.words import listed
 from ..timeline import Span, Timeline
 from .diagnosis import JobDiagnosis
 from .join import Joined
-from .trace import Trace
+from .trace import CALL_KINDS, Trace
 from .verdict import in_ms
 
 _EDGE_S = 1e-6  # from the edge of a slice to an arrow; traces for Perfetto have times in microseconds
@@ -125,7 +125,7 @@ class _CallSpans(NamedTuple):
 def _call_spans(timeline: Timeline) -> _CallSpans:
     """Return the spans of a rank's calls, from its timeline; spans of no call have a negative item."""
     launches = {span.item: span for span in timeline.select(kind="launch") if span.item >= 0}
-    work = {span.item: span for span in timeline.select(kind=Timeline.COMMUNICATION) if span.item >= 0}
+    work = {span.item: span for span in timeline.select(kind=CALL_KINDS) if span.item >= 0}
     arrivals = dict(work)
     for call, launch in launches.items():
         # on the GPU, a rank arrives when the stream reaches the call, and not when the CPU launches it

@@ -651,6 +651,7 @@ def _first_plausible_fit(num_bytes: Seconds, usual: _CallSeconds) -> _AllreduceF
     latency below 0, or an allreduce that is faster during the backward than after it.
     """
     has_spread = num_bytes.max() > _LEAST_SPREAD * num_bytes.min()
+    # of the two models with two parameters, the one comes first that calls of any sizes determine
     for with_progress, with_latency in ((True, True), (True, False), (False, True)):
         num_parameters = 1 + with_progress + with_latency  # one is the time per byte
         num_calls = num_bytes.size

@@ -59,9 +59,11 @@ class ShardedForecast(Forecast):
     @property
     def notes(self) -> list[str]:
         """Sentences on the recorded settings, and on steps that were left out."""
+        share = percent_words(_RANGE[1] - _RANGE[0])
         notes = [
-            f"Recorded with {_words_of(self.settings)}. A range covers what 80 % of the recorded steps would save, and "
-            "how much two such recordings differ by chance; it does not cover a machine that changes between two runs."
+            f"Recorded with {_words_of(self.settings)}. A range covers what {share} of the recorded steps would save, "
+            "and how much two such recordings differ by chance; it does not cover a machine that changes between two "
+            "runs."
         ]
         if self.skipped_steps:
             were = "was" if len(self.skipped_steps) == 1 else "were"
@@ -107,9 +109,10 @@ class ShardedForecast(Forecast):
         """Return the step with these settings, on this link, and with these late ranks as fast as the others.
 
         Each recorded step is replayed with and without the changes, and the difference is what it saves. If the share
-        of latency in the recorded collectives is unknown, it is replayed with both extremes. The median saving is
-        subtracted from the recorded step. How far the savings of other steps are from the median, and how much a
-        recording differs by chance, are independent errors of the answer, so their squares add up to that of its range.
+        of latency in the recorded collectives is unknown, it is replayed with both extremes, and what it saves is their
+        mean. The median saving is subtracted from the recorded step. How far the savings of other steps are from the
+        median, and how much a recording differs by chance, are independent errors of the answer, so their squares add
+        up to that of its range.
         """
         recorded_s = _replayed_s(self.steps, self.settings)
         program = _program(self.steps, settings)
@@ -262,7 +265,8 @@ def _placed(program: Sequence[_Instruction]) -> tuple[PlacedPart, ...]:
 def _recorded_settings(steps: ShardedSteps) -> ShardSettings:
     """Return the settings that give the recorded collectives, in their order and between the same pieces of work.
 
-    Of several settings that give the same, the first one counts.
+    Of several settings that give the same, the simplest counts: True before None, which only makes an exception of the
+    root, and as few groups ahead as possible.
     """
     deepest = min(len(steps.shape.groups), _MOST_RECORDED_PREFETCH)
     for reshard in (True, None, False):
@@ -298,7 +302,7 @@ def _clocked_s(steps: ShardedSteps, program: Sequence[_Instruction], time_factor
 
     A step counts from the mean of the times at which its ranks begin to the mean of those at which its last collective
     ends on them. In a collective, each rank waits for the last one. `time_factors` multiply the time of each
-    collective from then on; see `_scaled`.
+    collective from the arrival of this last rank on; see `_scaled`.
     """
     # steps by ranks: how far each rank is, counted from the mean of their begins, as `begin_s` is
     now_s = steps.begin_s

@@ -13,6 +13,7 @@ from ..common.frozen import checked, frozen
 from ..timeline.timeline import Timeline, Times, column, intersect, merge, words
 
 Ints = NDArray[np.int64]
+CALL_KINDS = (*Timeline.COMMUNICATION, "barrier", "gather", "scatter")
 PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "host")  # "host" is what no span covers
 
 
@@ -20,10 +21,10 @@ PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "hos
 class Calls:
     """A rank's collectives in the order of their launch; `group` and `kind` are places in `groups` and `kinds`.
 
-    A kind is a word of `Timeline.COMMUNICATION`, or "barrier", "gather" or "scatter"; the group is "" where the trace
-    does not say it. `num_bytes` is what the rank puts in, -1 where the trace does not say. `launch_s` is when the CPU
-    asked for it, nan where the trace does not show that; `start_s` and `stop_s` are those of NCCL's kernel, or of
-    Gloo's work, nan where it did not end within the trace.
+    A kind is a word of `CALL_KINDS`; the group is "" where the trace does not say it. `num_bytes` is what the rank puts
+    in, -1 where the trace does not say. `launch_s` is when the CPU asked for it, nan where the trace does not show
+    that; `start_s` and `stop_s` are those of NCCL's kernel, or of Gloo's work, nan where it did not end within the
+    trace.
     """
 
     group: Ints = checked(column)
@@ -55,7 +56,8 @@ class Trace:
     - "stream 7": "kernel", "memset", "memcpy h2d", "d2h", "d2d" or "p2p" (item: its bytes), and the collectives
     - "gloo": collectives on the CPU (item: place in `calls`, as on streams); "thread 12": as "main"
 
-    `num_others` counts, by category, the events that are not kept.
+    `num_others` counts, by category, the events that are not kept. `joint_calls` are the places in `calls` of those
+    that each stand for the allreduces of all of DDP's buckets in a backward, as `watch` records them.
     """
 
     rank: int = checked(whole, 0)
@@ -65,6 +67,7 @@ class Trace:
     source: str = checked(of_type, str, default="")
     gradient_bytes: Ints = checked(column, factory=lambda: np.zeros(0, np.int64))
     group_ranks: Mapping[str, tuple[int, ...]] = checked(of_type, dict, factory=dict)  # as far as the trace says
+    joint_calls: Ints = checked(column, factory=lambda: np.zeros(0, np.int64))
 
 
 class GpuTimes(NamedTuple):
@@ -92,7 +95,7 @@ def gpu_times(trace: Trace) -> GpuTimes:
     """
     streams = trace.timeline.select(lane=[lane for lane in trace.timeline.lanes if lane.startswith("stream ")])
     compute = streams.select(kind="kernel")
-    communication = streams.select(kind=(*Timeline.COMMUNICATION, "barrier", "gather", "scatter"))
+    communication = streams.select(kind=CALL_KINDS)
     computing = merge(compute.start_s, compute.stop_s)
     communicating = merge(communication.start_s, communication.stop_s)
     starts_s, stops_s = intersect(computing, communicating)

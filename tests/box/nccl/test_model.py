@@ -104,6 +104,9 @@ BY_HAND = [  # GPU, GPUs a node, nodes, version; collective, algorithm, protocol
     ("a100", 8, 1, (2, 20), "allreduce", "ring", "ll", 6.6 + 14 * 0.6, 240 / 4 * 8 / 14),
     ("a100", 8, 1, (2, 20), "allgather", "ring", "ll", 6.6 + 7 * 0.6, 240 / 3 * 8 / 7),
     ("h100", 8, 2, (2, 29), "allreduce", "nvls_tree", "simple", 25 + 2 * 20.9, 8 * 57.7 * 16 / 30),
+    # Four paths of 48 GB/s, for which 57.7 is the limit; of 8 paths of 80 GB/s within and 96 between nodes, 96 is.
+    ("h100", 4, 2, (2, 29), "allreduce", "nvls_tree", "simple", 25 + 2 * 20.9, 4 * 57.7 * 8 / 14),
+    ("b300", 8, 2, (2, 30), "allreduce", "nvls_tree", "simple", 25 + 2 * 20.9, 8 * 96 * 16 / 30),
     ("h100", 1, 4, (2, 29), "allgather", "pat", "simple", 8 + 2 * 14 / 3.5 + 2.8 * 4, 0.75 * 2 * 24),
     ("h100", 1, 2, (2, 21), "allgather", "ring", "ll128", 14 + 8.5, 0.7 * 48 * 2),
     ("h100", 1, 2, (2, 23), "allgather", "ring", "ll128", 14 + 8.5, 0.92 * 48 * 2),
@@ -118,6 +121,49 @@ def test_formulas_worked_by_hand(case: tuple[Any, ...]) -> None:
     model = nccl.Model(gpu=gpu, gpus_per_node=gpus, num_nodes=nodes, version=version)
     assert model.latency_us(*what) == pytest.approx(latency_us)
     assert model.bandwidth(*what) == pytest.approx(gb_per_s)
+
+
+GRAPHS = [  # GPU, GPUs per node, cards per node, GB/s of a card; algorithm; the paths by NCCL's search, by hand
+    # 48 GB/s is below the 50 that split more than four channels.
+    ("h100", 8, 8, 50, "ring", (8, 48, 48)),
+    ("h100", 4, 4, 50, "ring", (8, 24, 24)),
+    ("b300", 8, 8, 100, "ring", (16, 48, 48)),
+    # A card of 100 GB/s carries two channels, but the links of 8 GPUs only 8 × 48 GB/s × 7/8.
+    ("h100", 1, 1, 100, "ring", (4, 24, 24)),
+    ("h100", 8, 8, 100, "ring", (8, 48, 48)),
+    ("l40s", 8, 8, 25, "ring", (1, 24, 24)),  # PCIe carries no second one
+    # Within nodes, trees get up to twice the rate between them, if the links carry it.
+    ("h100", 8, 8, 50, "tree", (8, 48, 48)),
+    ("h100", 4, 4, 50, "tree", (8, 48, 24)),
+    ("h100", 8, 8, 12.5, "tree", (8, 24, 12)),
+    ("h100", 8, 8, 20, "tree", (8, 40, 20)),
+    ("b200", 8, 8, 50, "tree", (8, 96, 48)),
+    ("b300", 8, 8, 100, "tree", (16, 48, 48)),
+    ("a100", 8, 8, 25, "tree", (8, 30, 24)),
+    ("h100", 4, 4, 43, "tree", (8, 21, 21)),  # 21 is none of the rates that NCCL tries
+    # NVLS has one path per card and GPU, never two. Between nodes, it gets up to twice the rate within them.
+    ("h100", 8, 8, 50, "nvls", (8, 40, 48)),
+    ("h100", 7, 7, 50, "nvls", (7, 45, 48)),
+    ("h100", 4, 4, 50, "nvls", (4, 48, 48)),
+    ("h100", 8, 4, 50, "nvls", (4, 48, 48)),
+    ("h100", 8, 16, 25, "nvls", (8, 24, 24)),
+    ("b300", 8, 8, 100, "nvls", (8, 80, 96)),
+    ("gb200", 72, 64, 50, "nvls", (32, 20, 40)),
+]
+
+
+@pytest.mark.parametrize("case", GRAPHS, ids=lambda case: " ".join(map(str, case[:5])))
+def test_paths_between_nodes_worked_by_hand(case: tuple[Any, ...]) -> None:
+    gpu, gpus, cards, card_gb_per_s, algorithm, figures = case
+    model = nccl.Model(gpu=gpu, gpus_per_node=gpus, num_nodes=2, nics=cards, nic_bytes_per_s=card_gb_per_s * 1e9)
+    graph = model.graph(algorithm)
+    assert (graph.num_channels, graph.intra, graph.inter) == figures
+
+
+def test_nvls_needs_two_channels() -> None:
+    model = nccl.Model(gpu="h100", num_nodes=2, nics=1)
+    assert model.why_not("allreduce", "nvls_tree", "simple") == "NVLS needs at least two channels"
+    assert not np.isinf(model.table([MIB]).nccl_s).any()
 
 
 def test_another_cpu_has_other_limits_between_nodes() -> None:

@@ -127,6 +127,7 @@ def test_topo_m_is_read_with_its_underlining_and_without_its_legend(tmp_path: Pa
         (dump([[("0", 0, "0x068000")]] * 4), "line 5: an nvlink must belong to a GPU and have a count of 1 to 72"),
         ("nothing", "it is neither NCCL's topology XML nor the table of nvidia-smi topo -m"),
         (MATRIX.replace("NV4\t X \tPHB", "NV4\t X \tFAST"), "line 3: 'FAST' is not a link of nvidia-smi topo -m"),
+        ("\n \n" + MATRIX.replace("NV4\t X \tPHB", "NV4\t X \tFAST"), "line 5: 'FAST' is not a link"),
         (MATRIX.replace("GPU2\tSYS", "GPU7\tSYS"), "line 4: the row of GPU2 with 3 cells is missing"),
         (b"\xff\xfe<\x00s\x00", "it is not text in UTF-8"),
         (b"<" + b" " * (1 << 21), "it has more than 1048576 bytes"),

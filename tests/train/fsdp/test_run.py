@@ -189,6 +189,56 @@ def lanes_and_kinds(timeline: Timeline) -> set[tuple[str, str]]:
     return {(span.lane, span.kind) for span in timeline}
 
 
+_SLOW_S = 0.1
+
+
+class _SlowBackward(torch.autograd.Function):
+    """Its backward takes `_SLOW_S`."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        time.sleep(_SLOW_S)
+        return gradient
+
+
+class Slow(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        slow: Tensor = _SlowBackward.apply(values)  # type: ignore[no-untyped-call]
+        return slow
+
+
+class Block(nn.Module):
+    """A module with layers of its own in front of and behind its inner one, which is called with a keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(64, 64), Slow())
+        self.inner = nn.Linear(64, 64)
+        self.last = nn.Linear(64, 64)
+
+    def forward(self, values: Tensor) -> Tensor:
+        output: Tensor = self.last(self.inner(input=self.first(values)))
+        return output
+
+
+def test_the_backward_of_a_module_around_a_wrapped_one_is_its_own() -> None:
+    """The slow layers are in front of the block, and in the block in front of its inner module."""
+    module = nn.Sequential(nn.Linear(64, 64), Slow(), Slow(), Block(), nn.Linear(64, 8))
+    wrap = ["3", "3.inner"]
+    observed = fsdp.run(module, mean, num_ranks=2, wrap=wrap, iterations=1, where=WHERE)
+    assert observed.groups == ("", *wrap)
+    for rank in (0, 1):
+        spans = observed.timeline.select(rank=rank, lane="compute", kind="backward")
+        backward_s = [sum(span.stop_s - span.start_s for span in spans if span.item == group) for group in range(3)]
+        assert backward_s[0] >= 2 * _SLOW_S
+        assert backward_s[1] >= _SLOW_S
+        assert backward_s[2] < backward_s[0]
+
+
 def batch_of(number: int) -> Tensor:
     return torch.randn(4, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(number))
 

@@ -49,6 +49,8 @@ def nccl(
         fields["num_nodes"] = nodes
     if picture is not None and topo is None:
         raise ValueError("--picture requires --topo, the topology that it draws")
+    if tuner_csv is not None and profile is None:
+        raise ValueError("--tuner-csv requires --profile, the measured profile of the box")
     if topo is not None:
         words_of_topology, fields_of_topology = of_topology(topo, gpu, gpus_per_node, picture)
         print_parts(words_of_topology)
@@ -65,8 +67,6 @@ def nccl(
         # goes below, and then no other choice would be faster at small sizes.
         tuner_text = tuner_csv_of(model, measured)
         model = model.with_readings(measured)
-    elif tuner_csv is not None:
-        raise ValueError("--tuner-csv requires --profile, the measured profile of the box")
     print_parts(choices(model, collective, sizes_of(num_bytes) or SIZES))
     if tuner_csv is not None:
         write_atomically(tuner_csv, lambda file: file.write(tuner_text.encode()))

@@ -70,7 +70,10 @@ class Boxes:
         return draw_boxes(measured, now.collective, now.view, self.yours, num_bytes, self._title(now))
 
     def _title(self, now: Now) -> str:
-        """Return the fastest and the slowest machine at this size, of those that were measured up to it and above."""
+        """Return the fastest and the slowest machine at this size.
+
+        Of machines whose measured sizes end below it or begin above it only a guess is known, so they do not count.
+        """
         what = f"{now.collective} of {now.message}"
         num_bytes = parse_bytes("message", now.message)
         seconds: dict[str, float] = {}

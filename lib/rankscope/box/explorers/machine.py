@@ -135,7 +135,10 @@ class Machines:
         return self._timeline(now.profile, algorithm, num_bytes, num_ranks=now.num_ranks, **options)
 
     def measured(self, now: Now) -> dict[str, Point]:
-        """The points in place of this size and number of segments, by algorithm; none for another number of ranks."""
+        """The points of this size and number of segments, by algorithm; none for another number of ranks.
+
+        They are those in place, because that is what `predicted` predicts.
+        """
         profile = self.profiles[now.profile]
         if now.num_ranks != profile.num_ranks:
             return {}
@@ -207,7 +210,7 @@ def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the predicted time of each algorithm on a machine, the waits of its ranks, and measurements.
 
     `profiles` are the machines, by the names that they have in the list; without any, those of the bank whose links
-    were measured. Raises ValueError if one of them is not a profile.
+    were measured. Raises ValueError if they are given but empty, or if one of them is not a profile.
     """
     presets: Mapping[str, Mapping[str, Any]]
     defaults: dict[str, Any]

@@ -125,10 +125,12 @@ class Copies:
         """Return for each control that changes nothing at these settings why it does not."""
         if self.loop(now, _SHOWN_BATCHES) is not None:
             return {}
-        names = ["load_ms", "num_workers", "step_ms", "prefetched"]
+        # The loop copies to the GPU, whatever the direction is.
+        names = ("load_ms", "num_workers", "step_ms", "prefetched")
+        reasons = dict.fromkeys(names, "the profile has no copies to the GPU by this method")
         if self.ranking(now) is None:
-            names.append("size")
-        return dict.fromkeys(names, "the profile has no copies by this method in this direction")
+            reasons["size"] = "the profile has no copies in this direction"
+        return reasons
 
     def report(self, now: Now) -> list[str]:
         """Where times come from, the copy's share of the link, the time per batch and its bottleneck."""

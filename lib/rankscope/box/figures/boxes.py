@@ -169,6 +169,7 @@ def draw_with_peers(profile: Profile, name: str = "yours", title: str | None = N
     for peer_name, peer in islice(box.peers.items(), MOST_LINES - 1):
         if peer.native_s(collective):
             shown.setdefault(peer_name, peer)  # a machine of the bank may have the name of the profile
+    # On a logarithmic axis a shortfall is as easy to see at small sizes, where latency decides, as at large ones.
     return draw_boxes(shown, collective, "log", name, title=title)
 
 

@@ -423,7 +423,7 @@ class _CopiesPlot:
         self.direction = direction
         self.has_rates = view != "pieces"
         self.ways = _ways(view, _pinned_method(profile))
-        least_bytes = _SIZES[0]
+        least_bytes = _SIZES[0]  # smaller copies take as long as this one, because nearly all of it is their start
         if view == "pieces":  # smaller copies are not measured in pieces
             least_bytes = NUM_PIECES * LEAST_PIECE_BYTES
         self.points: dict[str, list[Point]] = {}  # by way to copy, of those that were measured

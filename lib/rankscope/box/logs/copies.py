@@ -22,6 +22,10 @@ _NV_DRIVER = re.compile(r"Driver Version: ([\d.]+)")
 _NV_DEVICE = re.compile(r"^\s*(?:Device|GPU) \d+: (.+?) \(")
 _NV_TEST = re.compile(r"^\s*Running (\w+)\.")
 _NV_MATRIX = re.compile(r"[CG]PU\((?:row|column)\)")
+# A test of both directions at once between GPUs has three matrices: one for each direction, and one of their totals.
+_NV_ONE_DIRECTION = re.compile(r"\b(?:Read|Write)[12] bandwidth")
+_NV_TOTAL = re.compile(r"\bTotal bandwidth")
+_NV_SUM_NOTE = "for copies between GPUs in both directions at once half of the printed total is used for each direction"
 _MOST_SUM_DIGITS = 9  # with the point; JSON may have all digits of a float, which nobody has measured
 _P2P_TITLE = re.compile(r"(Uni|Bi)directional P2P=(En|Dis)abled Bandwidth")
 _P2P_MARK = re.compile(r"directional P2P=")
@@ -143,7 +147,11 @@ def _nvbandwidth_json(log: Log) -> _NvbandwidthLog:
             names.append(printable(without_number.rsplit(" (", 2)[0]))
         for case in content["testcases"]:
             cells: dict[tuple[int, int], MatrixCell] = {}
-            for row, texts in enumerate(case.get("bandwidth_matrix", ())):
+            rows = case.get("bandwidth_matrix", ())
+            if rows and _NV_TOTAL.search(case["bandwidth_description"]):
+                num_gpus = len(rows[0])
+                rows = rows[-num_gpus:]  # those of the totals, which follow those of both directions
+            for row, texts in enumerate(rows):
                 for column, text in enumerate(texts):
                     cells[row, column] = MatrixCell(case["name"], str(text))
             if cells:
@@ -156,7 +164,7 @@ def _nvbandwidth_json(log: Log) -> _NvbandwidthLog:
 def _nvbandwidth_text(log: Log) -> _NvbandwidthLog:
     """Parse the text of nvbandwidth: for each test a line with its name, a matrix with a title, and maybe a sum."""
     tests = {}
-    name = ""  # of the test whose matrix comes next
+    name = ""  # of the test whose matrix comes next; "" once its last one has come
     for line, text in enumerate(log.lines, 1):
         running = _NV_TEST.search(text)
         if running:
@@ -164,18 +172,23 @@ def _nvbandwidth_text(log: Log) -> _NvbandwidthLog:
         elif _NV_MATRIX.search(text):
             log.check(name, line, "a matrix without the name of its test above")
             printed = matrix(log, line, square="GPU(row)" in text)
+            # The totals of both directions replace the matrices of one direction.
             tests[name] = _NvbandwidthTest(text, printed.cells, _printed_sum(log, name, printed.last_line))
-            name = ""
+            if not _NV_ONE_DIRECTION.search(text):
+                name = ""
     version = next(iter(log.words(_NV_VERSION)), "")
     driver = next(iter(log.words(_NV_DRIVER)), "")
     return _NvbandwidthLog(version, driver, log.words(_NV_DEVICE), tests)
 
 
 def _printed_sum(log: Log, name: str, last: int) -> str | None:
-    """Return the sum of a test, which stands in one of the two lines below its matrix; None without one."""
+    """Return the sum of a test, which stands in one of the two lines below its matrix; None without one.
+
+    If the test has several matrices, the name before the sum has a suffix, such as _read1 or _total.
+    """
     for text in log.lines[last : last + 2]:
         words = text.split()
-        if words[:2] == ["SUM", name] and len(words) > 2:
+        if len(words) > 2 and words[0] == "SUM" and words[1].startswith(name):
             return words[2]
     return None
 
@@ -187,6 +200,9 @@ def _add_test(times: Times, name: str, test: _NvbandwidthTest) -> None:
     if "(ns)" in test.title:  # latencies
         return
     is_between_gpus = "GPU(row)" in test.title
+    is_total = _NV_TOTAL.search(test.title) is not None
+    if is_total:
+        times.notes.append(_NV_SUM_NOTE)
     memcpy = _MEMCPY.search(name)
     for (row, column), (where, text) in test.cells.items():
         is_own_gpu = is_between_gpus and row == column  # is no copy between two: old versions print 0.00, not N/A
@@ -194,13 +210,15 @@ def _add_test(times: Times, name: str, test: _NvbandwidthTest) -> None:
             continue
         copied = _route_of(name, test.title, row, column)
         method = copied.method
-        is_both_ways = False
+        is_both_ways = is_total
         if memcpy is not None:
             method = _memcpy_words(memcpy) or method
             is_both_ways = memcpy["both"] is not None
         elif copied.direction != "d2d":  # tests of another name run several copies at once, except on one GPU
             method = name
         rate = times.log.number(where, text) * GB
+        if is_total:
+            rate /= 2
         times.copy(where, copied.direction, method, rate, both=is_both_ways, **copied.ends)
 
 
@@ -272,6 +290,7 @@ def p2p_test(log: Log) -> list[Profile]:
 
 # ---- traces of torch.profiler
 
+# H is the host, D a device, and P a peer: PtoP is a copy between two devices, and DtoD one within a device.
 _MEMORY = re.compile(r"^Memcpy (?P<from>[HDP])to(?P<to>[HDP])(?: \((?P<source>\w+) -> (?P<target>\w+))?")
 _RATE = "memory bandwidth (GB/s)"
 

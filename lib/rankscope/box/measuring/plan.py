@@ -184,13 +184,14 @@ def keys_of(
 ) -> tuple[list[PointKey], tuple[int, ...]]:
     """Return the keys of links, memory and collectives in order, and the sizes that are left out.
 
-    Those are the sizes at which the buffers of a collective need more than half of a rank's free memory. With
+    Those are the sizes at which the buffers of some collective need more than half of a rank's free memory. With
     `through_host` (Gloo on a GPU) there are only native or named collectives, and no messages between two ranks. A
     single rank has only native collectives. Raises ValueError if no size fits.
     """
     ranks_of_links = [1] if through_host else ranks_per_node  # a single rank has only sums and copies in memory
     planned = link_keys(ranks_of_links, max(sizes))
     left_out: set[int] = set()
+    fits_any = False
     only_native = protocol.algorithms is None and (through_host or sum(ranks_per_node) == 1)
     algorithms = (NATIVE,) if only_native else protocol.algorithms
     for collective in protocol.collectives:
@@ -200,8 +201,9 @@ def keys_of(
             if size * num_buffers > free_bytes / 2:
                 left_out.add(size)
             else:
+                fits_any = True
                 planned += keys
-    if left_out == set(sizes):
+    if left_out and not fits_any:
         raise ValueError(f"sizes must fit into half of the {bytes_words(free_bytes)} a rank has, got {tuple(sizes)}")
     distinct = list(dict.fromkeys(planned))  # two sizes may be the same after rounding down to equal parts
     return distinct, tuple(sorted(left_out))

@@ -179,13 +179,13 @@ def most_bytes(device: MeasuredGpu) -> int:
 def transfer_points(keys: Sequence[PointKey], protocol: Protocol, device: MeasuredGpu) -> list[Point]:
     """Return the "transfer", "transfer_host" and "pin" points of the keys from `transfer_keys`.
 
-    Keys of the same size and GPU take turns. A "transfer" has the seconds by the GPU's clock, from before the call on
-    an idle GPU to the end of the last copy; its "transfer_host" has the seconds for which the call blocked the host.
-    Options: ``direction`` "h2d", "d2h", "d2d" or "p2p" (from GPU ``src`` to ``dst``); ``method``, one of
-    TRANSFER_METHODS, of ON_THE_FLY (memory is pinned for the copy, from the system or "cached" by PyTorch), or "device"
-    (without the host); ``pieces``, the number of equal parts; ``both``, whether the same thread copies as many bytes in
-    the other direction at once. A "pin" has the host's seconds of `Tensor.pin_memory`, with ``cached`` memory or new.
-    Raises RuntimeError if a copy delivers wrong data.
+    Keys of the same size and GPU take turns if they are in a row. A "transfer" has the seconds by the GPU's clock, from
+    before the call on an idle GPU to the end of the last copy; its "transfer_host" has the seconds for which the call
+    blocked the host. Options: ``direction`` "h2d", "d2h", "d2d" or "p2p" (from GPU ``src`` to ``dst``); ``method``, one
+    of TRANSFER_METHODS, of ON_THE_FLY (memory is pinned for the copy, from the system or "cached" by PyTorch), or
+    "device" (without the host); ``pieces``, the number of equal parts; ``both``, whether the same thread copies as many
+    bytes in the other direction at once. A "pin" has the host's seconds of `Tensor.pin_memory`, with ``cached`` memory
+    or new. Raises RuntimeError if a copy delivers wrong data.
     """
     points = []
 
@@ -245,9 +245,6 @@ def _pinning_move(key: PointKey, buffers: CopyBuffers) -> Move:
     """Return a move that pins host memory while it is timed: `Tensor.pin_memory` alone, or with a copy that uses it."""
     options: dict[str, Any] = dict(key.options)
     device = buffers.device
-    host_source = buffers.source("pageable")
-    gpu_source = buffers.source(device.index)
-    gpu_target = buffers.target(device.index)
     reuses_pinned = options.get("cached") or options.get("method") == "pin_on_the_fly_cached"
 
     def prepare() -> None:
@@ -257,23 +254,32 @@ def _pinning_move(key: PointKey, buffers: CopyBuffers) -> Move:
         else:
             device.forget_pinned()
 
-    def pin() -> list[Tensor]:
-        return [device.pin(host_source)]
+    if key.what == "pin":
+        host_source = buffers.source("pageable")
 
-    def pin_and_copy_to_gpu() -> list[Tensor]:
-        pinned_source = device.pin(host_source)
-        device.copy([(gpu_target, pinned_source)], non_blocking=True, lane=0)
-        return [gpu_target]
+        def pin() -> list[Tensor]:
+            return [device.pin(host_source)]
+
+        return Move(pin, before=prepare)
+
+    if options["direction"] == "h2d":
+        host_source = buffers.source("pageable")
+        gpu_target = buffers.target(device.index)
+
+        def pin_and_copy_to_gpu() -> list[Tensor]:
+            pinned_source = device.pin(host_source)
+            device.copy([(gpu_target, pinned_source)], non_blocking=True, lane=0)
+            return [gpu_target]
+
+        return Move(pin_and_copy_to_gpu, before=prepare)
+
+    gpu_source = buffers.source(device.index)
 
     def pin_and_copy_to_host() -> list[Tensor]:
         pinned_target = device.pinned(key.num_bytes)
         device.copy([(pinned_target, gpu_source)], non_blocking=True, lane=0)
         return [pinned_target]
 
-    if key.what == "pin":
-        return Move(pin, before=prepare)
-    if options["direction"] == "h2d":
-        return Move(pin_and_copy_to_gpu, before=prepare)
     return Move(pin_and_copy_to_host, before=prepare)
 
 

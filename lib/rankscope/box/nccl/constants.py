@@ -57,7 +57,15 @@ NET_OVERHEAD = {"intel": 1.0, "amd": 2.0, "other": 1.0}  # µs, three times as m
 PLATEAU = {"volta": 1.9, "ampere": 1.9, "hopper": 1.4, "blackwell": 1.4}  # of the Simple ring's latency between nodes
 THREADS = {"ll": 512, "ll128": 640, "simple": 512}
 THRESHOLD = {"ll": 8, "ll128": 8, "simple": 64}  # bytes a thread; times the ranks for the ring's LL
-SPEEDS = (96, 48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 10, 6, 3, 2.4, 1.2, 0.24, 0.12)  # GB/s tried between nodes
+# GB/s that NCCL's search tries, the fastest first (src/graph/search.cc): for several nodes, and for NVLS on one.
+_OLD_SPEEDS = (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12)
+_LOW_SPEEDS = (42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12)
+SPEEDS = {
+    "volta": _OLD_SPEEDS,
+    "ampere": _OLD_SPEEDS,
+    "hopper": (48, 45, *_LOW_SPEEDS),
+    "blackwell": (96, 86, 80, 48, 45.1, *_LOW_SPEEDS),
+}
 NVLS_SPEEDS = {"hopper": (60, 50, 40, 30, 24, 20), "blackwell": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20)}
 MOST_CHANNELS = 64
 NVLS_CHANNELS = {"hopper": 16, "blackwell": 32}

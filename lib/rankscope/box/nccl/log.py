@@ -39,6 +39,7 @@ _SPLIT_TREES = ("1", "2")  # patterns of trees that are balanced or split betwee
 def _printed(text: str) -> dict[tuple[str, str, str], tuple[float, float]]:
     """Return the first table of latencies [µs] and bandwidths [GB/s], by collective, algorithm and protocol.
 
+    NCCL prints one for each communicator; the first belongs to the ranks and paths that are read, the first as well.
     Its header names the algorithms. Each row is a collective, with a cell for each algorithm and protocol.
     """
     printed: dict[tuple[str, str, str], tuple[float, float]] = {}
@@ -84,7 +85,7 @@ def _printed_graphs(text: str) -> dict[str, Graph]:
             intra=float(intra),
             inter=float(inter),
             is_plain_tree=pattern not in _SPLIT_TREES,
-            same_channels=same_channels is None or same_channels[1] != "0",  # true unless the log denies it
+            same_channels=same_channels is None or same_channels[1] != "0",  # None if the line is cut off before it
         )
         graphs.setdefault(_PATTERNS[pattern], graph)
     return graphs

@@ -50,9 +50,7 @@ SIZES = tuple(2**power for power in range(10, 40))  # 1 KiB to 512 GiB
 
 _UNSTATED_PATCH = 99  # of a version without its third number: the latest
 _MOST_SIZE = 1 << 50
-# GB/s of a tree's channel within a node, also where the network is slower: in NCCL's logs of two nodes, trees reach
-# their limit CHANNEL_TREE even with a network of 24 GB/s per channel.
-_LEAST_TREE_INTRA = 48
+_MOST_HEADS = 32  # of NVLS, the paths of a node at most (NCCL_MAX_NVLS_ARITY)
 _LEAST_READING_BYTES = 1024  # the smallest size of the curves that the terms were fitted to
 
 
@@ -68,7 +66,7 @@ def _version(name: str, value: Any) -> tuple[int, int, int]:
     if len(numbers) == 2:
         numbers.append(_UNSTATED_PATCH)
     major, minor, patch = numbers
-    if not (2, 19) <= (major, minor) <= (2, 99):  # the constants are those of NCCL 2
+    if not (2, 19) <= (major, minor) <= (2, 99):  # `ERAS` begins at 2.19, and has only constants of NCCL 2
         raise ValueError(f"{name} must be NCCL 2.19 or later, got {value!r}")
     return major, minor, patch
 
@@ -221,6 +219,8 @@ class Model:
         gpu = GPUS[self.gpu]
         if gpu.generation not in ("hopper", "blackwell") or gpu.link != "nvlink" or self.gpus_per_node < 2:
             return "NVLS needs NVSwitch and Hopper or later"
+        if self.graph("nvls").num_channels < 2:
+            return "NVLS needs at least two channels"
         if algorithm == "nvls" and self.num_nodes > 1:
             return "NVLS between nodes needs CollNet"
         if algorithm == "nvls_tree" and (self.num_nodes == 1 or collective != "allreduce"):
@@ -408,45 +408,68 @@ class Model:
     @cached_property
     def _expected_graphs(self) -> dict[str, Graph]:
         """The paths that NCCL is expected to find, by kind."""
-        gpu = GPUS[self.gpu]
-        # An NVLS path has a GPU as its head. Each GPU is the head of one path and a member of all of them, so this is a
-        # path's share of its links. NCCL's search tries a list of rates, the fastest first.
-        most_per_head = gpu.wire / (self.gpus_per_node + 1)
-        head_rates = NVLS_SPEEDS.get(gpu.generation, (gpu.wire,))  # the default is for GPUs without NVLS: never used
-        head_rate = next((rate for rate in head_rates if rate <= most_per_head), most_per_head)
         if self.num_nodes > 1:
-            return self._graphs_between_nodes(head_rate)
+            return self._graphs_between_nodes()
+        gpu = GPUS[self.gpu]
         num_channels, rate = gpu.ring
         tree_rate = 2 * rate if self.gpus_per_node == 2 else rate  # as NCCL's log prints it for a pair
-        num_heads = min(self.gpus_per_node, MOST_CHANNELS // 2)  # NCCL makes two channels of each path
+        num_heads = min(self.gpus_per_node, _MOST_HEADS)
+        head_rates = NVLS_SPEEDS.get(gpu.generation, (gpu.wire,))  # the default is for GPUs without NVLS: never used
         return {
             "ring": Graph(num_channels, intra=rate, inter=rate),
             # A plain tree would have less bandwidth than NCCL's logs of one node state.
             "tree": Graph(num_channels, intra=tree_rate, inter=rate, is_plain_tree=False),
             # NCCL's formula for NVLS is bounded by `inter` also on one node, where it is the fastest rate of the list.
-            "nvls": Graph(num_heads, intra=head_rate, inter=head_rates[0]),
+            "nvls": Graph(num_heads, intra=self._head_rate(num_heads, head_rates), inter=head_rates[0]),
         }
 
-    def _graphs_between_nodes(self, head_rate: float) -> dict[str, Graph]:
-        """Return the expected paths of several nodes; `head_rate` is that of an NVLS path within a node, in GB/s."""
+    def _head_rate(self, num_heads: int, speeds: Sequence[float]) -> float:
+        """Return the GB/s of an NVLS path within a node: the fastest of `speeds` that a GPU's links can carry.
+
+        An NVLS path has a GPU as its head. Its data cross the links of each GPU once, and those of the head twice. So a
+        head's links carry one path more than there are heads. If even the slowest is too fast, as for 32 heads on a
+        Hopper's links, it is what they can carry.
+        """
+        most = GPUS[self.gpu].wire / (num_heads + 1)
+        return next((speed for speed in speeds if speed <= most), most)
+
+    def _graphs_between_nodes(self) -> dict[str, Graph]:
+        """Return the expected paths of several nodes, as NCCL's ncclTopoCompute finds them (src/graph/search.cc).
+
+        NCCL first looks for the fastest rate that paths can have both within and between nodes. If it is fast, each
+        channel becomes two of half the rate, but not those of NVLS. Then NCCL raises one of both rates, while it is
+        below twice the other: for trees that within nodes, and for NVLS that between nodes.
+        """
         gpu = GPUS[self.gpu]
+        speeds = SPEEDS[gpu.generation]
         nic = gpu.nic
         if self.nic_bytes_per_s is not None:
             nic = self.nic_bytes_per_s / 1e9
         nic = min(nic, gpu.wire)  # on PCIe, the link of a GPU may be slower than the card
-        rate = next((speed for speed in SPEEDS if speed <= nic), nic)  # GB/s of a channel, as NCCL's search rounds it
-        num_channels = self.nics or self.gpus_per_node  # one for each network card
+        # GB/s of a channel. A card that is slower than all of NCCL's speeds has its own rate.
+        rate = next((speed for speed in speeds if speed <= nic), nic)
+        num_nics = self.nics or self.gpus_per_node
+        num_channels = num_nics * int(nic // rate)  # each card has as many as it can carry
+        # A channel is a chain of a node's GPUs, so its data leave all of them but the last over their links.
+        share_of_links = (self.gpus_per_node - 1) / self.gpus_per_node
+        if share_of_links > 0:
+            num_channels = min(num_channels, max(int(gpu.wire / (share_of_links * rate)), 1))
         inter = rate
         if self._splits_channels(rate, num_channels):
             num_channels *= 2
             inter = rate / 2
         num_channels = min(num_channels, MOST_CHANNELS)
+        tree_most = gpu.wire / max(share_of_links * num_channels, 1) if share_of_links > 0 else math.inf
+        tree_intra = _raised(inter, speeds, enough=2 * inter, most=tree_most)
+        num_heads = min(num_nics, self.gpus_per_node, _MOST_HEADS)  # the GPUs that have a network card of their own
+        head_rate = min(self._head_rate(num_heads, speeds), rate)
+        head_inter = _raised(head_rate, speeds, enough=2 * head_rate, most=nic)
         return {
             # Each channel begins at a card of its own, so NCCL's logs of several nodes deny the same order of GPUs.
             "ring": Graph(num_channels, intra=inter, inter=inter, same_channels=False),
-            "tree": Graph(num_channels, intra=max(rate, _LEAST_TREE_INTRA), inter=inter),
-            # NCCL's search begins with one rate for a whole path, within and between nodes (src/graph/search.cc).
-            "nvls": Graph(num_channels, intra=min(head_rate, rate), inter=inter),
+            # A plain tree, because NCCL's logs of 2 to 32 nodes state its bandwidth.
+            "tree": Graph(num_channels, intra=tree_intra, inter=inter, is_plain_tree=True),
+            "nvls": Graph(num_heads, intra=head_rate, inter=head_inter),
         }
 
     def _splits_channels(self, rate: float, channels: int) -> bool:
@@ -518,6 +541,7 @@ class Model:
         divides a rank's bytes into cells, and gives each channel so many cells that its traffic reaches a minimum.
         """
         if algorithm.startswith("nvls"):
+            # The default is for a log with NVLS that the user says is of a GPU without it.
             most_channels = np.full(sizes.shape, NVLS_CHANNELS.get(GPUS[self.gpu].generation, self.num_channels))
         else:
             bytes_per_channel = THREADS[protocol] * THRESHOLD[protocol]
@@ -587,7 +611,7 @@ class Model:
         if protocol == "ll":
             hops_us = np.full(sizes.shape, num_steps * terms.hop_us)
             tail_us = terms.ll_tail * step_us
-        elif protocol == "ll128":
+        elif protocol == "ll128":  # without a tail: the few sizes at which NCCL uses it on public curves show none
             hops_us = np.full(sizes.shape, terms.ll128_launch_us + num_steps * terms.ll128_hop_us)
         else:
             # Simple sends a piece chunk by chunk, each in two slices. A chunk takes as long as both slices at the
@@ -629,9 +653,9 @@ class Model:
     def with_readings(self, profile: Profile, fewer: Profile | None = None) -> Model:
         """Return the model with the host's minimum, or with launch and hop, as measured on the machine itself.
 
-        A profile with the model's number of ranks determines the minimum: the time of its smallest collective of at
-        least 1 KiB. If `fewer` is a profile of fewer GPUs on one node, launch and hop of LL follow from the smallest
-        allgather of each.
+        A profile with the model's number of ranks determines the minimum: the time of its smallest allreduce, allgather
+        or reduce-scatter of at least 1 KiB. If the model is slower than that, the launch becomes shorter instead. If
+        `fewer` is a profile of fewer GPUs on one node, launch and hop of LL follow from the smallest allgather of each.
 
         Raises ValueError if an argument is not a profile, or has no native collectives or the wrong number of ranks.
         """
@@ -643,7 +667,7 @@ class Model:
             raise ValueError(f"profile must be of {self.num_ranks} ranks, got {profile.num_ranks}")
         terms = self.terms or TERMS[GPUS[self.gpu].generation]
         if fewer is None:
-            reading = _smallest(profile, ("allreduce", "allgather", "reduce_scatter"))
+            reading = _smallest(profile, ("allreduce", "allgather", "reduce_scatter"))  # those with terms of our own
             modelled = evolve(self, minimum_s=0.0).choose(reading.collective, reading.num_bytes)
             missing_s = reading.seconds - modelled.time_s
             if missing_s >= 0:
@@ -738,7 +762,10 @@ class _SmallestReading(NamedTuple):
 
 
 def _smallest(profile: Profile, collectives: tuple[str, ...]) -> _SmallestReading:
-    """Return the native measurement of these collectives at the smallest size of at least `_LEAST_READING_BYTES`."""
+    """Return the native measurement of these collectives at the smallest size of at least `_LEAST_READING_BYTES`.
+
+    If several have that size, it is that of the first of them.
+    """
     smallest: _SmallestReading | None = None
     for collective in collectives:
         for num_bytes, points in profile.native_points(collective).items():
@@ -762,6 +789,22 @@ _GRAPH_KINDS = {  # whose paths an algorithm takes
     "nvls": "nvls",
     "nvls_tree": "nvls",
 }
+
+
+def _raised(rate: float, speeds: Sequence[float], enough: float, most: float) -> float:
+    """Return a rate after NCCL has raised it from one of `speeds` to the next, as long as it is below `enough`.
+
+    `speeds` are in GB/s, the fastest first. No rate above `most` is possible. A rate that is none of the speeds, such
+    as half of one, stays as it is.
+    """
+    if rate not in speeds:
+        return rate
+    faster = speeds[: speeds.index(rate)]
+    for speed in reversed(faster):
+        if rate >= enough or speed > most:
+            break
+        rate = speed
+    return rate
 
 
 def _num_steps(collective: str, num_ranks: int) -> int:

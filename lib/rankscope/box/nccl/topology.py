@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import permutations, takewhile
 from typing import Any, NamedTuple
 from xml.parsers import expat
 
@@ -114,7 +114,9 @@ def read_topology(path: str | os.PathLike[str], gpu: str) -> Topology:
 
 def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
     """Parse the table of ``nvidia-smi topo -m``: a row and a column per GPU, and more columns, as of network cards."""
-    lines = topology(text).splitlines()  # without the legend and the codes of a terminal
+    # `topology` drops the legend, the codes of a terminal, and blank lines at the beginning, which errors must count.
+    blank_lines = list(takewhile(lambda line: not line.strip(), text.splitlines()))
+    lines = [*blank_lines, *topology(text).splitlines()]
     header = next((index for index, line in enumerate(lines) if _is_header(line)), None)
     if header is None:
         raise StorageError(path, "it is neither NCCL's topology XML nor the table of nvidia-smi topo -m")

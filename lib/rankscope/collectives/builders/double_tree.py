@@ -45,7 +45,7 @@ def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:
             yield Phase(child[edge], parent[edge], tree[edge] * segments + segment, reduce=True)
         for step in reversed(range(steps_up)):
             edge, segment = carried(step)
-            segment_down = segments - 1 - segment  # the way up in reverse begins with segment 0 again
+            segment_down = segments - 1 - segment  # segment 0 goes down first, in the turns of the last one up
             yield Phase(parent[edge], child[edge], tree[edge] * segments + segment_down)
 
     return Schedule("allreduce", "double_binary_tree", n, 2 * segments, phases)

@@ -257,10 +257,8 @@ def backwards(phases: Iterable[Phase], reduce: bool = False) -> Iterator[Phase]:
         yield Phase(src, dst, step.chunk[by_sender], step.num_chunks[by_sender], reduce)
 
 
-def wrapping(
-    src: ArrayLike, dst: ArrayLike, first: ArrayLike, count: ArrayLike, num_chunks: int, reduce: bool = False
-) -> Phase:
-    """Return one step in which `count` chunks from `first` on go to `dst`; a run past the last chunk is two rows.
+def wrapping(src: ArrayLike, dst: ArrayLike, first: ArrayLike, count: ArrayLike, num_chunks: int) -> Phase:
+    """Return one step in which `count` chunks from `first` on are copied to `dst`; a run past the last one is two rows.
 
     >>> wrapping([0, 1], [1, 0], [0, 2], 2, num_chunks=3).step(0).chunk.tolist()
     [0, 2, 0]
@@ -273,5 +271,4 @@ def wrapping(
         np.r_[rows.dst, rows.dst[wraps]],
         np.r_[rows.chunk, np.zeros(int(wraps.sum()), dtype=np.int64)],
         np.r_[rows.num_chunks - over, over[wraps]],
-        reduce,
     )

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from ..schedule import MOST_KEPT, Schedule, Step, number_among_equal
 
-LEAST_RANKS = 16  # with fewer ranks, `alike` does not look for those that do the same, and all transfers are listed
+# With fewer ranks, to plan each one takes about as long as to find those that do the same: so `alike` does not look for
+# them, and all transfers are listed.
+LEAST_RANKS = 16
 LANE = "executor"  # of a rank, for the time that it spends on its program
-LONG = 4096  # elements: no ready signal waits behind a message that is longer
+LONG = 4096  # elements: no ready signal waits behind a longer message; shorter ones take about a latency or less
 ALIGNED = 64  # elements: places in the scratch begin at multiples of it, and so of a cache line, whatever the dtype
 
 

@@ -73,6 +73,7 @@ def simulate_executor(
     if schedule.num_ranks != cluster.num_ranks:
         raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
     optional("link_at", link_at, function, "of src, dst and num_bytes")
+    truth("by_node", by_node)
     one_of("detail", detail, ("messages", "ranks"))
     num_tensors = 1  # that make up the whole buffer
     if schedule.collective in RUNS_IN:
@@ -85,7 +86,7 @@ def simulate_executor(
     same = EquivalentRanks(ranks=ranks.tolist(), of=ranks.tolist(), places={})  # each rank only to itself
     # `alike` compares messages by their sizes and by whether they leave their node. With links of single pairs, or
     # cards that ranks share, messages that are alike in this may still take different times.
-    links_depend_on_nodes_only = (link_at is None or truth("by_node", by_node)) and not cluster.overrides
+    links_depend_on_nodes_only = (link_at is None or by_node) and not cluster.overrides
     if links_depend_on_nodes_only and not cluster.shared_nic:
         same = alike(schedule, ends, cluster.node(ranks))
     planned_ranks = None  # all of them, which `plans` lists only once for all sizes

@@ -94,7 +94,8 @@ def exactly_once(answer: Any) -> Score:
 @judged("a1.1")
 def never_seen(answer: Any) -> str | None:
     """The samples of 22 that libtorch's random sampler never reads over 4 ranks without duplicates."""
-    # The sampler cuts the list of samples before it shuffles it, so every epoch misses the same ones: 50 show it.
+    # The sampler cuts the list of samples before it shuffles it, so every epoch misses the same ones. If it missed
+    # others each time, 50 epochs would read them all.
     epochs = (assign(22, 4, sampler="libtorch_random", epoch=epoch, drop_last=True) for epoch in range(50))
     right = set(audit(epochs).never_seen.tolist())
     if not isinstance(answer, list | tuple | set) or not all(isinstance(sample, int) for sample in answer):
@@ -417,8 +418,8 @@ def _counted(order: Any) -> int:
     """The last value of a counter that processes read and write in this order."""
     operations = order.split() if isinstance(order, str) else []
     of_process_0 = [operation for operation in operations if operation.endswith("0")]
-    of_process_1 = [operation for operation in operations if not operation.endswith("0")]
-    if of_process_0 != ["r0", "w0"] * 3 or of_process_1 != ["r1", "w1"] * 3:
+    others = [operation for operation in operations if not operation.endswith("0")]
+    if of_process_0 != ["r0", "w0"] * 3 or others != ["r1", "w1"] * 3:
         raise ValueError(f"r0 and w0, r1 and w1 were expected in turn, three times each, got {order!r}")
     counter = 0
     values_read = {}
@@ -597,7 +598,7 @@ def spread_ms(answer: Any) -> Score:
     above_8 = np.array([1.77, 2.07, 2.34, 2.59]) - 1.42
     errors = {
         "yours": (spread * above_8 - unexplained_ms) / step_ms,
-        "no waiting": (0.0 * above_8 - unexplained_ms) / step_ms,
+        "no waiting": -unexplained_ms / step_ms,
     }
     rows = {name: tuple(f"{error:+.1%}" for error in shares) for name, shares in errors.items()}
     worst = float(np.abs(errors["yours"]).max())

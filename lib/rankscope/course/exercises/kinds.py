@@ -160,7 +160,10 @@ def exactly(
 def nearly(
     name: str, wrong: str, unit: str = "", means: Mapping[float, str] | None = None, within: float = 0.005
 ) -> Callable[[Callable[[], float]], None]:
-    """Register an exercise whose function returns the right number; an answer may differ by a share. See `exactly`."""
+    """Register an exercise whose function returns the right number. See `exactly`.
+
+    An answer may differ from it by the share `within`: by default by what rounding to three digits changes at most.
+    """
     READINGS[name] = means or {}
 
     def register(right: Callable[[], float]) -> None:

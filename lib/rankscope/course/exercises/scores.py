@@ -121,14 +121,15 @@ def batches_score(
 def schedule_score(mine: Schedule | str, collective: str, cluster: Cluster, num_bytes: float) -> Score:
     """Return the verified schedule's time next to those of a ring, the best algorithm and the lower bound.
 
-    `mine` is a Schedule or its text. It solves the exercise if it takes as long as the best algorithm.
+    `mine` is a Schedule or its text, with as many ports as the cluster, which must limit them. It solves the exercise
+    if it takes as long as the best algorithm.
     """
     schedule = Schedule.from_text(mine) if isinstance(mine, str) else of_type("a schedule", mine, Schedule)
     settings = (schedule.collective, schedule.num_ranks, schedule.root, schedule.ports)
     if settings != (collective, cluster.num_ranks, 0, cluster.ports):
-        wanted = f"{collective} yours ranks={cluster.num_ranks} chunks={schedule.num_chunks} root=0"
-        if cluster.ports is not None:
-            wanted += f" ports={cluster.ports}"
+        wanted = (
+            f"{collective} yours ranks={cluster.num_ranks} chunks={schedule.num_chunks} root=0 ports={cluster.ports}"
+        )
         raise ValueError(f"the schedule must begin with {wanted!r}, got {schedule.to_text().splitlines()[0]!r}")
     verify(schedule)
     ranking = best(num_bytes, cluster, collective)
@@ -280,7 +281,7 @@ def pipeline_score(
     """Return the bubble of a pipeline-parallel schedule and the activations it keeps, next to GPipe's and 1F1B's.
 
     A backward takes twice as long as a forward. `most_bubble` is a share of the step, `most_kept` the activations that
-    the fullest rank may keep.
+    the fullest rank may keep; by default neither is limited.
     """
     if isinstance(mine, str):
         schedule = PipelineSchedule.from_text(mine)

@@ -28,7 +28,7 @@ from ..diagnosis import JobDiagnosis
 from ..forecasts import Forecast, change_words, times_of_answers
 from ..hangs import Hang
 from ..join import Joined
-from ..trace import PHASES, Trace
+from ..trace import CALL_KINDS, PHASES, Trace
 from .hangs import draw_hang, is_drawable
 
 _WIDE_PX = 270.0
@@ -101,8 +101,8 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
         most = f"{most} or more"
     keys = [Key(f"early by {most}", diverging([-1.0])[0]), Key(f"late by {most}", diverging([1.0])[0])]
     ticks = []
-    for position, column_number in whole_ticks(len(columns), most=6):  # more labels would overlap on a narrow drawing
-        first_step = steps_of_column[int(column_number)][0]
+    for position, label in whole_ticks(len(columns), most=6):  # more labels would overlap on a narrow drawing
+        first_step = steps_of_column[int(label)][0]  # the label is the number of the column
         ticks.append((position, str(diagnosis.steps[first_step])))
     return attrs.evolve(_drawing("step", float(len(columns)), names, [cells], keys), x_ticks=ticks)
 
@@ -164,7 +164,7 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
 
 def _of_step(timeline: Timeline, window_s: tuple[float, float]) -> Timeline:
     """The spans of one rank in a window of time that are drawn."""
-    known = {*PHASES, "unpack", "kernel", *Timeline.COMMUNICATION}
+    known = {*PHASES, "unpack", "kernel", *CALL_KINDS}
     kinds = [kind for kind in timeline.kinds if kind in known or kind.startswith("memcpy")]
     lanes = [lane for lane in timeline.lanes if lane != "gpu"]  # a summary of the kernels that the streams show
     return _busiest(timeline.select(lane=lanes, kind=kinds, between_s=window_s))

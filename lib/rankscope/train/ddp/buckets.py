@@ -301,8 +301,9 @@ def buckets(
     The bucket of 1 MiB, launched first after the rebuild, exists only if `bucket_cap_mb` is None; 25 is a cap.
 
     `ready_order` is the order in rank 0's backward pass. The default is the reverse of the definitions, but a real
-    order often differs. Raises ValueError if the order repeats a parameter, or if it leaves out parameters (because
-    they get no gradient) although neither `static_graph` nor `find_unused_parameters` is set, because DDP would stop.
+    order often differs. With `find_unused_parameters` alone it has no effect. Raises ValueError if the order repeats a
+    parameter, or if it leaves out parameters (because they get no gradient) although neither `static_graph` nor
+    `find_unused_parameters` is set, because DDP would stop.
 
     This is the same in torch 2.6 to 2.13: torch/nn/parallel/distributed.py, and reducer.cpp as above unless the
     environment variable DDP_SET_LAST_BUCKET_CAP is 1. Lists of caps, which torch accepts since 2.11, are not supported.
@@ -338,7 +339,12 @@ def _bytes(name: str, megabytes: float) -> int:
 
 
 def _ready_order(specs: Sequence[ParameterSpec], order: Sequence[int] | None, may_miss: bool) -> list[int]:
-    """Return the order, followed by the parameters that get no gradient, as DDP appends them for a static graph."""
+    """Return the order, followed by the parameters that get no gradient.
+
+    `may_miss` says whether DDP accepts such parameters. For a static graph, it appends them to the order from which it
+    rebuilds its buckets. With `find_unused_parameters` alone it marks them as ready when the first gradient is, and
+    never rebuilds (``should_rebuild_buckets``): then an order is only checked, and has no effect on the buckets.
+    """
     if order is None:
         return list(reversed(range(len(specs))))
     ready = [whole("ready_order", index, 0, len(specs) - 1) for index in several("ready_order", order, "places")]

@@ -235,29 +235,36 @@ class _FSDPStepper:
         # What is recorded of a step. Times are those of ``time.perf_counter``.
         self._pieces: list[_FSDPPiece] = []  # what FSDP does, in the order in which it ends
         self._marks: list[tuple[float, int]] = []  # an instant, and the group whose module computes from then on
-        self._open: list[int] = []  # the groups whose modules are in their forward, the innermost last
+        # For each module that is in its forward, the innermost last: the group whose module computed before.
+        self._around: list[int] = []
 
     def _watch(self, module: nn.Module, group: int) -> None:
-        """Mark when a group's module begins to compute, and when the module around it goes on, in both passes."""
+        """Mark when a group's module begins to compute, and when the module around it goes on, in both passes.
+
+        A group without parameters, and one whose inputs need no gradient, have no node that ends their backward. So
+        what the module around computes after their backward counts to them, up to the next mark.
+        """
 
         def mark(computing_group: int) -> None:
             self._marks.append((time.perf_counter(), computing_group))
 
-        def before_forward(*_: Any) -> None:
-            self._open.append(group)
+        def before_forward(_: nn.Module, args: Any, kwargs: Any) -> None:
+            # In a forward that is repeated in backward, that is the group whose backward asked for it.
+            group_around = self._marks[-1][1] if self._marks else 0
+            self._around.append(group_around)
             mark(group)
+            for node in _post_backward_nodes(module, (args, kwargs)):
+                node.register_hook(lambda *_: mark(group_around))
 
         def after_forward(_: nn.Module, args: Any, output: Any) -> None:
-            self._open.pop()
-            group_around = self._open[-1] if self._open else 0  # after the root's forward, the loss counts to the root
-            mark(group_around)
+            mark(self._around.pop())
             # In backward, the module begins to compute when the gradient of one of its outputs is there.
             for item in tree_iter(output):
                 if isinstance(item, Tensor) and item.requires_grad:
                     hooked: Any = item
                     hooked.register_hook(lambda _: mark(group))
 
-        module.register_forward_pre_hook(before_forward)
+        module.register_forward_pre_hook(before_forward, with_kwargs=True)
         module.register_forward_hook(after_forward)
 
     def before(self) -> None:
@@ -265,7 +272,7 @@ class _FSDPStepper:
         self._module.zero_grad(set_to_none=True)
         self._pieces = []
         self._marks = []
-        self._open = []
+        self._around = []
 
     def run(self) -> None:
         self._forward_and_backward()
@@ -360,6 +367,21 @@ class _FSDPStepper:
     def _compute_span(self, group: int, start_s: float, stop_s: float) -> Span:
         kind = "forward" if start_s < self._backward_begin_s else "backward"
         return self._span("compute", kind, group, start_s, stop_s)
+
+
+def _post_backward_nodes(module: nn.Module, inputs: Any) -> set[Any]:
+    """Return FSDP's own autograd nodes in front of a module's inputs, which end its backward and reduce its gradients.
+
+    FSDP puts them there before the forward (``FSDPParamGroup._register_post_backward_hook``). A node that is there for
+    a module around this one is left out.
+    """
+    nodes = set()
+    for item in tree_iter(inputs):
+        node: Any = item.grad_fn if isinstance(item, Tensor) else None
+        param_group = getattr(node, "param_group", None)
+        if param_group is not None and module in param_group.modules:
+            nodes.add(node)
+    return nodes
 
 
 def _groups_of_parameters(module: nn.Module, wrapped: Sequence[str]) -> dict[str, int]:
