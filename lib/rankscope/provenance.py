@@ -279,6 +279,8 @@ def topology(output: str) -> str:
 def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
     """Return a line per GPU, from rows of its number, maximum PCIe generation, lanes and bus id.
 
+    The line also states the GPU's NUMA node, if Linux has one for its bus id in `devices`. Other rows are left out.
+
     >>> pcie("0, 5, 16, 00000000:FF:1F.7")
     'GPU0: PCIe 5 x16'
     """

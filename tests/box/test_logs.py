@@ -329,6 +329,26 @@ def seconds(profile: Profile, what: str, num_bytes: int, **options: Any) -> floa
     return point.median_s
 
 
+@pytest.mark.parametrize(
+    "title",
+    [
+        "MPI-CUDA Non-blocking Allreduce Latency Test v7.5",  # its first column is Overall(us), with computation
+        "MPI Non-blocking Neighborhood Allgather Latency Test",
+        "MPI Neighborhood Alltoall Latency Test",
+        "MPI All-to-Allv Personalized Exchange Latency Test v5.6.3",
+        "MPI_Get Bandwidth Test v5.6",
+        "MPI One Sided MPI_Accumulate Latency Test v3.6",
+        "OpenSHMEM Broadcast Latency Test v5.6",
+    ],
+)
+def test_a_benchmark_of_osu_that_measures_something_else_is_refused(tmp_path: Path, title: str) -> None:
+    """Without this, most of them would be a ping-pong of two ranks, by the word "latency"."""
+    log = made.OSU_ALLREDUCE.replace("MPI-CUDA Allreduce Latency Test v5.7", title)
+    assert title in log
+    with pytest.raises(ValueError, match="no benchmark of OSU's that is known"):
+        read(tmp_path, log, num_ranks=16)
+
+
 def test_osu_is_read(tmp_path: Path) -> None:
     ping, bandwidth = read(tmp_path, made.OSU_LATENCY + made.OSU_BW)
     assert seconds(ping, "ping_pong", 1024) == pytest.approx(2.25e-6)

@@ -195,7 +195,7 @@ def test_the_second_culprit_of_two_ranks_is_late_once_the_first_is_mended():
     first, second, _ = str(diagnosis).splitlines()
     assert [culprit[:2] for culprit in diagnosis.culprits] == [(0, "loader"), (1, "backward")]
     assert first.startswith("Rank 0 arrives")
-    assert second.startswith("Rank 1 would be the next that is late: its backward takes 68")
+    assert second.startswith("Rank 1 would be the next that is late, in each step: its backward takes 68")
 
 
 def test_a_bucket_that_queues_behind_another_is_not_hidden_by_that():

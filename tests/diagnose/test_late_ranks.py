@@ -138,6 +138,16 @@ def test_ranks_that_share_the_lateness_are_described_as_late_together_or_in_turn
     assert "rank 1 because of its backward" in line
 
 
+def test_ranks_that_are_late_only_once_others_are_mended_arrive_by_no_negative_time() -> None:
+    """Ranks 0 and 1 are the next ones: until rank 2 is mended, each of them is compared with the other."""
+    seconds = noisy("even", 0.05, 3, NUM_STEPS, 1)
+    seconds["loader"][:6, 2] += 0.1
+    seconds["backward"][8:, :2] += 0.1
+    (first, _, next_line), _ = verdict(seconds)
+    assert first.startswith("Rank 2 arrives 101 ms late in 6 of 12 steps")
+    assert next_line.startswith("Ranks 0 and 1 would be the next that are late, in 4 of 12 steps: their backward takes")
+
+
 def test_a_rank_that_is_late_in_most_steps_is_not_said_to_be_late_in_each() -> None:
     seconds = noisy("even", 0.05, 4, NUM_STEPS, 1)
     seconds["loader"][:9, 2] += 0.06
@@ -240,6 +250,20 @@ def test_the_same_rule_says_balanced_in_traces_and_while_watching() -> None:
     diagnosis = diagnose(job(noisy("even", 0.05, 4, NUM_STEPS, 7)))
     assert "The job is balanced" in str(diagnosis)
     assert headline(diagnosis.lateness, diagnosis.steps).startswith("balanced, ")
+
+
+def test_a_line_names_four_seldom_late_ranks_at_most_and_counts_the_others() -> None:
+    """The line grew with the job: it had a part for each of hundreds of ranks."""
+    num_steps = 40
+    own_s = np.zeros((num_steps, 8, len(PHASES)))
+    own_s[:, :, PHASES.index("forward")] = 0.1
+    for rank, num_late in enumerate((2, 2, 2, 3, 2, 2, 0, 0)):
+        own_s[rank : rank + 8 * num_late : 8, rank, PHASES.index("loader")] = 0.03
+    line = headline(lateness(range(8), windows(own_s), own_s), range(num_steps))
+    often = "rank 3 is late in 3 of 40 steps, by 30 ms"
+    less_often = ", ".join(f"rank {rank} is late in 2 of 40 steps, by 30 ms" for rank in range(3))
+    others = "2 others in as many steps or fewer"
+    assert line == f"no rank is late in most steps of 110 ms; {often}, {less_often} and {others}"
 
 
 @given(st.lists(st.lists(st.floats(-10, 10), min_size=5, max_size=5), min_size=1, max_size=4), st.integers(2, 5))

@@ -107,7 +107,7 @@ def test_a_step_with_a_late_stamp_is_skipped_and_counted(tmp_path: Path) -> None
 def test_where_no_step_is_left_late_stamps_are_named(tmp_path: Path) -> None:
     traces = read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0, num_steps=4))
     late = [with_late_stamp(with_late_stamp(traces[0], 0), 1), with_late_stamp(traces[1], 2)]
-    with pytest.raises(ValueError, match="have 0 such steps, and 3 steps with late stamps"):
+    with pytest.raises(ValueError, match="have 0 such steps after the first, and 3 steps with late stamps"):
         what_if(late)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import NormalDist
 
 import attrs
+import numpy as np
 import pytest
 
 from rankscope.diagnose import diagnose, what_if
+from rankscope.diagnose import sharded_forecast as sharded_forecast_module
 from rankscope.diagnose import sharded_steps as sharded_steps_module
 from rankscope.diagnose.sharded_forecast import ShardedForecast, sharded_forecast
 from rankscope.diagnose.trace import Trace
@@ -83,6 +86,14 @@ def test_equal_sizes_leave_a_range_between_latency_and_bandwidth(tmp_path: Path)
     assert both.step_s == pytest.approx(faster.step_s, rel=1e-3)
 
 
+def test_both_errors_of_a_range_have_the_same_probability() -> None:
+    """The range of their sum has it, too, which ranges of 80 % and of 90 % have not."""
+    least, most = sharded_forecast_module._RANGE
+    normal = NormalDist()
+    assert normal.inv_cdf(most) == pytest.approx(-normal.inv_cdf(least))
+    assert normal.inv_cdf(most) == pytest.approx(sharded_forecast_module._SIGMAS_OF_90_PERCENT, rel=0.01)
+
+
 def test_a_late_rank_is_taken_out_where_it_is_late(tmp_path: Path) -> None:
     even = [[1500.0] * 3 for _ in range(4)]
     late = [list(row) for row in even]
@@ -108,6 +119,23 @@ def test_steps_beyond_the_limit_are_not_called_skipped(tmp_path: Path, monkeypat
     assert "skipped" not in str(forecast)
 
 
+def test_a_step_with_another_collective_in_a_part_is_called_skipped(tmp_path: Path) -> None:
+    """As if each rank had made an allreduce in the place of an all-gather of step 3."""
+    forecast = sharded_forecast([with_allreduce(trace, step=3) for trace in job(tmp_path / "recorded")[1]])
+    assert forecast.skipped_steps == (3,)
+    assert "1 step was skipped" in str(forecast)
+
+
+def with_allreduce(trace: Trace, step: int) -> Trace:
+    """The same, with an allreduce in the place of the first all-gather of a step."""
+    calls = trace.calls
+    begin_s = trace.timeline.select(kind="step", item=step).begin_s
+    is_later_gather = (calls.launch_s > begin_s) & (calls.kind == calls.kinds.index("allgather"))
+    kind = calls.kind.copy()
+    kind[np.flatnonzero(is_later_gather)[0]] = len(calls.kinds)
+    return attrs.evolve(trace, calls=attrs.evolve(calls, kind=kind, kinds=(*calls.kinds, "allreduce")))
+
+
 # ---- refusals
 
 
@@ -120,6 +148,11 @@ def test_traces_that_cannot_tell_are_refused(tmp_path: Path) -> None:
     _, other = job(tmp_path / "other", reshard=False)
     with pytest.raises(ValueError, match="at least 3 steps of FSDP .*, and have 0 such steps"):
         what_if([traces[0], other[1]])
+    mixed = ShardedMaker(UNEVEN_US, BYTES, alpha_us=200.0, per_byte_us=1e-3)
+    for number in range(3):
+        mixed.step(number, reshard=number == 2)
+    with pytest.raises(ValueError, match="at least 3 steps of FSDP .*, and have 1 such step"):
+        what_if(mixed.traces(tmp_path / "mixed"))
     for old, new, message in (
         ("FSDP::all_gather (layers.0)", "FSDP::all_gather (layers.0) [pg=2]", "one group of FSDP per module"),
         ("FSDP::all_gather (layers.0)", "FSDP::all_gather (layers.0, layers.1)", "one module per group"),

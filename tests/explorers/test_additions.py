@@ -59,6 +59,16 @@ def test_a_builder_that_cannot_be_hashed_is_shown(name: str, as_record: bool, mo
     assert explorer.html(now) != before  # although both are equal: what was kept is of the other one
 
 
+@pytest.mark.parametrize(
+    ("collective", "name", "label"),
+    [("allreduce", "my ring", "my ring"), ("allgather", "my own ring", "allgather my own ring")],
+)
+def test_a_name_with_spaces_is_played(collective: str, name: str, label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    explorer = explorer_of(explorers.player)
+    monkeypatch.setitem(ALGORITHMS[collective], name, ALGORITHMS[collective]["ring"])
+    assert f"ring {collective}: " in explorer.html(explorer.at(algorithm=label))[1]
+
+
 @pytest.mark.slow
 def test_a_latency_that_decides_whether_an_algorithm_can_be_played_is_no_control_without_effect(
     monkeypatch: pytest.MonkeyPatch,

@@ -34,6 +34,7 @@ PIPELINE = CASES["pipeline"].made()
 PARTS = CASES["parts"].made()
 PLAYER = CASES["player"].made()
 ALLREDUCE = CASES["allreduce"].made()
+UNEQUAL_LENGTHS = CASES["unequal_lengths"].made()
 
 # ---- player
 
@@ -99,6 +100,16 @@ def test_player_steps_from_message_to_message_and_plays_its_slider(tmp_path: Pat
 
 
 # ---- samplers
+
+
+def test_a_reason_is_true_where_samples_are_many_and_where_packs_divide_evenly() -> None:
+    balanced = SAMPLERS.at(sampler="balanced", num_ranks=8, size=22)
+    assert SAMPLERS.without_effect(balanced)["shuffle"] == "the samples are read in the same order with and without it"
+    one_by_one = UNEQUAL_LENGTHS.at(sampler="balanced", num_ranks=1, batch_size=1)
+    reason = "these samples are grouped in the same way within every window"  # though the epoch has many windows
+    assert UNEQUAL_LENGTHS.without_effect(one_by_one)["window"] == reason
+    packed = UNEQUAL_LENGTHS.at(sampler="packed", lengths="two kinds", batch_size=1, size=500)  # 500 / 8 is not whole
+    assert UNEQUAL_LENGTHS.without_effect(packed)["drop_last"] == "the packs divide evenly among the ranks"
 
 
 def test_samplers_draws_the_assignment_and_audits_the_epochs_so_far() -> None:

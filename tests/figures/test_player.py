@@ -81,6 +81,13 @@ def test_each_chunk_has_the_shade_and_the_number_of_its_shares(share: float) -> 
         assert set(shown.values()) == set(ramp(1.0))
 
 
+def test_only_ranks_of_a_collective_that_sums_are_said_to_add() -> None:
+    sums = words_of(draw_play([play()], 0.0))
+    assert "busy ranks: upper half sends, lower half receives and adds" in sums
+    moves = words_of(draw_play([play("allgather", "bruck")], 0.0))
+    assert "busy ranks: upper half sends, lower half receives" in moves
+
+
 def test_a_message_half_way_is_between_the_rows_and_in_the_middle_of_its_line() -> None:
     ring = play()  # a step takes 2 s: 1 s of latency, 25 bytes at 25 bytes per second
     assert ring.finish_s == 12.0

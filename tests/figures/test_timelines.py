@@ -86,6 +86,13 @@ def test_waits_too_short_to_see_are_left_out_and_work_never_is() -> None:
     assert mark.rects[0].width[1] / mark.width * mark.size_px[0] == pytest.approx(1)  # pixel
 
 
+def test_a_span_of_no_length_at_the_very_end_is_inside_of_the_drawing() -> None:
+    drawing = drawn(Span(0, "a", "x", 0, 0, 1), Span(0, "a", "mark", 0, 1, 1))
+    (bars,) = drawing.rects
+    assert bars.width[1] / drawing.width * drawing.size_px[0] == pytest.approx(1)
+    assert bars.x[1] + bars.width[1] <= drawing.width
+
+
 def test_items_stand_on_the_bars_that_have_room() -> None:
     words = {(round(x, 3), text) for (x, _), text in placed(drawn(*SPANS)).items() if "rank" not in text}
     assert words == {(4.0, "0"), (1.0, "0"), (3.5, "step 0"), (8.5, "allreduce 1")}  # 12345 has no room

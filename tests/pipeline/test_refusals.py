@@ -135,6 +135,8 @@ def test_the_closest_of_all_is_kept_where_none_is_close_enough() -> None:
     measured = iter(values)
     assert closest(lambda: next(measured), lambda value: value, within=1.0, tries=5) == -2.0
     assert next(measured) == 0.5, "five tries are five calls"
+    measured = iter([3.0, math.nan])
+    assert closest(lambda: next(measured), lambda value: value, within=1.0, tries=2) == 3.0, "a NaN replaced a result"
     measured = iter([3.0, -1.0, 0.0])
     assert closest(lambda: next(measured), lambda value: value, within=1.0) == -1.0, "off by at most 1 is close enough"
     calls = count()

@@ -530,6 +530,17 @@ def test_a_damaged_segment_is_refused(change, message):
         sampler.load_state_dict(state | {"progress": {"position": 0, "segments": [segment]}})
 
 
+@pytest.mark.parametrize("sizes", [{"batch_size": 2}, {"max_tokens": 20}])
+def test_a_segment_that_leaves_no_samples_ends_the_epoch(sizes):
+    """Batches of tokens ended in an IndexError."""
+    sampler = BalancedSampler([4] * 16, 2, 0, window=2, **sizes)
+    state = sampler.state_after(1)
+    (segment,) = state["progress"]["segments"]
+    read = segment | {"num_samples": 16, "num_steps": 0}
+    sampler.load_state_dict(state | {"progress": {"position": 0, "segments": [read]}})
+    assert len(sampler) == 0
+
+
 def check_as_gathered(samplers):
     """Call check_ranks as rank 0 of ranks that have these samplers."""
     samplers[0].check_ranks(lambda own: [own, *[sampler.facts() for sampler in samplers[1:]]])

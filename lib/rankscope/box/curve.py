@@ -74,15 +74,15 @@ class Curve:
         if num_bytes in self.measured_s:
             return self.measured_s[int(num_bytes)]
         octaves, log_s = self._even_knots
-        before, last = np.exp2(octaves[-2:])
+        before_bytes, last_bytes = np.exp2(octaves[-2:])
         before_s, last_s = np.exp(log_s[-2:])
-        if num_bytes <= last:
+        if num_bytes <= last_bytes:
             octave = max(_octave(num_bytes), octaves[0])  # below the smallest size the time is constant
             return math.exp(self._interpolate(octave))
-        s_per_byte = (last_s - before_s) / (last - before)
+        s_per_byte = (last_s - before_s) / (last_bytes - before_bytes)
         if s_per_byte <= 0:  # The largest size took no longer than the one before it: assume time proportional to size.
-            s_per_byte = last_s / last
-        return float(last_s + (num_bytes - last) * s_per_byte)
+            s_per_byte = last_s / last_bytes
+        return float(last_s + (num_bytes - last_bytes) * s_per_byte)
 
     def covers(self, num_bytes: float) -> bool:
         """Return whether `num_bytes` lies within the range of measured sizes above 0."""

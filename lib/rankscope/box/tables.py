@@ -36,7 +36,11 @@ _LEAST_SHOWN = 0.01  # of a link's rate: below it latency decides, and rows of 0
 
 
 def overview(profile: Profile) -> Iterator[RenderableType]:
-    """Yield the profile's origin, its links, the fastest algorithm at each size, its copies, and the verdict."""
+    """Yield what a profile says, as tables and sentences.
+
+    These are its origin, its links, the fastest algorithm at each size, the native times next to those of similar
+    machines, its copies, and the verdict.
+    """
     first, *lines = str(profile).splitlines()
     yield Text(first, "bold")
     yield from map(Text, lines)

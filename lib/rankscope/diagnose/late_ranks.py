@@ -42,6 +42,10 @@ class Culprit(NamedTuple):
 
     The cause is one of `PHASES`; or "starved" if most of the time was spent waiting for a core; or "slower" if all
     phases take longer alike and nothing else is known: the clock of its GPU or CPU is slower, or it shares its core.
+
+    A step gets shorter by `cost_s` once this culprit is mended and those before it in `Lateness.culprits` are. Of ranks
+    that are late in the same steps, mending one alone saves next to nothing, because the others are still waited for.
+    So the last of them has nearly all of the cost, and only the sum says what they cost.
     """
 
     rank: int

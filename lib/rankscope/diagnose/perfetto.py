@@ -101,7 +101,10 @@ def _add_arrow(marks: _Marks, words: str, late_arrival: Span, waiting: Span) -> 
 
 
 def _mark_culprits(marks: _Marks, spans: Timeline, diagnosis: JobDiagnosis) -> None:
-    """Mark the first step of each culprit with its cost, or with that of all ranks that are late together with it."""
+    """Mark the first step of each culprit with its cost, or with that of all ranks that are late together with it.
+
+    Of ranks that are late in the same steps, the cost of one means nothing without those of the others; see `Culprit`.
+    """
     for group in diagnosis.lateness.groups:
         culprits = [culprit for late in group for culprit in late.culprits]
         together_s = sum(culprit.cost_s for culprit in culprits)

@@ -327,7 +327,8 @@ def _commonest_shape(shapes: dict[int, _Shape], num_late: int) -> _Shape:
     # one more than `_LEAST_STEPS`: the first step has no end of earlier allreduces to count from, so `shapes` lacks it
     wanted = f"at least {_LEAST_STEPS + 1} steps with the same allreduces of gradients on every rank"
     late = f", and {count_of(num_late, 'step')} with late stamps" if num_late else ""
-    raise ValueError(f"traces must have {wanted}, and have {count_of(len(shapes), 'such step')}{late}")
+    most_alike = max(num_steps_of.values(), default=0)
+    raise ValueError(f"traces must have {wanted}, and have {count_of(most_alike, 'such step')} after the first{late}")
 
 
 def _num_pairs(shape: _Shape) -> int:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MOST_RECORDED_PREFETCH = 4  # groups ahead: deeper prefetching is not looked for in a trace
 _MOST_MISSED = 0.1  # of a step: a replay of the recorded settings that misses it by more predicts nothing
 _LEAST_SPREAD = 4.0  # the largest collective divided by the smallest: closer sizes do not show the latency
-_RANGE = (0.1, 0.9)  # quantiles of the savings of the recorded steps: a range reaches from one to the other
+_RANGE = (0.05, 0.95)  # quantiles of the savings of the recorded steps, between which 90 % of them are
 _SIGMAS_OF_90_PERCENT = 1.64  # a normal variable is within so many standard deviations in 90 % of all cases
 _SIGMAS_PER_MAD = 1.4826  # standard deviations per median absolute deviation, of a normal distribution
 _SIGMAS_OF_MEDIAN = 1.2533  # the standard deviation of a median of n normal values, times the root of n
@@ -110,9 +110,12 @@ class ShardedForecast(Forecast):
 
         Each recorded step is replayed with and without the changes, and the difference is what it saves. If the share
         of latency in the recorded collectives is unknown, it is replayed with both extremes, and what it saves is their
-        mean. The median saving is subtracted from the recorded step. How far the savings of other steps are from the
-        median, and how much a recording differs by chance, are independent errors of the answer, so their squares add
-        up to that of its range.
+        mean. The median saving of all steps is subtracted from the recorded step.
+
+        The answer has two independent errors: the savings of single steps differ from their median, and a recording
+        differs by chance. Each has a range for 90 % of all cases; for the first, both extremes of latency count. Their
+        squares add up to that of the answer's range, so it would hold in 90 % of all cases, too, if both errors were
+        normal.
         """
         recorded_s = _replayed_s(self.steps, self.settings)
         program = _program(self.steps, settings)

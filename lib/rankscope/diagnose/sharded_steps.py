@@ -32,7 +32,8 @@ _EVENT_KINDS = {
     "post_backward_accumulate": "post_backward",
 }
 _MOST_GROUPS = 1000  # of parameters: each is compared with all others
-# seconds of pieces and parts, over all ranks and steps; if there are more, only the last steps are used
+# seconds of pieces and parts, over all ranks and steps, so that their arrays have at most 256 MiB: if there are more,
+# only the last steps are used
 _MOST_VALUES = 1 << 25
 _MOST_VALUES_PER_PART = 4  # the times that a `_ShardedStepOfRank` has of each part
 _LEAST_STEPS = 2  # of the same shape, so that there is a median
@@ -84,7 +85,7 @@ class ShardedSteps(NamedTuple):
     collective_s: dict[PartKey, Seconds]
     after_s: dict[PartKey, Seconds]  # the work of a part after its collective
     call_bytes: dict[PartKey, int]  # what the collective of a part communicates, -1 if that is unknown
-    skipped_steps: tuple[int, ...]
+    skipped_steps: tuple[int, ...]  # the numbers of those that cannot be used: of another shape, or not on every rank
 
 
 def is_sharded(traces: Sequence[Trace]) -> bool:
@@ -100,11 +101,11 @@ def sharded_steps(traces: Sequence[Trace]) -> ShardedSteps:
     """
     _check_supported(traces)
     ranks = [_steps_of_rank(trace) for trace in traces]
-    numbers_on_all = set.intersection(*(set(rank) for rank in ranks))
-    numbers_on_any = set.union(*(set(rank) for rank in ranks))
+    numbers_on_all = set.intersection(*(set(rank.steps) for rank in ranks))
+    numbers_on_any = set.union(*({*rank.steps, *rank.unusable} for rank in ranks))
     shape_of: dict[int, StepShape] = {}
     for number in sorted(numbers_on_all):
-        shapes = {rank[number].shape for rank in ranks}
+        shapes = {rank.steps[number].shape for rank in ranks}
         if len(shapes) == 1:
             shape_of[number] = shapes.pop()
     shape = _commonest_shape(shape_of)
@@ -114,7 +115,7 @@ def sharded_steps(traces: Sequence[Trace]) -> ShardedSteps:
     num_values_per_step = len(ranks) * (len(shape.events) + _MOST_VALUES_PER_PART * len(shape.parts))
     most_steps = max(_MOST_VALUES // num_values_per_step, _LEAST_STEPS)
     # steps[i][r] is the i-th step of rank r
-    steps = [[rank[number] for rank in ranks] for number in numbers[-most_steps:]]
+    steps = [[rank.steps[number] for rank in ranks] for number in numbers[-most_steps:]]
     return _stacked(shape, steps, skipped_steps)
 
 
@@ -127,7 +128,8 @@ def _commonest_shape(shape_of: dict[int, StepShape]) -> StepShape:
             return shape
     # one more than `_LEAST_STEPS`: a step begins where the collectives of the one before end, and the first has none
     wanted = f"at least {_LEAST_STEPS + 1} steps of FSDP with the same collectives on every rank"
-    raise ValueError(f"traces must have {wanted}, and have {count_of(len(shape_of), 'such step')}")
+    most_alike = max(num_steps_of.values(), default=0)
+    raise ValueError(f"traces must have {wanted}, and have {count_of(most_alike, 'such step')} after the first")
 
 
 def _check_supported(traces: Sequence[Trace]) -> None:
@@ -202,14 +204,22 @@ class _ShardedColumns(NamedTuple):
     kinds: list[str]
 
 
-def _steps_of_rank(trace: Trace) -> dict[int, _ShardedStepOfRank]:
-    """Return the steps of a rank that follow one with reductions, by their numbers.
+class _ShardedStepsOfRank(NamedTuple):
+    """The steps of one rank by their numbers, and the numbers of those with a part that has unexpected collectives."""
+
+    steps: dict[int, _ShardedStepOfRank]
+    unusable: set[int]
+
+
+def _steps_of_rank(trace: Trace) -> _ShardedStepsOfRank:
+    """Return the steps of a rank that follow one with reductions.
 
     Such a step begins where the last reduction of the step before ends, and ends where its own last reduction does.
     """
     columns = _columns(trace)
     step_spans = trace.timeline.select(lane="main", kind="step")
     steps: dict[int, _ShardedStepOfRank] = {}
+    unusable: set[int] = set()
     previous_end_s: float | None = None  # of the reductions of the step before; None if it had none
     for index in np.argsort(step_spans.start_s, kind="stable").tolist():
         span = step_spans[index]
@@ -220,10 +230,12 @@ def _steps_of_rank(trace: Trace) -> dict[int, _ShardedStepOfRank]:
         # a late stamp of the step before may lie behind the end of this one
         if previous_end_s is not None and end_s is not None and previous_end_s < end_s:
             step = _step_of_rank(columns, ranges, previous_end_s, end_s)
-            if step is not None and span.item not in steps:  # of steps with the same number, the first counts
+            if step is None:
+                unusable.add(span.item)
+            elif span.item not in steps:  # steps without a number are all -1: the first of them counts
                 steps[span.item] = step
         previous_end_s = end_s
-    return steps
+    return _ShardedStepsOfRank(steps, unusable)
 
 
 def _columns(trace: Trace) -> _ShardedColumns:
@@ -284,6 +296,7 @@ def _points(ranges: Sequence[_RangeOfRank], begin_s: float, trained: Sequence[st
     has_root = any(span.label == "pre_forward" and not span.group for span in ranges)
     callback_s = _callback_s(ranges)
     first_events = () if has_root else (StepEvent("enter", ""),)
+    # What a rank does before forward, as in the optimizer and the loader, counts as work of the root in forward.
     points = [_StepPoint(begin_s, first_events, "forward", "")]
     is_forward = True
     groups_with_gradient = set()  # groups of which autograd had finished the gradients before the callback

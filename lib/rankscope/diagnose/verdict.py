@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import count_of
 from ..common.units import percent_words
 from ..common.words import and_joined, listed
 from .late_ranks import LEAST_S, Lateness, LateRank, Seconds, median_of_others
@@ -81,10 +82,10 @@ class _VerdictWords:
         """Return a line for each cause of a rank that is late alone."""
         rank = self._lateness.ranks[late.column]
         mean_s = self._mean_late_s(late)
-        # if a rank that is named before this one is even later, this one is not behind the others yet
-        arrives = "would be the next that is late"
         if mean_s > 0:
             arrives = f"arrives {in_ms(mean_s)} late {self._when(late)}"
+        else:  # ranks that are named before this one are at least as late, so it is not behind the others yet
+            arrives = f"would be the next that is late, {self._when(late)}"
         lines = []
         for culprit in late.culprits:
             why = self._why([late], culprit.cause, "its")
@@ -106,14 +107,14 @@ class _VerdictWords:
         for cause, ranks in by_cause.items():
             its = "its" if len(ranks) == 1 else "their"
             late_s = [self._mean_late_s(late) for late in ranks]
-            arrive = "arrives" if len(ranks) == 1 else "arrive"
             when = self._when(ranks[0])
             if any(self._when(late) != when for late in ranks):
                 when = "in their late steps"
-            lines.append(
-                f"{self._ranks('Rank', ranks)} {arrive} {_range(late_s)} late {when}: "
-                f"{self._why(ranks, cause, its)}. {_hint(cause, its)}"
-            )
+            if min(late_s) > 0:
+                arrive = f"{'arrives' if len(ranks) == 1 else 'arrive'} {_range(late_s)} late {when}"
+            else:  # until those named before them are mended, they are compared with each other
+                arrive = f"would be the next {'that is' if len(ranks) == 1 else 'that are'} late, {when}"
+            lines.append(f"{self._ranks('Rank', ranks)} {arrive}: {self._why(ranks, cause, its)}. {_hint(cause, its)}")
         return lines
 
     def _saved_by_one(self, group: Sequence[LateRank]) -> str:
@@ -211,7 +212,7 @@ class _VerdictWords:
         few_steps = _few_steps(lateness, self._steps)
         if few_steps:
             return f"{first} {few_steps}"
-        return f"{first} {_last_ranks(lateness)} {_phases_of_the_last(lateness)}"
+        return f"{first} {_last_ranks(lateness)} {_phases_of_the_last(lateness)}".rstrip()
 
     def _seldom(self) -> str:
         """Ranks that are late in some steps, which does not suffice to name them."""
@@ -296,9 +297,13 @@ def _headline_of_nobody(lateness: Lateness, steps: Sequence[int]) -> str:
         distribution = _few_steps(lateness, steps) or _last_ranks(lateness)
         wait = f"ranks wait for each other, for up to {_whole_ms(lateness.longest_wait_s)} of each step of {step}"
         return f"{wait}, but no rank is late consistently enough to be named. {distribution}"
-    seldom = [_late_in(lateness, rank) for rank in _seldom_late(lateness)]
+    seldom = sorted(_seldom_late(lateness), key=lambda rank: -rank.in_steps.sum())  # the most often late first
     if seldom:
-        return f"no rank is late in most steps of {step}; {and_joined(seldom)}"
+        parts = [_late_in(lateness, rank) for rank in seldom[:_MOST_LISTED]]
+        num_others = len(seldom) - _MOST_LISTED
+        if num_others > 0:
+            parts.append(f"{count_of(num_others, 'other')} in as many steps or fewer")
+        return f"no rank is late in most steps of {step}; {and_joined(parts)}"
     return f"balanced, {step} per step"
 
 
@@ -348,7 +353,7 @@ def _seldom_late(lateness: Lateness) -> list[_SeldomLate]:
         noise_s = float(np.quantile(np.abs(np.delete(late_s, column, axis=1)), _QUANTILE))  # of the other ranks
         least_s = max(LEAST_S, _SELDOM_SHARE * float(np.median(lateness.window_s)), _SELDOM_NOISE * noise_s)
         in_steps = (late_s[:, column] > least_s) & (last == column)
-        if in_steps.sum() > 1:
+        if in_steps.sum() > 1:  # any rank may pause once
             seldom.append(_SeldomLate(column, in_steps))
     return seldom
 
@@ -400,7 +405,7 @@ def _last_ranks(lateness: Lateness) -> str:
 
 
 def _phases_of_the_last(lateness: Lateness) -> str:
-    """Return in which phases the last rank of each step takes longer than the others."""
+    """Return in which phases the last rank of each step takes longer than the others; "" if in none."""
     own_s = lateness.phase_s.sum(axis=2)
     last = own_s.argmax(axis=1)  # the column of the last rank of each step
     longer_s = np.maximum(lateness.phase_s - median_of_others(lateness.phase_s), 0.0)

@@ -158,7 +158,9 @@ def _hide_crowded(texts: Sequence[Text], ax: Axes, drawing: Drawing) -> None:
     Only texts in the middle of their cells are hidden, or shown again.
     """
     left, right = ax.get_xlim()
-    px_per_unit = drawing.size_px[0] / abs(right - left)  # an inverted axis has left > right
+    width = abs(right - left)  # an inverted axis has left > right
+    # by the size of the drawing, because the layout may not have given the axes their own size yet
+    px_per_unit = drawing.size_px[0] / width
     end_px: dict[float, float] = {}  # of the last text that is shown, by its height
     for text in sorted(texts, key=lambda text: text.get_position()[0]):
         x, y = text.get_position()

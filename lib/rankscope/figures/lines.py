@@ -109,7 +109,7 @@ def randperm_bias(most_items: int | None = None, title: str | None = None, ax: A
     )
     visible_excess = np.where(bias.excess > 0, bias.excess, np.nan)  # a logarithmic axis has no place for 0
     ax.plot(num_items, 100 * visible_excess, color=CATEGORIES[0], linewidth=1.6)
-    middle = num_items.size // 2
+    middle = num_items.size // 2  # its numbers are noted, next to those of the last point in the title
     middle_items = int(num_items[middle])
     middle_percent = 100 * float(bias.excess[middle])
     ax.plot([middle_items], [middle_percent], "o", color=CATEGORIES[0], markersize=5)

@@ -253,7 +253,8 @@ class Strip:
         # The same for both directions, so that an exchange is two equal columns.
         exchange = np.stack([play.step[play.message], np.minimum(src, dst), np.maximum(src, dst), play.chunk])
         _, group, num_in_group = np.unique(exchange, axis=1, return_inverse=True, return_counts=True)
-        is_exchanged = num_in_group[group.ravel()] > 1
+        group = group.ravel()  # numpy 2.0 returns it with two axes
+        is_exchanged = num_in_group[group] > 1
         is_on_the_way_down = dst > src
         side = np.where(is_on_the_way_down, 0.96, 0.04)  # not quite at the edges of the cell
         share = np.where(is_exchanged, side, 0.5)  # of the room to the left and to the right of the chunk
@@ -392,11 +393,15 @@ class Strip:
 
     def _explanations(self) -> Texts:
         """Return the texts above the chunks, the messages and the bars that say how to read them."""
-        number = "rank it comes from" if self.play.schedule.collective in MOVES else "ranks summed in"
+        number = "ranks summed in"
+        receiving = "receives and adds"
+        if self.play.schedule.collective in MOVES:
+            number = "rank it comes from"
+            receiving = "receives"
         words = (
             f"each rank's chunks; number: {number}",
             "messages, from sender to receiver",
-            "busy ranks: upper half sends, lower half receives and adds",
+            f"busy ranks: upper half sends, lower half {receiving}",
         )
         x = (0.0, self.left, self.left)
         y = (self.top + _READ_PX, self.top + _READ_PX, self.busy - _LEGEND_OF_BARS_PX)
@@ -459,7 +464,7 @@ class Strip:
         return Rects(0.0, self.busy + 2, (EMPTY, color), width=width, height=_DONE_PX, edge="none")
 
     def _happening(self, at_s: float) -> str:
-        """Which step is under way, who sends, and what the receivers do."""
+        """Which step is under way, who sends, and what the receivers do; "" while no message is on its way."""
         play = self.play
         flying = play.on_the_way(at_s)
         if not flying.size:

@@ -89,7 +89,7 @@ def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None 
             *numbers_on(areas, np.array(names)),
         ),
         x_ticks=_size_ticks([float(size) for size in next(iter(results.values()))], cell_px),
-        y_ticks=[(num_rows - row - 0.5, str(num_ranks)) for row, num_ranks in enumerate(results)],
+        y_ticks=[(top_row - row + 0.5, str(num_ranks)) for row, num_ranks in enumerate(results)],
         legend=keys,
     )
 
@@ -256,6 +256,8 @@ _TICK_MARGIN = 0.02  # above and below the tick of a measured time, which is hig
 _BREAK_MARGIN = 0.05  # above and below the strokes of a break
 _WIDTH = 1.25  # of the drawing, times the longest bar: its time in words needs the rest
 _WIDTH_WITH_MEASURED = 1.45  # the same, if measured times stand next to those of the bars
+_BARS_PX = 560.0  # the width of the drawing
+_BAR_ROW_PX = 19.0
 
 
 def draw_ranking(
@@ -322,7 +324,7 @@ def draw_ranking(
         y_label="",
         width=width,
         height=len(names),
-        size_px=(560.0, 19.0 * len(names)),
+        size_px=(_BARS_PX, _BAR_ROW_PX * len(names)),
         rects=(frame(chosen_rows, length[chosen_rows], width), bars),
         lines=lines,
         texts=(Texts(np.array(ends) + 0.01 * width, rows + 0.5, words, anchor="start"),),

@@ -51,6 +51,7 @@ def draw_timeline(
 
     start = (timeline.start_s - timeline.begin_s) / scale
     length = np.maximum((timeline.stop_s - timeline.start_s) / scale, width / WIDE_PX)  # at least a pixel
+    start = np.minimum(start, width - length)  # so that a pixel at the very end is not beyond the drawing
     lanes_of_spans = zip(timeline.rank.tolist(), timeline.lane.tolist(), strict=True)
     y = np.array([layout.top_of[rank, timeline.lanes[lane]] for rank, lane in lanes_of_spans], dtype=float)
     looks = _looks(timeline, hatched)
@@ -126,7 +127,7 @@ def _layout(lanes: Sequence[tuple[int, str]], rank_names: Mapping[int, str]) -> 
         top += 1
         last_rank = rank
 
-    has_one_lane_each = len(lane_names) == 1 < len(ranks)
+    has_one_lane_each = len(ranks) > 1 and len(lane_names) == 1  # the same on all ranks
     label = ""
     if len(ranks) == 1:
         (label,) = name_of.values()

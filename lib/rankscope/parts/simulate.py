@@ -116,7 +116,8 @@ def _play(
     """Let all trainers go through their parts; return the spans, in any order, and the number of trainers."""
     num_loaders = whole("num_loaders", num_loaders, 1)
     queue_size = optional("queue_size", queue_size, whole, 1)
-    shards = _shards(load_s, steps_per_part, whole("seed", seed, *SEEDS))
+    seed = whole("seed", seed, *SEEDS)
+    shards = _shards(load_s, steps_per_part, seed)
     barrier_s = number("barrier_s", barrier_s, 0)
     step_times_s = []
     for rank, shard in enumerate(shards):
@@ -235,10 +236,10 @@ def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:
         loads = []
         for rank, counts in enumerate(steps):
             loads.append(draw("load_s", load_s, len(counts), seed, rank, _LOAD_STREAM).tolist())
-    num_loads = [len(times_s) for times_s in loads]
-    num_steps = [len(counts) for counts in steps]
-    if num_loads != num_steps or not loads:
-        got = f"got {num_loads} and {num_steps}"
+    num_parts_of_loads = [len(times_s) for times_s in loads]  # by trainer, as below
+    num_parts_of_steps = [len(counts) for counts in steps]
+    if num_parts_of_loads != num_parts_of_steps or not loads:
+        got = f"got {num_parts_of_loads} and {num_parts_of_steps}"
         raise ValueError(f"load_s and steps_per_part must have the same parts, of one trainer or more; {got}")
     return [_Shard(times_s, counts) for times_s, counts in zip(loads, steps, strict=True)]
 

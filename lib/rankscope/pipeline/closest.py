@@ -16,7 +16,8 @@ def closest(
 ) -> Measured:
     """Call `measure` until its result is off by at most `within` in either direction, and return the closest result.
 
-    If all `tries` results are off by more, the cause is probably not other work on the machine. Raises ValueError if
+    If all `tries` results are off by more, the cause is probably not other work on the machine. A result that is off by
+    NaN is returned only if all are. Raises ValueError if
     `within` is below 0 or `tries` is below 1.
 
     >>> times_s = iter([1.9, 1.4, 0.98, 1.0])
@@ -33,8 +34,7 @@ def closest(
             break
         result = measure()
         distance = abs(off(result))
-        is_unknown = math.isnan(least_distance) or math.isnan(distance)  # then the later result is taken
-        if is_unknown or distance < least_distance:
+        if math.isnan(least_distance) or distance < least_distance:
             closest_result = result
             least_distance = distance
     return closest_result

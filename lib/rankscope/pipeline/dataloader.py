@@ -131,7 +131,7 @@ class _Recording:
         # By token and worker: the nanoseconds from when making the iterator began to the worker's first read.
         self.startups: dict[tuple[int, int], int] = {}
         self.creations: list[int] = []  # of each iterator: the nanoseconds to make its workers
-        self.batch_bytes: int | None = None  # of the first batch
+        self.batch_bytes: int | None = None  # of the tensors in the first batch; None before it
         self.pinning: PinningCosts | None = None
         self.epochs = itertools.count()  # their numbers
         self.running: weakref.WeakSet[_RecordedIterator] = weakref.WeakSet()
@@ -268,7 +268,8 @@ class _RecordedIterator:
     def _time_fetches(self, hook: _Hook) -> None:
         """Wrap the fetcher of an iterator without workers, as `_Hook` does in each worker."""
         fetcher = self._inner._dataset_fetcher
-        self._inner._dataset_fetcher = _TimedFetcher(fetcher, hook, worker=0, lane=LOOP + self.lane_suffix)
+        lane = LOOP + self.lane_suffix
+        self._inner._dataset_fetcher = _TimedFetcher(fetcher, hook, worker=0, lane=lane, in_worker=False)
 
     def _begin_epoch(self) -> None:
         """Begin to record an epoch, once torch has made or reset its iterator."""
@@ -276,7 +277,7 @@ class _RecordedIterator:
         self._epoch = next(self._recording.epochs)
         self.free_ns = 0  # the receiver has waited since before the first fetch
         self._batch: _Batch | None = None  # whose step is running
-        # It delays the first batch, so it becomes part of the wait for it, although it precedes the request.
+        # Until now, no batch could be requested. This time delays the first one, so it is added to the wait for it.
         self._startup_ns = _now() - self.epoch_start_ns
         if self._has_workers:
             self.add("start", _NO_ITEM, self.epoch_start_ns, self.epoch_start_ns + self._startup_ns)
@@ -531,7 +532,7 @@ def _unpack(start_ns: int, number: int, data: Any, fetched: _Fetched, token: int
 class _TimedFetcher:
     """One of torch's fetchers, recorded: dataset access and collate_fn."""
 
-    def __init__(self, fetcher: Any, hook: _Hook, worker: int, lane: str) -> None:
+    def __init__(self, fetcher: Any, hook: _Hook, worker: int, lane: str, in_worker: bool) -> None:
         self._fetcher = fetcher
         self._collate_fn = fetcher.collate_fn
         fetcher.collate_fn = self._collate
@@ -539,6 +540,7 @@ class _TimedFetcher:
         self._token = hook.token  # of the iterator for which the fetcher was made
         self._worker = worker
         self._lane = lane
+        self._in_worker = in_worker
         self._clock = Clock()
         self._collate_start = self._clock.read()  # of the last batch, once there is one
         self._last_stop = self._collate_start
@@ -556,13 +558,15 @@ class _TimedFetcher:
         if is_first:
             hook.recorder.add(self._lane, "start", _NO_ITEM, iterator_start_ns, start.wall)
             self._last_stop = start  # the CPU time before belongs to the worker's start
+        elif not self._in_worker:
+            self._last_stop = start  # the CPU time before is that of the training step, which has a column of its own
         hook.recorder.add(self._lane, "read", numbered.number, start.wall, collate_start.wall)
         hook.recorder.add(self._lane, "collate", numbered.number, collate_start.wall, stop.wall)
         fetched = _Fetched(
             worker=self._worker,
             read=collate_start.worked_since(start),
             collate=stop.worked_since(collate_start),
-            cpu=stop.cpu - self._last_stop.cpu,  # includes sending the batch before
+            cpu=stop.cpu - self._last_stop.cpu,  # in a worker, this includes sending the batch before
             stop=stop.wall,
             startup=start.wall - iterator_start_ns if is_first else -1,
         )
@@ -600,6 +604,6 @@ class _Hook:
             fetcher = torchs_create_fetcher(kind, dataset, *arguments)
             if dataset is not info.dataset:  # it is for another loader, which the dataset uses
                 return fetcher
-            return _TimedFetcher(fetcher, self, worker, worker_lane(worker) + self.lane_suffix)
+            return _TimedFetcher(fetcher, self, worker, worker_lane(worker) + self.lane_suffix, in_worker=True)
 
         dataset_kind.create_fetcher = staticmethod(create_fetcher)

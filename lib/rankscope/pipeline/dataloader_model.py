@@ -73,7 +73,7 @@ class Cores:
     fetch_cpu: float = checked(number, 0, default=1.0)
     step_cpu: float = checked(number, 0, default=1.0)
 
-    def speeds(self, num_fetches: int, stepping: bool) -> tuple[float, float]:
+    def speeds(self, num_fetches: int, stepping: bool) -> _Speeds:
         """Return the speeds of each fetch and of the step, relative to running alone.
 
         A thread that computes for a share c of its time and waits for the rest takes (1 - c) + c / s times as long if
@@ -131,7 +131,8 @@ def simulate_dataloader(
     Raises ValueError if a count is out of range or a time is negative or not finite.
 
     >>> for num_workers in (0, 1, 4):
-    ...     simulate_dataloader(0.03, 0.01, 100, num_workers=num_workers).makespan_s.__round__(6)
+    ...     timeline = simulate_dataloader(0.03, 0.01, 100, num_workers=num_workers)
+    ...     print(round(timeline.makespan_s, 6))
     4.0
     3.01
     1.03
@@ -398,7 +399,9 @@ class _Epoch:
         moments = self.moments
         lanes = [*map(worker_lane, range(self.num_workers)), PIN_THREAD, LOOP]
         batches = np.arange(self.num_batches)
-        started_workers = np.arange(self.num_workers if self.startup_s else 0)
+        started_workers = np.arange(self.num_workers)
+        if self.startup_s == 0:
+            started_workers = started_workers[:0]  # a start that takes no time has no span
         no_item = np.full_like(started_workers, -1)  # which is no item in every timeline
         start_s = np.zeros(started_workers.size)
         parts = [

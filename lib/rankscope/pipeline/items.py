@@ -41,6 +41,7 @@ def of_ranks(assignment: Assignment) -> list[Items]:
             batches = assignment.batches(rank)
             ranks.append(Items(np.arange(len(batches)), batches))
         else:
-            whole(f"each index of rank {rank}", int(indices.min(initial=0)), 0)
+            lowest_index = int(indices.min(initial=0))  # 0 if the rank has none
+            whole(f"each index of rank {rank}", lowest_index, 0)
             ranks.append(Items(indices.astype(np.int64, copy=False), indices.tolist()))
     return ranks

@@ -48,7 +48,7 @@ class Worker:
     ) -> None:
         self.name = name
         self.path = path  # with which the paths of its files begin
-        self.timeout_s = timeout_s
+        self.timeout_s = timeout_s  # for sending a value, and for receiving one; None for no limit
         self.pid = 0  # until it has been forked
         self.code: int | None = None  # its exit code, once it has ended
         self.values = WorkerLine(to_worker, path, side=0)

@@ -265,8 +265,10 @@ class Assignment:
         loader = Loader(batch_size, drop_last, num_workers)
         if not loader.drop_last:
             return evolve(self, loader=loader)
-        size = loader.batch_size
-        full_batches = [indices[: indices.size // size * size] for indices in self.ranks]
+        full_batches = []
+        for indices in self.ranks:
+            num_kept = indices.size // loader.batch_size * loader.batch_size
+            full_batches.append(indices[:num_kept])
         return evolve(self, ranks=full_batches, loader=loader)
 
     def batches(self, rank: int) -> list[IntArray]:

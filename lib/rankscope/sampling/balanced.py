@@ -330,10 +330,10 @@ class BalancedSampler(ElasticSampler):
         if num_items == self._num_items(start):
             return _WindowEnd(num_left, num_items)
         per_window = self.num_replicas * self.batch_size * self.window  # samples
-        num_read_before = origin.num_samples // per_window  # full windows before `start`
-        num_full = _num_full_windows(num_left, per_window) - num_read_before
-        num_windows = (num_items - last_end.num_steps) // self.window
-        num_windows = min(num_windows, num_full)  # the other steps are those of a last window with more than `window`
+        num_windows_before = origin.num_samples // per_window  # before `start`, and all of them full
+        num_full_left = _num_full_windows(num_left, per_window) - num_windows_before
+        # More steps than those of full windows are in a last window that has more than `window`.
+        num_windows = min((num_items - last_end.num_steps) // self.window, num_full_left)
         return _WindowEnd(
             last_end.num_samples + num_windows * per_window, last_end.num_steps + num_windows * self.window
         )
@@ -442,8 +442,10 @@ class BalancedSampler(ElasticSampler):
                 size = num_left
             return self._samples(remaining, start, size)
         assert grouping.max_tokens is not None
-        max_tokens = int(num_batches * grouping.max_tokens * _TOKEN_FILL)  # of the window
-        most_of_last = max_tokens + max_tokens // 2  # tokens of the last window, which may be half as long again
+        if num_left == 0:  # as a loaded state can say; a sampler itself stores the end of the epoch without a segment
+            return _NO_SAMPLES
+        window_tokens = int(num_batches * grouping.max_tokens * _TOKEN_FILL)
+        most_of_last = window_tokens + window_tokens // 2  # tokens of the last window, which may be half as long again
         mean_length = max(float(self.lengths.mean()), 1.0)  # 0 if no sample has any token
         # Look at more samples until they have too many tokens for a last window, or until none are left. Begin with as
         # many as have that many tokens on average, and one more for each batch.
@@ -456,7 +458,7 @@ class BalancedSampler(ElasticSampler):
             num_looked_at = min(num_left, 2 * num_looked_at)
         if tokens[-1] <= most_of_last:  # this is the last window
             return samples
-        count = int(np.searchsorted(tokens, max_tokens, side="right"))  # samples with at most `max_tokens` together
+        count = int(np.searchsorted(tokens, window_tokens, side="right"))  # samples that fit into a window together
         per_rank = max(count // grouping.num_replicas, 1)  # equally many for each, so that no batch must be empty
         return samples[: per_rank * grouping.num_replicas]
 

@@ -123,10 +123,10 @@ def trace(
     from ...common.units import bytes_words, time_words
     from .. import Profile, tables
 
+    check_file("--output", output)  # before the prediction, which may take long
     profile = Profile.load(path)
     (size,) = sizes_of([num_bytes])
     timeline = tables.predicted(profile, collective, algorithm, size)
-    check_file("--output", output)
     timeline.to_chrome_trace(output)
     words = f"{collective} by {algorithm} of {bytes_words(size)}, {count_of(len(timeline), 'span')}"
     print_parts([f"{printable(str(output))}: {words}, {time_words(timeline.makespan_s)}"])

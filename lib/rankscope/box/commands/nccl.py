@@ -17,7 +17,7 @@ from ..options import Collective, Sizes, sizes_of
 def nccl(
     box: Annotated[str, typer.Argument(help="The GPU and the number of GPUs per node, as in h100x8.", metavar="BOX")],
     nodes: Annotated[int | None, typer.Option(help="Number of nodes. Default: 1, or the number in the log.")] = None,
-    version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2.")] = "2.30",
+    version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2. A log states its own.")] = "2.30",
     collective: Collective = "allreduce",
     num_bytes: Sizes = None,
     log: Annotated[

@@ -32,6 +32,9 @@ _OSU = {  # by words of a title, of which the first that it contains counts
     "bandwidth": _OsuBenchmark("transfer"),
     "latency": _OsuBenchmark("ping_pong"),
 }
+# Titles of benchmarks that measure something else, although they contain words of `_OSU`: with computation at the same
+# time, between neighbours only, with a length for each pair of ranks, one-sided (MPI_Put and the like), or not of MPI.
+_OSU_OTHER = re.compile(r"^(?!MPI[ -])|Non-blocking|Neighbor|All-to-All[vw]|One Sided", re.IGNORECASE)
 _MOST_COMMAND_LINES = 7  # above a title, in which the command that started the benchmark may stand
 _LAUNCHER = re.compile(r"srun|mpirun|mpiexec")
 _NODES = re.compile(r"(?:-N|--nodes[= ]) ?(\d+)")
@@ -130,7 +133,7 @@ def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
     log = times.log
     title = log.lines[start - 1].partition("# OSU ")[2].strip()
     benchmark = next((known for words, known in _OSU.items() if words in title.lower()), None)
-    if benchmark is None:
+    if benchmark is None or _OSU_OTHER.search(title):
         log.fail(start, f"no benchmark of OSU's that is known: {title!r}")
     text = "\n".join(log.lines[start - 1 : end - 1])  # of the table with its title
     command = _launch_command(log, start)

@@ -101,9 +101,13 @@ class RunFacts:
 
 
 class Table:
-    """A table while it is being read, with facts from the lines around it. Its `columns` are those after the type."""
+    """A table while it is being read, with facts from the lines around it.
 
-    def __init__(self, header: Where, columns: Sequence[str], ranks: Sequence[PrintedRank], name: str) -> None:
+    Its `columns` are those after the type, without a timestamp. A timestamp has a space in it, so a reader cuts it off
+    each row before it splits the row into cells.
+    """
+
+    def __init__(self, header: Where, columns: list[str], ranks: Sequence[PrintedRank], name: str) -> None:
         self.header = header
         self.ranks = ranks
         self.name = name  # of the collective; "" if it is not stated
@@ -311,7 +315,7 @@ def _json(log: Log) -> Table:
     """
     content = log.json()
     half_columns = ("time", "algbw", "busbw", "#wrong")
-    columns = ("redop", "root", *half_columns, *half_columns)
+    columns = ["redop", "root", *half_columns, *half_columns]
     table = Table(header=1, columns=columns, ranks=[], name="")  # the ranks and the name follow below
     place = "results"  # what is being read, for the error
     try:

@@ -116,7 +116,8 @@ class Protocol:
     def in_turns(self, expected_s: Mapping[Name, float], once: Callable[[Name], Sample]) -> dict[Name, list[Sample]]:
         """Call `once` for each name alternately, and return its results per name, without the warm-up.
 
-        Each turn begins with a different name. `expected_s` maps each name to its expected seconds per iteration.
+        Each turn begins with the next name, so that no name always comes first, or last, in a turn. `expected_s` maps
+        each name to its expected seconds per iteration.
         """
         names = list(expected_s)
         turns = {name: self.turns(seconds) for name, seconds in expected_s.items()}

@@ -59,14 +59,14 @@ def error_words(model: Model) -> str:
     best, worst = PUBLIC_ERRORS[kind].model
     nccl_best, nccl_worst = PUBLIC_ERRORS[kind].nccl
     nccl = f"NCCL's own {nccl_best} to {nccl_worst} %"
-    reading = " before calibration" if model.terms or model.minimum_s else ""
+    before = " before calibration" if model.terms or model.minimum_s else ""
     if kind == "InfiniBand":
-        words = f"on public InfiniBand clusters the median error{reading} is {best} to {worst} %, no better than {nccl}"
+        words = f"on public InfiniBand clusters the median error{before} is {best} to {worst} %, no better than {nccl}"
     elif kind == "PCIe":
-        words = f"on public nodes without NVLink the median error{reading} is {best} to {worst} %, compared with {nccl}"
+        words = f"on public nodes without NVLink the median error{before} is {best} to {worst} %, compared with {nccl}"
     else:
         words = (
-            f"the median error{reading} is {FITTED_ERROR:g} % on the nodes used for fitting, and {best} to {worst} % "
+            f"the median error{before} is {FITTED_ERROR:g} % on the nodes used for fitting, and {best} to {worst} % "
             f"on other public nodes with NVLink, compared with {nccl} there"
         )
     return f"Expected error: {words} ({BENCHMARK})."

@@ -73,8 +73,8 @@ def swing(num_ranks: int) -> Schedule:
     def core(p: int, rank_at: Ints) -> Iterator[Phase]:
         rounds = p.bit_length() - 1
         peers = [swing_peers(p, k) for k in range(rounds)]
-        # blocks[k] has a row for each rank: the chunks that it still adds up after k rounds, p / 2^k of them. After the
-        # last round this is its own chunk. Before a round it is what the rank and its peer add up after it.
+        # blocks[k] has a row for each place: the chunks that it still adds up after k rounds, p / 2^k of them. After
+        # the last round this is its own chunk. Before a round it is what the place and its peer add up after it.
         blocks = [np.arange(p)[:, None]]
         for peer in reversed(peers):
             blocks_after = blocks[0]
@@ -84,7 +84,7 @@ def swing(num_ranks: int) -> Schedule:
             num_sent = block.shape[1]
             src = np.repeat(rank_at, num_sent)
             dst = np.repeat(rank_at[peer], num_sent)
-            sent = block[peer].ravel()  # each rank sends what its peer goes on with
+            sent = block[peer].ravel()  # each place sends what its peer goes on with
             reduce_scatter.append(Phase(src, dst, sent, num_chunks=1, reduce=True))
         yield from reduce_scatter
         yield from backwards(reduce_scatter)  # the allgather

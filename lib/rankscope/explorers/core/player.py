@@ -29,23 +29,31 @@ _NONE = "none"  # instead of a second algorithm
 _NOTICEABLE_RATIO = 1.005  # of two times: a smaller one would be printed as 1
 
 
-def _algorithms() -> list[str]:
-    """What can be played: an allreduce by its name, others after their collective, your own as soon as it is added."""
-    labels = []
+def _algorithms() -> dict[str, tuple[str, str]]:
+    """What can be played, as collective and name, by label; your own as soon as it is added.
+
+    The label of an allreduce is its name, and any other collective stands before the name.
+    """
+    algorithms = {}
     for collective in COLLECTIVES:
         for name in ALGORITHMS[collective]:
-            labels.append(name if collective == "allreduce" else f"{collective} {name}")
-    return labels
+            label = name if collective == "allreduce" else f"{collective} {name}"
+            algorithms[label] = (collective, name)
+    return algorithms
 
 
-def _algorithms_or_none() -> list[str]:
-    return [_NONE, *_algorithms()]
+def _labels() -> list[str]:
+    return list(_algorithms())
+
+
+def _labels_or_none() -> list[str]:
+    return [_NONE, *_labels()]
 
 
 _SHARED = {setting.name: setting for setting in OF_CLUSTERS}
 SETTINGS = (
-    Setting("algorithm", "ring", _algorithms, "algorithm"),
-    Setting("against", "halving_doubling", _algorithms_or_none, "against", "a second collective on the same cluster"),
+    Setting("algorithm", "ring", _labels, "algorithm"),
+    Setting("against", "halving_doubling", _labels_or_none, "against", "a second collective on the same cluster"),
     Setting("num_nodes", 1, range(1, 5), "nodes"),
     Setting("gpus_per_node", 4, _GPUS_PER_NODE, "GPUs per node"),
     _SHARED["message"],
@@ -93,12 +101,12 @@ def _chosen(now: Now) -> list[_Chosen]:
     labels = [now.algorithm]
     if now.against != _NONE:
         labels.append(now.against)
-    algorithms = []
+    algorithms = _algorithms()
+    chosen = []
     for label in labels:
-        collective, _, name = label.rpartition(" ")
-        collective = collective or "allreduce"  # the labels of `_algorithms` name only other collectives
-        algorithms.append(_Chosen(collective, name, ByIdentity(ALGORITHMS[collective][name])))
-    return algorithms
+        collective, name = algorithms[label]
+        chosen.append(_Chosen(collective, name, ByIdentity(ALGORITHMS[collective][name])))
+    return chosen
 
 
 def moment_s(now: Now) -> float:

@@ -218,7 +218,7 @@ def without_effect(now: Now) -> dict[str, str]:
     reasons = dict(SAMPLERS[now.sampler].without_effect)
     has_shuffle = "shuffle" not in reasons
     if has_shuffle and _reads(now._replace(shuffle=not now.shuffle)) == _reads(now):
-        reasons["shuffle"] = "shuffling so few samples leaves them in order"
+        reasons["shuffle"] = "the samples are read in the same order with and without it"
     if has_shuffle and not now.shuffle:
         reasons["seed"] = "without shuffle nothing is random"
     elif now.size < 2:

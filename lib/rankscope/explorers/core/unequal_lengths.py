@@ -117,8 +117,8 @@ def without_effect(now: Now) -> dict[str, str]:
     reasons = {}
     if now.sampler not in ("balanced", "packed"):
         reasons["window"] = "only BalancedSampler and PackedSampler regroup samples within a window"
-    elif _is_one_window(now):
-        reasons["window"] = "the epoch is shorter than the shortest window"
+    elif _reads_alike_in_every_window(now):
+        reasons["window"] = "these samples are grouped in the same way within every window"
     if now.sampler != "weighted":
         reasons["replacement"] = "only WeightedSampler draws samples"
     elif _reads(now._replace(replacement=not now.replacement)) == _reads(now):
@@ -126,12 +126,13 @@ def without_effect(now: Now) -> dict[str, str]:
     if now.lengths == "equal":
         reasons["epoch"] = "samples of equal length cost the same in every epoch"
     if _reads(now._replace(drop_last=not now.drop_last)) == _reads(now):
-        reasons["drop_last"] = "the samples divide evenly among the ranks"
+        what = "packs" if now.sampler == "packed" else "samples"
+        reasons["drop_last"] = f"the {what} divide evenly among the ranks"
     return reasons
 
 
-def _is_one_window(now: Now) -> bool:
-    """Whether the samples are read in the same way at every window, as they are if the shortest contains all."""
+def _reads_alike_in_every_window(now: Now) -> bool:
+    """Whether the window does not matter, as if the shortest contains all samples, or if all are equally long."""
     return all(_reads(now._replace(window=window)) == _reads(now) for window in _WINDOWS)
 
 
