@@ -83,7 +83,7 @@ def execute(
     return prepared.run(tensor, starter(group, tensor), recorder)
 
 
-class _Calls(NamedTuple):
+class _CallsOfGroup(NamedTuple):
     """The kinds of calls on a group, in the order in which they were last used.
 
     `agreed` has what ranks must have in common, so it is the same on all ranks. `plans` are this rank's own. Ranks may
@@ -94,7 +94,7 @@ class _Calls(NamedTuple):
     plans: dict[Any, _Prepared]
 
 
-_calls_by_group: weakref.WeakKeyDictionary[Any, _Calls] = weakref.WeakKeyDictionary()
+_calls_by_group: weakref.WeakKeyDictionary[Any, _CallsOfGroup] = weakref.WeakKeyDictionary()
 
 
 def _prepared(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> _Prepared:
@@ -103,7 +103,7 @@ def _prepared(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> _Prepa
     All ranks call with the same schedules, and tensors that agree, in the same order. So they agree at the same calls,
     and forget the same ones if there are too many.
     """
-    agreed, plans_of_calls = _calls_by_group.setdefault(group, _Calls({}, {}))
+    agreed, plans_of_calls = _calls_by_group.setdefault(group, _CallsOfGroup({}, {}))
     last_used = next(reversed(plans_of_calls.values()), None)
     # The tensor and `op` are checked only once a plan is prepared, so here they may be anything, even unhashable.
     kind = None
