@@ -254,6 +254,14 @@ def test_peers_are_a_matrix_of_rates_at_the_largest_size() -> None:
     assert drawing.title == "16 MiB from GPU to GPU: 2 GB/s to 52 GB/s"
 
 
+@pytest.mark.parametrize("fastest_first", [True, False])
+def test_of_several_methods_peers_have_the_fastest(fastest_first: bool) -> None:
+    rates = {"write": 279e9, "read": 276e9}
+    methods = ["write", "read"] if fastest_first else ["read", "write"]
+    points = [copy_of(2**24, 2**24 / rates[name], direction="p2p", method=name, src=0, dst=1) for name in methods]
+    assert draw_peers(made.profile(points)).title == "16 MiB from GPU to GPU: 279 GB/s to 279 GB/s"
+
+
 def test_peers_have_a_scale_whose_colours_are_those_of_the_cells() -> None:
     rates = {(0, 1): 100e9, (1, 0): 50e9}
     given: dict[str, Any] = {"direction": "p2p", "method": "device"}

@@ -134,14 +134,16 @@ class Boxes:
         bytes_per_s = [self._busbw(now, name, time_s) for name, time_s in known.items()]
         rates = dict(zip(known, rates_in_one_unit(*bytes_per_s), strict=True))
         for name, profile in self.chosen(now).items():
-            words = f"{now.collective} was not measured"
-            if profile.native_s(now.collective):  # at other sizes, but there is no curve through them
-                words += f" at {now.message}"
+            measured_s = profile.native_s(now.collective)
             if name in known:
                 interval = ""
-                if num_bytes not in profile.native_s(now.collective):
+                if num_bytes not in measured_s:
                     interval = f", interpolated ({_interval(profile, now.collective, num_bytes)})"
                 words = f"{now.message} in {times[name]}{interval}, busbw {rates[name]}"
+            elif measured_s:  # at other sizes, but there is no curve through them
+                words = f"{now.collective} was not measured at {now.message}"
+            else:
+                words = f"{now.collective} was not measured"
             origin = origin_of(profile.provenance.get("source", {}))
             lines += [f"{name}: {words}", f"    {'; '.join([profile.provenance['name'], *origin])}"]
         return lines

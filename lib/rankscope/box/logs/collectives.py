@@ -40,7 +40,8 @@ _LAUNCHER = re.compile(r"srun|mpirun|mpiexec")
 _NODES = re.compile(r"(?:-N|--nodes[= ]) ?(\d+)")
 _RANKS_PER_NODE = re.compile(r"--ntasks-per-node[= ](\d+)")
 _RANKS = re.compile(r"(?:-n|-np|--ntasks[= ]) ?(\d+)\b")
-_OSU_ON_GPU = re.compile(r"MPI-(?:CUDA|ROCM) |on DEVICE \(D\) and")
+_OSU_GPU_BUILD = re.compile(r"MPI-(?:CUDA|ROCM) ")
+_OSU_BUFFERS = re.compile(r"Send Buffer on (\w+) \(\w\) and Receive Buffer on (\w+)")  # HOST, DEVICE or MANAGED
 _OSU_PAIRS = re.compile(r"pairs: (\d+)")
 _OSU_HEADER = re.compile(r"^\s*# *Size\b")
 _OSU_UNIT = re.compile(r"\(us\)|MB/s")
@@ -150,7 +151,22 @@ def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
     else:
         num_ranks = _launched_ranks(log, command, num_nodes)
     log.check(num_ranks, start, "the number of ranks is not stated")
-    return _OsuRun(title, benchmark, num_ranks, num_nodes, pairs, bool(_OSU_ON_GPU.search(text)))
+    return _OsuRun(title, benchmark, num_ranks, num_nodes, pairs, _is_on_gpu(log, start, text))
+
+
+def _is_on_gpu(log: Log, start: int, text: str) -> bool:
+    """Return whether the buffers of a table, whose lines are `text`, are on GPUs.
+
+    A build for GPUs has a title that says so, also if it runs on the host's memory. Messages say where their buffers
+    are, collectives do not.
+    """
+    buffers = _OSU_BUFFERS.search(text)
+    if buffers is None:
+        return _OSU_GPU_BUILD.search(text) is not None
+    are_on_host = [place == "HOST" for place in buffers.groups()]
+    is_one_kind = are_on_host[0] == are_on_host[1]
+    log.check(is_one_kind, start, f"messages between the host and a GPU are not read: {buffers[0]}")
+    return not are_on_host[0]
 
 
 def _launch_command(log: Log, start: int) -> str:
