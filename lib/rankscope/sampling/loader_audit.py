@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import attrs
@@ -105,8 +105,8 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
     """Audit two epochs of a DataLoader: its batches, and its workers' random numbers from NumPy, random and torch.
 
     A map-style dataset is not read; the loader's own sampler, workers and worker_init_fn run on its indices instead.
-    An iterable dataset is read. Afterwards, this library's samplers and the random generators of the loader and of this
-    process are where they were before. Raises ValueError if `loader` is not a DataLoader.
+    An iterable dataset is read. The library's own samplers and the random generators of this process, of the loader and
+    of its samplers are afterwards as before. Raises ValueError if `loader` is not a DataLoader.
 
     Since version 1.9, torch also seeds NumPy in each worker, anew in each epoch; a worker_init_fn can undo that:
 
@@ -120,15 +120,16 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
       repeated random: a worker draws the same numbers from NumPy in every epoch: see worker_init_fn
     """
     of_type("loader", loader, DataLoader)
-    layers = layers_of(loader)
-    dataset: Any = loader.dataset
-    is_iterable = isinstance(dataset, IterableDataset)
-    with warnings.catch_warnings(), unmoved(layers), _same_generators(layers):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about more workers than cores
         probe = _probe(loader)
         num_epochs = _NUM_EPOCHS if loader.num_workers else 1  # without workers, no numbers are drawn
-        epochs: list[list[_ProbedBatch]] = [list(probe) for _ in range(num_epochs)]
-        num_samples = sum(1 for _ in dataset) if is_iterable else len(dataset)
+        layers = layers_of(loader)
+        with unmoved(layers), _same_random_numbers(layers):
+            epochs: list[list[_ProbedBatch]] = [list(probe) for _ in range(num_epochs)]
+            dataset: Any = loader.dataset
+            is_iterable = isinstance(dataset, IterableDataset)
+            num_samples = sum(1 for _ in dataset) if is_iterable else len(dataset)
     draws: dict[tuple[int, int], _Numbers] = {}
     for epoch, batches in enumerate(epochs):
         for batch in batches:
@@ -145,28 +146,25 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
     )
 
 
-@contextmanager
-def _same_generators(layers: list[Any]) -> Iterator[None]:
-    """Put this process's random generators and those of the layers back to where they are now, at the end of the block.
+@contextlib.contextmanager
+def _same_random_numbers(layers: Iterable[Any]) -> Iterator[None]:
+    """Put the generators of this process, and those of the loader and its samplers, back at the end of the block.
 
-    A loader draws from them in each epoch, for its workers' seeds and the shuffle. Without this, training would read
-    another order after an audit than without one.
+    To iterate over a loader draws a seed for its workers, and to shuffle draws numbers, so a training that follows
+    would read its samples in another order.
     """
-    generators = [torch.default_generator]
-    for layer in layers:
-        generator = getattr(layer, "generator", None)
-        if isinstance(generator, torch.Generator):
-            generators.append(generator)
-    states = [generator.get_state() for generator in generators]
-    python_state = random.getstate()
-    numpy_state = np.random.get_state()
+    generators = [getattr(layer, "generator", None) for layer in layers]
+    states = [(generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)]
+    state_of_random = random.getstate()
+    state_of_numpy = np.random.get_state()
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):  # no devices: samplers draw on the CPU
+            yield
     finally:
-        for generator, state in zip(generators, states, strict=True):
+        random.setstate(state_of_random)
+        np.random.set_state(state_of_numpy)
+        for generator, state in states:
             generator.set_state(state)
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
 
 
 def _grouped_twice(loader: DataLoader[Any]) -> str:
