@@ -307,8 +307,16 @@ def test_folders_that_are_not_one_job(tmp_path: Path) -> None:
     other = write(tmp_path / "other", healthy(3))
     with pytest.raises(ValueError, match="trace_rank_0 is of a job of 2 ranks and trace_rank_2 is of a job of 3 ranks"):
         read_dumps([tmp_path / "trace_rank_0", other / "trace_rank_2"])
+    for num_ranks in (2, 4):
+        with pytest.raises(ValueError, match=f"^num_ranks must be 3, as trace_rank_2 states, got {num_ranks}$"):
+            read_dumps([other / "trace_rank_2"], num_ranks=num_ranks)
+    file = json.loads((write(tmp_path / "json", healthy(3), as_json=True) / "trace_rank_2").read_text())
+    del file["pg_config"]
+    silent = tmp_path / "silent_2"
+    silent.write_text(json.dumps(file))
     with pytest.raises(StorageError, match="must be a whole number from 0 to 1, got 2"):
-        read_dumps([other / "trace_rank_2"], num_ranks=2)
+        read_dumps(silent, num_ranks=2)
+    assert [dump.num_ranks for dump in (*read_dumps(silent), *read_dumps(silent, num_ranks=4))] == [0, 4]
     with pytest.raises(StorageError, match="its name must end in the number of its rank"):
         read_dumps(tmp_path / "train.log")
     with pytest.raises(FileNotFoundError):
