@@ -171,7 +171,7 @@ class _BatchTimes(NamedTuple):
     step: Seconds
     handover: Seconds
     receive: Seconds
-    pin: Seconds | None
+    pin: Seconds | None  # None without a pin thread
 
 
 # Kinds of events. An event is a plain tuple, because there are several per batch and a heap compares them. It has its

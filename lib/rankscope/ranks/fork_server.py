@@ -63,7 +63,7 @@ class ForkServer:
         return self._owner == os.getpid() and self._process.poll() is None
 
     def fork(self, request: Request, streams: tuple[int, int]) -> tuple[Connection, Connection]:
-        """Ask the server to fork a worker that prints to these descriptors.
+        """Ask the server to fork a worker; `streams` are the descriptors of its stdout and stderr.
 
         Return two connections: the line to the server, on which it reports the worker's process id and exit code, and
         the connection to the worker, for values.

@@ -174,9 +174,10 @@ def _as_socket(connection: Connection) -> socket.socket:
 
 
 class WorkerPool:
-    """Workers that end together, with `close` or with this process; `modules` are imported before they are forked.
+    """Workers that end together, with `close` or with this process.
 
-    `folder` is for their files, in memory or on disk, and is deleted when they end.
+    `modules` are names with spaces between them, and are imported before the workers are forked. `folder` is for their
+    files, in memory or on disk, and is deleted when they end.
     """
 
     def __init__(self, modules: str = "", in_memory: bool = True) -> None:

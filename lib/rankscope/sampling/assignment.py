@@ -361,7 +361,7 @@ class Assignment:
 
         Raises ValueError, which names the file, if it is damaged, has another format or has a newer version.
         """
-        problem = f"not a readable {_FORMAT} of version {_VERSION}"
+        problem = f"not a readable {_FORMAT} of version {_VERSION} or {_VERSION_WITH_BATCHES}"
         # An OSError, such as that of a file that does not exist, is raised as it is.
         try:
             content = read_bytes(path, _MOST_FILE_BYTES)

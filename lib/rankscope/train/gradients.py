@@ -463,7 +463,8 @@ def _causes(work: Work, audit: StepAudit, has_step: bool) -> tuple[str, ...]:
 def _causes_in_module_or_loss(work: Work, parts: Sequence[Work]) -> list[str]:
     """Say why the mean of the parts' gradients is not that of the whole batch, as far as outputs and losses show it."""
     causes = []
-    # `_outputs` raises an error if the outputs have no row for each sample. Then neither experiment can be made.
+    # `_outputs` raises an error if the outputs have no row for each sample. Then neither experiment can be made. The
+    # first cannot be made either if outputs of the parts do not fit together, for which torch raises its own errors.
     with suppress(Exception):
         if _samples_affect_each_other(work, parts):
             causes.append("Samples of a batch affect each other, as in BatchNorm, and each rank sees only its own.")

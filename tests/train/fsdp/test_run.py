@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.utils.checkpoint import checkpoint
 
 from rankscope.ranks import RankError
 from rankscope.train import ddp, fsdp
@@ -196,7 +197,7 @@ class Block(nn.Module):
         super().__init__()
         self.first = nn.Sequential(nn.Linear(64, 64), Slow())
         self.inner = nn.Linear(64, 64)
-        self.last = nn.Linear(64, 64)
+        self.last = nn.Sequential(nn.Linear(64, 64), Slow())
 
     def forward(self, values: Tensor) -> Tensor:
         output: Tensor = self.last(self.inner(input=self.first(values)))
@@ -204,17 +205,36 @@ class Block(nn.Module):
 
 
 def test_the_backward_of_a_module_around_a_wrapped_one_is_its_own() -> None:
-    """The slow layers are in front of the block, and in the block in front of its inner module."""
-    module = nn.Sequential(nn.Linear(64, 64), Slow(), Slow(), Block(), nn.Linear(64, 8))
-    wrap = ["3", "3.inner"]
+    """Slow layers are in front of the block, and in the block in front of its inner module and behind it."""
+    module = nn.Sequential(nn.Linear(64, 64), Slow(), Slow(), Slow(), Block())
+    wrap = ["4", "4.inner"]
     observed = fsdp.run(module, mean, num_ranks=2, wrap=wrap, iterations=1, where=WHERE)
     assert observed.groups == ("", *wrap)
     for rank in (0, 1):
         spans = observed.timeline.select(rank=rank, lane="compute", kind="backward")
-        backward_s = [sum(span.stop_s - span.start_s for span in spans if span.item == group) for group in range(3)]
-        assert backward_s[0] >= 2 * _SLOW_S
-        assert backward_s[1] >= _SLOW_S
-        assert backward_s[2] < backward_s[0]
+        backward_s = [sum(span.stop_s - span.start_s for span in spans if span.item == group) for group in range(2)]
+        assert backward_s[0] >= 3 * _SLOW_S
+        assert backward_s[1] >= 2 * _SLOW_S
+
+
+class Repeated(nn.Module):
+    """A module whose backward repeats the forward of its layers, the first of which is wrapped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 64), Slow(), nn.Tanh())
+
+    def forward(self, values: Tensor) -> Tensor:
+        output: Tensor = checkpoint(self.layers, values, use_reentrant=False)
+        return output
+
+
+def test_after_a_repeated_forward_the_backward_that_asked_for_it_goes_on() -> None:
+    module = nn.Sequential(nn.Linear(64, 64), Repeated())
+    observed = fsdp.run(module, mean, num_ranks=2, wrap=["1", "1.layers.0"], iterations=1, where=WHERE)
+    for rank in (0, 1):
+        spans = observed.timeline.select(rank=rank, lane="compute", kind="backward")
+        assert sum(span.stop_s - span.start_s for span in spans if span.item == 1) >= _SLOW_S
 
 
 def batch_of(number: int) -> Tensor:

@@ -37,7 +37,7 @@ _ATTRIBUTES_WITHOUT_GRADIENT = frozenset(["data", "device", "dtype", "itemsize",
 
 
 def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
-    """Return the parameters of a module, each once, with all its names.
+    """Return the parameters of a module, each once, with its names in all modules that have it.
 
     Raises ValueError for anything but a module, for a module without parameters, and for a parameter that
     `fully_shard` refuses because it is a scalar.
@@ -48,7 +48,8 @@ def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
     of_type("module", module, nn.Module)
     names: dict[int, list[str]] = {}
     tensors: dict[int, nn.Parameter] = {}
-    # A module that is registered twice comes once, because `fully_shard` puts it into one group under all its names.
+    # A module that is registered twice is visited under its first name only: it is one module in one group. Only a
+    # parameter that different modules share needs all its names, because these modules may be in different groups.
     for module_name, submodule in module.named_modules():
         for attribute, parameter in submodule.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{module_name}.{attribute}" if module_name else attribute
@@ -447,7 +448,10 @@ class CallObserver:
         return value
 
     def run(self, loss: Callable[..., Any], rank: int, number: int) -> None:
-        """Run one forward and backward. `marks` then has its events, from "begin" to "end"."""
+        """Run forward and backward of ``loss(module, rank, number)``, where `number` is that of the step.
+
+        `marks` then has its events, from "begin" to "end".
+        """
         self.module.zero_grad(set_to_none=True)
         self.marks = []
         self._mark("begin", "")

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._pytree import tree_iter
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...collectives.timing import Ranks, TimedTask
 from ...common.checks import function, of_type, whole
@@ -176,7 +178,7 @@ def _run_job(job: FSDPJob, ranks: Ranks) -> _FSDPRankRecord:
 
 def shard(module: nn.Module, wrapped: Sequence[str], settings: ShardSettings) -> nn.Module:
     """Apply `fully_shard` to the wrapped submodules, the innermost first, and to the module; set what is prefetched."""
-    from torch.distributed.device_mesh import init_device_mesh
+    # Imported here, on the ranks: this import takes about a second, and predictions do without.
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     shape: tuple[int, ...] = (settings.num_shards,)
@@ -235,6 +237,7 @@ class _FSDPStepper:
         self._marks: list[tuple[float, int]] = []  # an instant, and the group whose module computes from then on
         # For each module that is in its forward, the innermost last: the group whose module computed before.
         self._around: list[int] = []
+        self._marked_outputs: Any = WeakTensorKeyDictionary()  # the tensors whose gradient is marked
 
     def _watch(self, module: nn.Module, group: int) -> None:
         """Mark when a group's module begins to compute, and when the module around it goes on, in both passes.
@@ -247,7 +250,8 @@ class _FSDPStepper:
             self._marks.append((time.perf_counter(), computing_group))
 
         def before_forward(_: nn.Module, args: Any, kwargs: Any) -> None:
-            # In a forward that is repeated in backward, that is the group whose backward asked for it.
+            # The last mark has the group around: that of the module that makes this call, or, if checkpointing repeats
+            # this forward in backward, that of the backward that asks for it.
             group_around = self._marks[-1][1] if self._marks else 0
             self._around.append(group_around)
             mark(group)
@@ -256,11 +260,13 @@ class _FSDPStepper:
 
         def after_forward(_: nn.Module, args: Any, output: Any) -> None:
             mark(self._around.pop())
-            # In backward, the module begins to compute when the gradient of one of its outputs is there.
+            # In backward, the module begins to compute when the gradient of one of its outputs is there. If an inner
+            # module has returned this output, too, that one begins.
             for item in tree_iter(output):
-                if isinstance(item, Tensor) and item.requires_grad:
+                if isinstance(item, Tensor) and item.requires_grad and item not in self._marked_outputs:
                     hooked: Any = item
                     hooked.register_hook(lambda _: mark(group))
+                    self._marked_outputs[item] = None
 
         module.register_forward_pre_hook(before_forward, with_kwargs=True)
         module.register_forward_hook(after_forward)
