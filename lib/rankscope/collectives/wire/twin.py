@@ -80,13 +80,7 @@ def simulate_executor(
     optional("link_at", link_at, function, "of src, dst and num_bytes")
     truth("by_node", by_node)
     one_of("detail", detail, ("messages", "ranks"))
-    num_tensors = 1  # that make up the whole buffer
-    if schedule.collective in RUNS_IN:
-        num_tensors = schedule.num_ranks  # each rank passes its own run of the buffer
-    num_elements, remainder = divmod(number("num_bytes", num_bytes, 0), ELEMENT_BYTES * num_tensors)
-    if remainder != 0:
-        raise ValueError(f"num_bytes must be a multiple of {ELEMENT_BYTES * num_tensors}, got {num_bytes!r}")
-    ends = schedule.chunk_ends(int(num_elements))  # of the tensor of a rank
+    ends = tensor_chunk_ends(schedule, num_bytes)
     ranks = np.arange(schedule.num_ranks)
     same = EquivalentRanks(ranks=ranks.tolist(), of=ranks.tolist(), places={})  # each rank only to itself
     # `alike` compares messages by their sizes and by whether they leave their node. With links of single pairs, or
@@ -100,6 +94,20 @@ def simulate_executor(
     with no_collection():  # plans are up to a million tuples
         rank_plans = plans(schedule, ends, planned_ranks)
         return _PlanSimulation(rank_plans, cluster, link_at, same, detail == "messages").run()
+
+
+def tensor_chunk_ends(schedule: Schedule, num_bytes: int) -> list[int]:
+    """Return the ends of the chunks of a rank's tensor, in elements, if the whole buffer has `num_bytes`.
+
+    Raises ValueError if that is not a whole number of elements per tensor, or as `Schedule.chunk_ends` does.
+    """
+    num_tensors = 1  # that make up the whole buffer
+    if schedule.collective in RUNS_IN:
+        num_tensors = schedule.num_ranks  # each rank passes its own run of the buffer
+    num_elements, remainder = divmod(number("num_bytes", num_bytes, 0), ELEMENT_BYTES * num_tensors)
+    if remainder != 0:
+        raise ValueError(f"num_bytes must be a multiple of {ELEMENT_BYTES * num_tensors}, got {num_bytes!r}")
+    return schedule.chunk_ends(int(num_elements))
 
 
 @dataclass(slots=True)
