@@ -13,12 +13,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 
 from rankscope.ranks import RankError
+from rankscope.timeline import Timeline
 from rankscope.train import ddp, fsdp
 from rankscope.train.fsdp.replay import ShardSettings
 from rankscope.train.fsdp.running import FSDPJob, run_jobs, wrapped_names
 
 from ...extents import SAMPLE_OR_EVERYTHING
-from .models import DrawnCase, Recomputed, drawn_case, job_of
+from .models import DrawnCase, Recomputed, Shared, drawn_case, job_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -118,6 +119,7 @@ ON_TWO_RANKS = [
     PeakCase("recomputed in both", recomputed(), ["*", "*.inner"], {"num_ranks": 2, "reshard_after_forward": False}),
     PeakCase("without parameters, ahead", activations_between(), ["*"], {"num_ranks": 2, "prefetch": 1}),
     PeakCase("resharded to all", activations_between(), ["*"], {"num_ranks": 2, "reshard_after_forward": 2}),
+    PeakCase("a layer of two modules", Shared(256), ["first.0", "first", "second"], {"num_ranks": 2}),
     PeakCase("a loss in float32", TokenModel(), ["blocks.*"], HALF, cross_entropy_in_float32),
     PeakCase("summed", TokenModel(), ["blocks.*"], {**HALF, "reduce_dtype": "float32"}, cross_entropy_in_float32),
 ]
@@ -166,6 +168,27 @@ def test_the_timeline_has_every_collective_of_every_rank() -> None:
             assert span.stop_s <= after.start_s + 1e-9
         assert {"forward", "backward", "optimizer"} <= {span.kind for span in spans}
     assert 0 < observed.timeline.makespan_s <= 2 * max(iteration.step_s for iteration in observed.iterations)
+
+
+def test_a_run_of_hsdp_has_the_lanes_of_its_prediction() -> None:
+    module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+    settings: dict[str, Any] = {"num_ranks": 4, "num_replicas": 2, "wrap": ["0"]}
+    observed = fsdp.run(module, mean, iterations=1, where=WHERE, **settings)
+    copies = dict.fromkeys(("copy_in", "copy_out", "reduce_copy_in", "copy_out_reduced"), ten_ms)
+    costs = fsdp.FSDPCosts(ten_ms, ten_ms, ten_ms, forward_hooks_s=0.01, backward_hooks_s=0.01, **copies)
+    step = fsdp.observed_step(module, mean)
+    for overlap in (False, True):
+        predicted = fsdp.predict(step, costs, optimizer=None, overlap=overlap, **settings)
+        for rank in range(4):
+            assert lanes_and_kinds(observed.timeline.select(rank=rank)) == lanes_and_kinds(predicted.timeline)
+
+
+def ten_ms(num_bytes: Any) -> float:
+    return 0.01
+
+
+def lanes_and_kinds(timeline: Timeline) -> set[tuple[str, str]]:
+    return {(span.lane, span.kind) for span in timeline}
 
 
 _SLOW_S = 0.1

@@ -32,17 +32,19 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     root's, and the wrapped modules follow. Below, the terms of the rank's memory are stacked; hatched ones are buffers
     of communication. The largest sum is marked, and named with its largest terms.
 
-    Raises ValueError if `step` is not a `PredictedStep` or its memory changes more than 2,000 times.
+    Raises ValueError if `step` is not a `PredictedStep`, or its memory is empty or changes more than 2,000 times.
     """
     of_type("step", step, PredictedStep)
     memory = step.memory
     if memory.at_s.size > _MOST_INSTANTS:
         raise ValueError(f"a drawing has at most {_MOST_INSTANTS} changes of memory, got {memory.at_s.size}")
+    full_bytes = memory.peak_bytes  # as high as the area
+    if not full_bytes:
+        raise ValueError("step must have memory to be drawn, got one whose parameters have no elements")
     above = draw_timeline(step.timeline, title=title or _finding(step))
     scale, _ = time_unit(step.timeline.makespan_s)  # the unit of x in the drawing of the timeline
     top = above.height + _GAP_ROWS  # of the memory's area
     bottom = top + _MEMORY_ROWS
-    full_bytes = max(memory.peak_bytes, 1)  # drawn as high as the area; at least 1, because heights are shares of it
     areas = _areas(memory, step, scale, above.width, bottom, _MEMORY_ROWS / full_bytes)
     peak_s = float(memory.at_s[memory.peak_place]) - step.timeline.begin_s
     marker, peak_words = _marked_peak(memory, peak_s / scale, above, top)

@@ -37,7 +37,7 @@ _ATTRIBUTES_WITHOUT_GRADIENT = frozenset(["data", "device", "dtype", "itemsize",
 
 
 def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
-    """Return the parameters of a module, each once, with its names in all modules that have it.
+    """Return the parameters of a module, each once, with all its names.
 
     Raises ValueError for anything but a module, for a module without parameters, and for a parameter that
     `fully_shard` refuses because it is a scalar.
@@ -48,9 +48,7 @@ def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
     of_type("module", module, nn.Module)
     names: dict[int, list[str]] = {}
     tensors: dict[int, nn.Parameter] = {}
-    # A module that is registered twice is visited under its first name only: it is one module in one group. Only a
-    # parameter that different modules share needs all its names, because these modules may be in different groups.
-    for module_name, submodule in module.named_modules():
+    for module_name, submodule in module.named_modules(remove_duplicate=False):
         for attribute, parameter in submodule.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{module_name}.{attribute}" if module_name else attribute
             names.setdefault(id(parameter), []).append(name)
@@ -77,12 +75,18 @@ def step_without_events(module: nn.Module) -> ModuleStep:
     Raises ValueError as `sharded_parameters` does.
     """
     named = dict(module.named_modules())
+    first_names = {id(submodule): name for name, submodule in named.items()}
+    further_names = {}
+    for name, submodule in module.named_modules(remove_duplicate=False):
+        if name not in named:
+            further_names[name] = first_names[id(submodule)]
     return ModuleStep(
         sharded_parameters(module),
         tuple(named),
         events=(),
         containers=tuple([name for name, submodule in named.items() if isinstance(submodule, _CONTAINERS)]),
         buffer_bytes=sum(buffer.numel() * buffer.element_size() for buffer in module.buffers()),
+        further_names=further_names,
     )
 
 

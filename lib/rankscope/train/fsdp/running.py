@@ -46,7 +46,9 @@ _LANES_AND_KINDS = {
     "copy_in": ("copy_in", "copy_in"),
     "copy_out": ("compute", "copy_out"),
     "reduce_copy_in": ("compute", "copy_in"),
-    "reduce_copy_out": ("reduce_scatter", "copy_out"),
+    # The copy out of a reduced buffer runs behind the last collective, with HSDP on the stream of the all-reduce.
+    "reduce_scatter_copy_out": ("reduce_scatter", "copy_out"),
+    "allreduce_copy_out": ("allreduce", "copy_out"),
 }
 # FSDP's functions that gather, copy out and reduce the parameters of a group; each call is a stage.
 _STAGES = ("foreach_all_gather", "foreach_all_gather_copy_out", "foreach_reduce")
@@ -419,7 +421,8 @@ def _named_stages(pieces: Sequence[_FSDPPiece]) -> Iterator[_FSDPPiece]:
             for collective in collectives:
                 yield collective._replace(group=piece.group)
             if is_reduce:
-                yield piece._replace(kind="reduce_copy_out", start_s=collectives[-1].stop_s)
+                last = collectives[-1]
+                yield piece._replace(kind=f"{last.kind}_copy_out", start_s=last.stop_s)
             collectives = []
 
 
