@@ -73,7 +73,7 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
         (header(weights=(1, 2)), "weights must be 6, one per chunk, got 2"),
         (header(weights=6), "weights must be a list, got 6"),
         (header(weights=(1,) * 5 + (-1,)), "weights must be a whole number from 0 to 9007199254740992, got -1"),
-        (header(weights=(1,) * 5 + (2**53 + 1,)), "weights must be .* from 0 to 9007199254740992, got 9007199254740993"),
+        (header(weights=(1,) * 5 + (2**53 + 1,)), "weights must be .* to 9007199254740992, got 9007199254740993"),
         (header(ports=2**16 + 1), "ports must be a whole number from 1 to 65536, got 65537"),
         (header(collective="scatter", num_chunks=4), "num_chunks of scatter must be a multiple of 3, got 4"),
         (header(collective="all_to_all"), "num_chunks of all_to_all must be a multiple of 9, got 6"),
