@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,6 +97,40 @@ def test_a_loader_leaves_the_random_numbers_of_this_process_alone() -> None:
     audit_loader(DataLoader(range(10), batch_size=5, generator=torch.Generator()))  # type: ignore[arg-type]
     assert torch.equal(before[0], torch.get_rng_state())
     assert (before[1] == np.random.get_state()[1]).all()  # type: ignore[index]
+
+
+class Draws(IterableDataset[float]):
+    """Draws its samples from the generators of the process that reads it."""
+
+    def __iter__(self) -> Iterator[float]:
+        return iter([random.random(), float(np.random.random()), float(torch.rand(1))])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("has_generator", [True, False])
+def test_a_loader_that_shuffles_goes_on_as_if_there_had_been_no_audit(num_workers: int, has_generator: bool) -> None:
+    def order(is_audited: bool) -> list[int]:
+        torch.manual_seed(3)
+        generator = torch.Generator().manual_seed(4) if has_generator else None
+        loader: DataLoader[int] = DataLoader(
+            range(20),  # type: ignore[arg-type]
+            shuffle=True,
+            generator=generator,
+            num_workers=num_workers,
+        )
+        if is_audited:
+            audit_loader(loader)
+        return [int(batch) for batch in loader]
+
+    assert order(is_audited=True) == order(is_audited=False)
+
+
+def test_a_dataset_that_is_read_for_an_audit_draws_from_generators_that_are_put_back() -> None:
+    before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()  # type: ignore[index]
+    audit_loader(DataLoader(Draws(), batch_size=2))
+    assert random.getstate() == before[0]
+    assert (np.random.get_state()[1] == before[1]).all()  # type: ignore[index]
+    assert torch.equal(torch.get_rng_state(), before[2])
 
 
 def test_what_is_no_loader_is_refused() -> None:

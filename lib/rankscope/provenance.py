@@ -106,7 +106,8 @@ SAME = tuple(name for name in FIELDS if name not in _FREE)  # these must agree f
 def checked_provenance(name: str, value: Any) -> ReadOnly:
     """Return a read-only provenance: it has only fields of `FIELDS`, and all that are required.
 
-    Raises ValueError for any other, and if its numbers of ranks and nodes contradict each other.
+    Raises ValueError for any other field, for a value that its field does not allow, if a required field is missing,
+    and if the numbers of ranks and nodes contradict each other.
 
     >>> checked_provenance("provenance", {"name": "a box"})
     Traceback (most recent call last):

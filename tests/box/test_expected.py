@@ -100,6 +100,18 @@ def test_the_same_gpus_under_five_settings_have_a_rule_each(rule: str) -> None:
     assert list(found(SETTINGS[rule], {"others": HEALTHY})) == [rule]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_rate_in_a_sentence_is_one_that_has_a_meaning(is_first: bool) -> None:
+    said = {"environment": "NCCL_P2P_DISABLE=1"}
+    alone = made(27e-6, 12e9, **said)
+    barrier = Point("barrier", 4, (30e-6,), (True,), {"algorithm": "native"})  # which has no bus bandwidth
+    points = (barrier, *alone.points) if is_first else (*alone.points, barrier)
+    with_barrier = Profile(alone.provenance, alone.protocol, points)
+    assert "reaches" in compare_with_peers(alone, {}).figures
+    assert compare_with_peers(with_barrier, {}).figures == compare_with_peers(alone, {}).figures
+    assert compare_with_peers(made(27e-6, 12e9, nodes=1, each=1, **said), {}).figures == ""  # one rank has a rate of 0
+
+
 def test_one_card_of_two_and_of_four_are_told_apart_and_a_third_stays_unexplained() -> None:
     for cards in (2, 4, 8):
         assert f"where they use {cards}." in found(made(25e-6, 36.8e9 / cards), {"others": HEALTHY})["one_nic"]

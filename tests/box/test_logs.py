@@ -527,7 +527,7 @@ def rate(profile: Profile, **options: Any) -> float:
 def test_matrices_are_read(tmp_path: Path) -> None:
     text, made_json = single_profile(tmp_path, made.NVBANDWIDTH), single_profile(tmp_path, made.NV_JSON)
     assert rate(text, direction="h2d", gpu=1) == 25.94
-    assert rate(text, direction="p2p", src=1, dst=0, both=False) == 276.07
+    assert rate(text, direction="p2p", src=0, dst=1, both=False) == 276.07
     assert text.provenance["gpus"] == ({"name": "NVIDIA A100-SXM4-80GB", "driver": "570.86.16"},) * 2
     assert "host_device_latency_sm" in text.provenance["source"]["notes"]
     assert rate(made_json, direction="h2d", both=True, gpu=0, method="pinned") == 44.33
@@ -545,13 +545,43 @@ def test_matrices_are_read(tmp_path: Path) -> None:
     assert rate(copies, direction="p2p", src=0, dst=1) == 279.29
 
 
+def test_the_gpu_of_a_row_of_nvbandwidth_reads_from_that_of_the_column_or_writes_to_it(tmp_path: Path) -> None:
+    """By nvbandwidth's source: its arrows point the other way than the bytes go."""
+    assert rate(single_profile(tmp_path, made.NVBANDWIDTH), method="write", src=1, dst=0) == 275.19
+    reads = made.NVBANDWIDTH.replace("write_ce", "read_ce").replace("GPU(row) <- GPU", "GPU(row) -> GPU")
+    assert rate(single_profile(tmp_path, reads), method="read", src=0, dst=1) == 275.19
+
+
+def test_reads_of_p2p_bandwidth_latency_test_are_not_further_iterations_of_its_writes(tmp_path: Path) -> None:
+    """With --p2p_read it prints both; in a read the bytes go from the column's GPU to the row's."""
+    title = "Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)"
+    before, _, below = made.P2P.partition(title)
+    writes = below[: below.index("Bidirectional")]
+    reads = title.replace("Writes", "Reads") + writes.replace("276.20", "266.20")
+    profile = single_profile(tmp_path, before + title + writes + reads + below[len(writes) :])
+    assert rate(profile, direction="p2p", src=0, dst=1, both=False, method="device") == 276.2
+    assert rate(profile, direction="p2p", src=1, dst=0, both=False, method="read") == 266.2
+
+
+@pytest.mark.parametrize("title", ["All Gpus -> GPU(column)", "GPU(column) <- All GPUs"])
+def test_sums_of_nvbandwidth_over_all_gpus_are_left_out(tmp_path: Path, title: str) -> None:
+    log = made.NVBANDWIDTH.replace("host_to_device_memcpy_ce", "all_to_one_write_ce")
+    log = log.replace("CPU(row) -> GPU(column) bandwidth", f"{title} total bandwidth")
+    assert title in log
+    profile = single_profile(tmp_path, log)
+    assert {point.options["direction"] for point in profile.points} == {"p2p"}
+    assert (
+        "left out, because they state sums over all GPUs: all_to_one_write_ce" in profile.provenance["source"]["notes"]
+    )
+
+
 @pytest.mark.parametrize("text", [made.NV_BOTH_WAYS, made.NV_BOTH_WAYS_JSON], ids=["text", "JSON"])
 def test_copies_of_nvbandwidth_in_both_directions_have_half_of_the_total_each(tmp_path: Path, text: str) -> None:
     """Such a test prints three matrices: those of the two directions and their total; JSON has them as one."""
     profile = single_profile(tmp_path, text)
     assert profile.num_ranks == 2
     assert len(profile.select("transfer", direction="p2p")) == 2
-    assert rate(profile, direction="p2p", src=0, dst=1, both=True, method="read") == 760.61
+    assert rate(profile, direction="p2p", src=1, dst=0, both=True, method="read") == 760.61
     assert "half of the printed total" in profile.provenance["source"]["notes"]
 
 

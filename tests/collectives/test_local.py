@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rankscope.collectives import Schedule, build, run_local
+from rankscope.collectives import Schedule, build, execute, run_local
 from rankscope.ranks import in_threads
 
 from ..extents import SAMPLE_OR_EVERYTHING
@@ -196,6 +196,19 @@ def test_a_result_has_whole_rows_if_each_run_does() -> None:
     of_rank_0, _ = run_local(uneven, [torch.arange(2).reshape(1, 2), torch.arange(10, 14).reshape(2, 2)])
     assert of_rank_0 is not None
     assert of_rank_0.tolist() == [0, 10, 11, 12]
+
+
+def test_a_result_of_an_uneven_all_to_all_has_the_shape_that_its_rank_passed_if_it_fits() -> None:
+    """As `execute`, which knows the tensor of its own rank only."""
+    uneven = build("all_to_all", "pairwise", 2, counts=[[1, 3], [1, 7]])
+    tensors = [torch.arange(4).reshape(2, 2), torch.arange(10, 18).reshape(4, 2)]
+    results = run_local(uneven, tensors)
+    assert [result is not None and result.tolist() for result in results] == [[0, 10], [1, 2, 3, *range(11, 18)]]
+    swapped = build("all_to_all", "pairwise", 2, counts=[[1, 3], [7, 1]])
+    results = run_local(swapped, tensors)
+    assert [result is not None and tuple(result.shape) for result in results] == [(8,), (4,)]
+    executed = in_threads(2, lambda rank, group: execute(swapped, tensors[rank], group))
+    assert_equal(results, executed)
 
 
 @pytest.mark.parametrize("shape", [(6, 5), (12, 3), (4, 3, 5), (7, 9), (1, 60), (36,)])

@@ -195,13 +195,51 @@ def test_a_schedule_is_verified_once_and_ranks_agree_once(monkeypatch: pytest.Mo
     assert len(calls["agree"]) == 2 * 2
 
 
+def test_ranks_may_differ_at_later_calls_in_what_they_need_not_have_in_common() -> None:
+    ring = build("allreduce", "ring", 2)
+    barrier = build("barrier", "dissemination", 2)
+    gather = build("allgather", "ring", 2, counts=[2, 4])
+    kinds = [torch.float32, torch.uint8]
+
+    def work(rank: int, group: Any) -> list[list[int]]:
+        shapes: list[list[int]] = []
+        for call in range(3):
+            columns = 3 if rank == 1 and call == 1 else 1
+            total = execute(ring, torch.ones(6 // columns, columns), group)
+            gathered = execute(gather, torch.ones((rank + 1) * 2).reshape(-1, 1 + rank * (call % 2)), group)
+            execute(barrier, torch.ones(1 + rank * call, dtype=kinds[rank * call % 2]), group)
+            assert total is not None
+            assert gathered is not None
+            assert total.eq(2).all()
+            shapes.append([*total.shape, gathered.numel()])
+        return shapes
+
+    by_rank = in_threads(2, work, timeout_s=5.0)
+    assert by_rank == [[[6, 1, 6]] * 3, [[6, 1, 6], [2, 3, 6], [6, 1, 6]]]
+
+
+def test_kinds_of_calls_are_forgotten_at_the_same_calls_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_run, "MOST_PLANS", 3)
+    ring = build("allreduce", "ring", 2)
+
+    def work(rank: int, group: Any) -> int:
+        for call in range(12):
+            shape = (2, 1 + call % 4) if rank == 1 and call % 3 else (2 * (1 + call % 4),)
+            execute(ring, torch.ones(shape), group)
+        for rows in (1, 2, 4, 8, 1, 8):  # more plans on one rank than it keeps
+            execute(ring, torch.ones((rows, 8 // rows) if rank else (8,)), group)
+        return len(wire_run._calls_by_group[group].plans)
+
+    assert max(in_threads(2, work, timeout_s=5.0)) <= 3
+
+
 def test_large_scratch_is_kept_for_the_last_plan_only() -> None:
     def work(rank: int, group: Any) -> list[bool]:
         large, small = torch.ones(1 << 21), torch.ones(64)
         for tensor in (large, small):
             for name in ("ring", "recursive_doubling"):
                 execute(build("allreduce", name, 2), tensor, group)
-        return [plan._scratch is not None for plan in wire_run._prepared_by_group[group].values()]
+        return [plan._scratch is not None for plan in wire_run._calls_by_group[group].plans.values()]
 
     assert in_threads(2, work)[0][1:] == [False, True, True]
 

@@ -28,7 +28,7 @@ def check_with_the_default_group() -> None:
     for is_in_batches in (False, True):
         if is_in_batches:
             wire_group.takes_batches = wire_run.takes_batches = lambda backend: True
-            wire_run._prepared_by_group.clear()
+            wire_run._calls_by_group.clear()
         for collective, name in NAMES:
             schedule = build(collective, name, 4)
             tensors = numbers(4, (1000,), seed=1)

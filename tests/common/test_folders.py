@@ -266,6 +266,37 @@ def test_without_locks_folders_are_made_and_deleted_but_never_swept(
     assert list(place.iterdir()) == []
 
 
+def test_without_locks_and_where_an_open_file_cannot_be_deleted_folders_are_made_and_deleted(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = list[int]()
+    closed = list[int]()
+    real_close, real_unlink = os.close, os.unlink
+
+    def no_locks(descriptor: int, operation: int) -> None:
+        opened.append(descriptor)
+        raise OSError(38, "Function not implemented")
+
+    def closes(descriptor: int) -> None:
+        closed.append(descriptor)
+        real_close(descriptor)
+
+    def refuses_open_files(path: str | Path, **options: int) -> None:
+        if set(opened) - set(closed):
+            raise PermissionError(13, "The file is in use")
+        real_unlink(path, **options)
+
+    monkeypatch.setattr(folders.fcntl, "flock", no_locks)
+    monkeypatch.setattr(os, "close", closes)
+    monkeypatch.setattr(os, "unlink", refuses_open_files)
+    folder = folders.make_folder(place)
+    (descriptor,) = opened
+    assert closed.count(descriptor) == 1, "another thread may have the number of a closed descriptor"
+    assert list(folder.iterdir()) == []
+    folders.delete_folder(folder)
+    assert list(place.iterdir()) == []
+
+
 def test_without_locks_another_is_made_if_the_first_one_is_deleted_meanwhile(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

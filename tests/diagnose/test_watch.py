@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from torch.optim import optimizer as optimizers
 import rankscope
 from rankscope.diagnose import diagnose, patches, watch
 from rankscope.diagnose import live as watching
-from rankscope.diagnose.live import WatchedCall, WatchedStep, _in_ns, _TimeOrigin
+from rankscope.diagnose.live import Watched, WatchedCall, WatchedStep, _in_ns, _TimeOrigin
 from rankscope.ranks import RankError, launch
 
 pytestmark = pytest.mark.slow
@@ -372,6 +374,28 @@ def test_events_become_nanoseconds_from_step_to_step() -> None:
     assert step.stamps == [("forward", True, 2_000_500), ("forward", False, 3_000_500)]
     assert [(call.launch, call.stop) for call in step.calls] == [(4_000_500, 6_000_500), (5_000_500, None)]
     assert origin == (begin, 1_000_500)
+
+
+def test_a_step_is_taken_once_the_gpu_has_reached_its_events_on_all_streams() -> None:
+    begin, phase, launch = late = [Event(at_ms, past=False) for at_ms in (11, 12, 13)]
+    stamps = [("forward", True, phase), ("forward", False, Event(14))]
+    calls = [WatchedCall("0", "allreduce", 8, launch, Event(99, past=False))]
+    watched: Any = SimpleNamespace(
+        _is_cuda=True,
+        _ended=deque([WatchedStep(4, begin, "1 2", Event(17), "3 4", stamps, calls)]),
+        _origin=_TimeOrigin(Event(10), 500),
+        _last_steps=list[WatchedStep](),
+        _window=list[WatchedStep](),
+    )
+    for event in late:
+        Watched._take_ended(watched)
+        assert watched._window == []
+        event.past = True
+    Watched._take_ended(watched)
+    (taken,) = watched._window
+    assert (taken.begin, taken.end) == (1_000_500, 7_000_500)
+    assert taken.stamps == [("forward", True, 2_000_500), ("forward", False, 4_000_500)]
+    assert (taken.calls[0].launch, taken.calls[0].stop) == (3_000_500, None)
 
 
 # ---- bad input

@@ -296,6 +296,8 @@ def test_an_iterator_can_be_pickled_and_copied_as_torchs_can(shuffle):
         ({"seed": 3}, "another sampler: seed 3, not 0"),
         ({"shuffle": False}, "another sampler: shuffle False, not True"),
         ({"version": 2}, "the state must be of version 1, which this library reads, got version 2"),
+        ({"version": True}, "the state must be of version 1, .*, got version True$"),
+        ({"version": 1.0}, "the state must be of version 1, .*, got version 1.0$"),
         ({"consumed": 11}, "consumed must be a whole number from 0 to 10, got 11"),
         ({"consumed": 0.5}, "consumed must be"),
         ({"epoch": None}, "epoch must be"),

@@ -228,6 +228,15 @@ def test_columns_stay_as_they_were():
     assert np.shares_memory(again.item, timeline.item), "what nobody can write to is not copied"
 
 
+def test_columns_keep_their_shape():
+    place, start_s = np.zeros(2, np.int64), np.array([0.0, 9.0])
+    start_s.flags.writeable = False  # so it is not copied, but may still get another shape
+    timeline = Timeline(place, place, place, place, start_s, start_s + 1, ("a",), ("b",))
+    assert np.shares_memory(timeline.start_s, start_s)
+    start_s.resize((2, 1), refcheck=False)
+    assert timeline[1] == Span(0, "a", "b", 0, 9.0, 10.0)
+
+
 # ---- our own traces
 
 

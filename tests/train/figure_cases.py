@@ -40,6 +40,12 @@ def sharded_step(**options: Any) -> fsdp.PredictedStep:
     return fsdp.predict(step, costs, num_ranks=8, wrap=["layers.*"], **options)
 
 
+def step_without_memory() -> fsdp.PredictedStep:
+    frozen = fsdp.ShardedParameter(("w",), (0,), trainable=False)
+    step = fsdp.ModuleStep.of_layers([fsdp.ShardedLayer("a", [frozen], forward_s=1.0)])
+    return fsdp.predict(step, lambda num_bytes: 1.0, num_ranks=2)
+
+
 @cache
 def recommendation(**options: Any) -> Recommendation:
     local = LocalStep.modelled([1 << 20] * 64, 0.064, unpack_s=0.004)
@@ -66,6 +72,7 @@ DRAWINGS: dict[str, Drawing] = {
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.fsdp_step([]), r"step must be a PredictedStep, got \[\]"),
+    (lambda: figures.fsdp_step(step_without_memory()), "step must have memory to be drawn"),
     (lambda: figures.buckets([]), r"buckets must be a DDPBuckets, got \[\]"),
     (
         lambda: figures.buckets(ddp.buckets([ParameterSpec(str(n), 100) for n in range(257)], 0)),

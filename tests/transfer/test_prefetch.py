@@ -8,7 +8,7 @@ import random
 import re
 import weakref
 from collections import OrderedDict, UserDict, deque, namedtuple
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch.utils.data.distributed import DistributedSampler
 from rankscope.timeline import Recorder, Timeline
 from rankscope.transfer import overlap_share, prefetch, prefetched
 from rankscope.transfer.batches import leaves, mapped
+from rankscope.transfer.batches import tensors as tensors_of
 from rankscope.transfer.prefetch import Prefetched
 
 from .late_cuda import COPY, LateCuda, LateEvent
@@ -458,6 +459,26 @@ def test_mappings_and_sequences_of_one_s_own() -> None:
     found = mapped([Fixed(), Odd([torch.ones(2)]), deque([torch.ones(3)]), range(2), {1}], lambda leaf: leaf.numel())
     assert [type(item) for item in found] == [Fixed, Odd, deque, range, set]
     assert (found[0]["x"], found[0].more, found[1], found[2]) == (1, "kept", (2,), deque([3]))
+
+
+class MadeAnew(Sequence[Any]):
+    """A nested list whose items are new objects at each reading."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        row = self.rows[index]
+        return MadeAnew(row) if isinstance(row, list) else [row]
+
+
+def test_tensors_in_items_that_a_container_makes_anew() -> None:
+    """An item that is visited and freed passes its id on to the next one, which must be visited, too."""
+    rows = [[torch.tensor(3 * row + column) for column in range(3)] for row in range(4)]
+    assert sorted(int(tensor) for tensor in tensors_of(MadeAnew(rows))) == list(range(12))
 
 
 # ---- bad input

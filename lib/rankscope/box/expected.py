@@ -267,7 +267,8 @@ class PeerComparison:
         rates = []
         for collective, by_size in self.rates.items():
             for num_bytes, rate in by_size.items():
-                rates.append((rate, collective, num_bytes))
+                if rate > 0:  # see `rows`
+                    rates.append((rate, collective, num_bytes))
         if not rates:
             return ""
         rate, collective, num_bytes = max(rates)  # by rate

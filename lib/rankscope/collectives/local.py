@@ -61,14 +61,14 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
         _execute_step(step, chunks_of, OPS[op])
     must_divide = op == "avg" and schedule.collective in SUMS  # other collectives ignore the op
     results: list[Tensor | None] = []
-    for chunks, is_wanted in zip(chunks_of, schedule.wanted(), strict=True):
+    for tensor, chunks, is_wanted in zip(tensors, chunks_of, schedule.wanted(), strict=True):
         if not is_wanted.any():
             results.append(None)
             continue
         result = torch.cat([chunks[chunk] for chunk in np.flatnonzero(is_wanted).tolist()])
         if must_divide:
             result = result / schedule.num_ranks
-        results.append(result.reshape(shape_of(schedule, tensors[0], ends, result.numel())))
+        results.append(result.reshape(shape_of(schedule, tensor, ends, result.numel())))
     return results
 
 

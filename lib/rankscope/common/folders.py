@@ -127,19 +127,24 @@ def _make_marker(folder: Path) -> int | None:
     except FileNotFoundError:
         raise _SweptError from None
     try:
-        if not _lock(marker):
-            os.unlink(path)
-            os.close(marker)  # last, because an error above closes it, too
-            return None
-        os.write(marker, _marker_text(folder.stat().st_ino))
-        os.stat(path)  # the lock is of no use if the marker was deleted before this process had it
+        is_locked = _lock(marker)
+        if is_locked:
+            os.write(marker, _marker_text(folder.stat().st_ino))
+            os.stat(path)  # the lock is of no use if the marker was deleted before this process had it
     except (BlockingIOError, FileNotFoundError):
         os.close(marker)
         raise _SweptError from None
     except BaseException:
         os.close(marker)
         raise
-    return marker
+    if is_locked:
+        return marker
+    os.close(marker)  # first, because not every file system can delete a file that is open
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        raise _SweptError from None
+    return None
 
 
 def _lock(marker: int) -> bool:

@@ -411,7 +411,7 @@ class Watched:
 
     def _take_ended(self) -> None:
         """Move the steps whose stamps the GPU has reached to the last steps, and to the window."""
-        while self._ended and (not self._is_cuda or self._ended[0].end.query()):
+        while self._ended and (not self._is_cuda or _is_reached(self._ended[0])):
             step = self._ended.popleft()
             if self._is_cuda:
                 step, self._origin = _in_ns(step, self._origin)
@@ -506,21 +506,33 @@ class _TimeOrigin(NamedTuple):
     ns: int
 
 
+def _is_reached(step: WatchedStep) -> bool:
+    """Whether the GPU has reached all events of a step, except the ends of calls, which may go on after it.
+
+    The end of the step is not enough: a script may use several streams, and each event is in the one that was current.
+    """
+    events = [step.end, step.begin, *(stamp for _, _, stamp in step.stamps), *(call.launch for call in step.calls)]
+    return all(event.query() for event in events)
+
+
 def _in_ns(step: WatchedStep, origin: _TimeOrigin) -> tuple[WatchedStep, _TimeOrigin]:
     """Return a step with nanoseconds in the place of events, and the origin for the next step, the begin of this one.
 
-    The GPU must have reached the end of the step. Each step needs an origin of its own, because `elapsed_time` has 24
-    bits, which are too few for the time of a whole job.
+    The GPU must have reached the step, see `_is_reached`. Each step needs an origin of its own, because `elapsed_time`
+    has 24 bits, which are too few for the time of a whole job.
     """
 
-    def at(stamp: Any) -> int | None:
-        """Return the nanoseconds of an event; None if there is none, or if the GPU has not reached it."""
-        if stamp is None or not stamp.query():
-            return None
+    def at(stamp: Any) -> int:
         elapsed_ms: float = origin.stamp.elapsed_time(stamp)
         return origin.ns + round(elapsed_ms * 1e6)
 
-    begin: Any = at(step.begin)  # never None, as the GPU has reached the end
+    def end_of(call: WatchedCall) -> int | None:
+        """Return the nanoseconds of the end of a call; None if there is none, or if the GPU has not reached it."""
+        if call.stop is None or not call.stop.query():
+            return None
+        return at(call.stop)
+
+    begin = at(step.begin)
     in_ns = WatchedStep(
         number=step.number,
         begin=begin,
@@ -528,7 +540,7 @@ def _in_ns(step: WatchedStep, origin: _TimeOrigin) -> tuple[WatchedStep, _TimeOr
         end=at(step.end),
         schedstat_at_end=step.schedstat_at_end,
         stamps=[(phase, begins, at(stamp)) for phase, begins, stamp in step.stamps],
-        calls=[msgspec.structs.replace(call, launch=at(call.launch), stop=at(call.stop)) for call in step.calls],
+        calls=[msgspec.structs.replace(call, launch=at(call.launch), stop=end_of(call)) for call in step.calls],
     )
     return in_ns, _TimeOrigin(step.begin, begin)
 

@@ -59,9 +59,9 @@ def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds
     """Return the times of items 0 to num_items - 1, which are the same each time for the same `stream`.
 
     Times are drawn from a distribution, read from a list with a time per item, or returned by a function of the item's
-    number. `stream` is the seed and, if there are several, the rank and the number of the stage or of the kind of
-    times. Raises ValueError, naming the work, for a list that is too short and for a time that is negative or not
-    finite.
+    number. Only a distribution uses `stream`: the seed, or the seed, the rank and the number of the stage or of the
+    kind of times. Raises ValueError, naming the work, for a list that is too short and for a time that is negative or
+    not finite.
     """
     service_s = check(name, service_s)
     if isinstance(service_s, Distribution):

@@ -15,7 +15,20 @@ from .errors import RankError
 from .threads import clear_frames
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_MPIRUN = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # one is set by Open MPI, the other by MPICH and its relatives
+
+
+class Variables(NamedTuple):
+    """The environment variables in which a launcher states the number of ranks and the rank of this process."""
+
+    num_ranks: str
+    rank: str
+
+
+_TORCHRUN_VARIABLES = Variables("WORLD_SIZE", "RANK")
+_MPIRUN_VARIABLES = (
+    Variables("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),  # of Open MPI
+    Variables("PMI_SIZE", "PMI_RANK"),  # of MPICH and its relatives
+)
 
 
 class _Rendezvous(NamedTuple):
@@ -41,9 +54,19 @@ def is_joined(backend: str) -> bool:
 
     if not dist.is_mpi_available():
         raise ValueError(f"backend='mpi' needs a torch that was built with MPI, and {torch.__version__} was not")
-    if not any(name in os.environ for name in _MPIRUN):
+    if not any(variables.num_ranks in os.environ for variables in _MPIRUN_VARIABLES):
         raise ValueError("backend='mpi' needs a script that mpirun has started")
     return True
+
+
+def variables_of(backend: str) -> Variables:
+    """Return the variables of the launcher that has made this process a rank, which `is_joined` must have found.
+
+    With MPI they are those of mpirun, even if others are set: a job script may export WORLD_SIZE for other programs.
+    """
+    if backend != "mpi":
+        return _TORCHRUN_VARIABLES
+    return next(variables for variables in _MPIRUN_VARIABLES if variables.num_ranks in os.environ)
 
 
 def run(
@@ -58,11 +81,10 @@ def run(
     import torch.distributed as dist
 
     launcher = "mpirun" if backend == "mpi" else "torchrun"
-    sizes = _MPIRUN if backend == "mpi" else ("WORLD_SIZE",)
-    size = next(name for name in sizes if name in os.environ)  # one is there, as `is_joined` has found
-    world = os.environ[size]
+    name = variables_of(backend).num_ranks
+    world = os.environ[name]
     if num_ranks is not None and str(num_ranks) != world:
-        raise ValueError(f"num_ranks must be None or {size}={world} under {launcher}, got {num_ranks!r}")
+        raise ValueError(f"num_ranks must be None or {name}={world} under {launcher}, got {num_ranks!r}")
     if dist.is_initialized():
         return _gathered(fn, args)
     store = _join(backend, timedelta(seconds=timeout_s))

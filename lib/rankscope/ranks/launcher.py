@@ -56,8 +56,8 @@ def launch(
     """Call ``fn(*args)`` in `num_ranks` processes that have a default process group, and return the results by rank.
 
     The ranks run on this machine and communicate over loopback (with "nccl", rank r has GPU r), or are those of
-    torchrun. `fn` may be a lambda, or be defined in a notebook or a script, which needs no ``__main__`` guard;
-    arguments and results are pickled. To record all ranks on one time axis, pass a `Recorder` and record with
+    torchrun or mpirun. `fn` may be a lambda, or be defined in a notebook or a script, which needs no ``__main__``
+    guard; arguments and results are pickled. To record all ranks on one time axis, pass a `Recorder` and record with
     ``recorder.for_rank(dist.get_rank())``.
 
     Output of the ranks is printed at the end, rank by rank, as ``[rank 2] …``. If `progress` is true, it is printed

@@ -190,7 +190,7 @@ class ElasticSampler:
         missing = [name for name in _STATE_FIELDS if name not in state]
         if missing:
             raise ValueError(f"the sampler's state lacks {', '.join(missing)}")
-        _check_version(state["version"])
+        check_version(state["version"], _VERSION)
         self._check_same_sampler(state)
         progress = of_type("progress", state["progress"], dict)
         epoch = whole("epoch", state["epoch"], 0)
@@ -484,10 +484,10 @@ def _all_gather(value: Any) -> list[Any]:
     return values
 
 
-def _check_version(version: Any) -> None:
+def check_version(version: Any, expected: int) -> None:
     """Raise ValueError unless this is the version of states that this library reads; True and 1.0 are not."""
-    if type(version) is not int or version != _VERSION:
-        raise ValueError(f"the state must be of version {_VERSION}, which this library reads, got version {version!r}")
+    if type(version) is not int or version != expected:
+        raise ValueError(f"the state must be of version {expected}, which this library reads, got version {version!r}")
 
 
 def _differences(recipe: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, str]:

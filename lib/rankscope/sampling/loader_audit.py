@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import attrs
@@ -103,7 +104,8 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
     """Audit two epochs of a DataLoader: its batches, and its workers' random numbers from NumPy, random and torch.
 
     A map-style dataset is not read; the loader's own sampler, workers and worker_init_fn run on its indices instead.
-    An iterable dataset is read. Raises ValueError if `loader` is not a DataLoader.
+    An iterable dataset is read. The random generators of this process, of the loader and of its samplers are afterwards
+    as before. Raises ValueError if `loader` is not a DataLoader.
 
     Since version 1.9, torch also seeds NumPy in each worker, anew in each epoch; a worker_init_fn can undo that:
 
@@ -121,16 +123,17 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
         warnings.simplefilter("ignore")  # about more workers than cores
         probe = _probe(loader)
         num_epochs = _NUM_EPOCHS if loader.num_workers else 1  # without workers, no numbers are drawn
-        with unmoved(layers_of(loader)):
+        layers = layers_of(loader)
+        with unmoved(layers), _same_random_numbers(layers):
             epochs: list[list[_ProbedBatch]] = [list(probe) for _ in range(num_epochs)]
+            dataset: Any = loader.dataset
+            is_iterable = isinstance(dataset, IterableDataset)
+            num_samples = sum(1 for _ in dataset) if is_iterable else len(dataset)
     draws: dict[tuple[int, int], _Numbers] = {}
     for epoch, batches in enumerate(epochs):
         for batch in batches:
             if batch.worker is not None:
                 draws.setdefault((epoch, batch.worker), batch.numbers)  # of the worker's first batch only
-    dataset: Any = loader.dataset
-    is_iterable = isinstance(dataset, IterableDataset)
-    num_samples = sum(1 for _ in dataset) if is_iterable else len(dataset)
     return LoaderAudit(
         batch_sizes=tuple(batch.size for batch in epochs[0]),
         num_samples=num_samples,
@@ -140,6 +143,27 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
         grouped_twice=_grouped_twice(loader),
         is_iterable=is_iterable,
     )
+
+
+@contextlib.contextmanager
+def _same_random_numbers(layers: Iterable[Any]) -> Iterator[None]:
+    """Put the generators of this process, and those of the loader and its samplers, back at the end of the block.
+
+    To iterate over a loader draws a seed for its workers, and to shuffle draws numbers, so a training that follows
+    would read its samples in another order.
+    """
+    generators = [getattr(layer, "generator", None) for layer in layers]
+    states = [(generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)]
+    state_of_random = random.getstate()
+    state_of_numpy = np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):  # no devices: samplers draw on the CPU
+            yield
+    finally:
+        random.setstate(state_of_random)
+        np.random.set_state(state_of_numpy)
+        for generator, state in states:
+            generator.set_state(state)
 
 
 def _grouped_twice(loader: DataLoader[Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
 from ..common.checks import of_type, whole
+from .elastic import check_version
 from .permutation import SEEDS, share, torch_order_blocks
 from .reading import ReadingOrder
 
@@ -118,11 +119,7 @@ class DistributedSampler(TorchDistributedSampler[int]):
         missing = (expected.keys() | {"version", "epoch", "consumed"}) - state.keys()
         if missing:
             raise ValueError(f"the sampler's state lacks {', '.join(sorted(missing))}")
-        version = state["version"]
-        if version != _VERSION:
-            raise ValueError(
-                f"the state must be of version {_VERSION}, which this library reads, got version {version!r}"
-            )
+        check_version(state["version"], _VERSION)
         differences = []
         for name, own_value in expected.items():
             if state[name] != own_value:

@@ -107,8 +107,9 @@ class Recorder:
 
         The files of one process have a stem in common: one file of names, and files of spans with a number each.
 
-        Raises StorageError, a ValueError that names the file, if the folder contains a file of spans or names that was
-        not written by a recorder, or more than `_MOST_FILES` files.
+        Raises StorageError, a ValueError, if the folder contains a file of spans or names that was not written by a
+        recorder, or more than `_MOST_FILES` files. It names the file or, for a number that cannot be in a span, the
+        first file of the process.
         """
         paths_of_stem: dict[str, list[Path]] = {}
         for path in sorted(self.folder.glob("*.spans")):

@@ -72,7 +72,7 @@ def column(name: str, values: ArrayLike) -> NDArray[Any]:
     if array.ndim != 1 or not has_right_type:
         raise ValueError(f"{name} must be a column of {dtype.__name__}, got {array.dtype} of shape {array.shape}")
     if array.dtype == dtype and _is_constant(array):
-        return array
+        return _read_only(array.view())  # the caller can still give their own array another shape
     return _read_only(array.astype(dtype))
 
 

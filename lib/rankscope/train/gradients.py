@@ -463,7 +463,9 @@ def _causes(work: Work, audit: StepAudit, has_step: bool) -> tuple[str, ...]:
 def _causes_in_module_or_loss(work: Work, parts: Sequence[Work]) -> list[str]:
     """Say why the mean of the parts' gradients is not that of the whole batch, as far as outputs and losses show it."""
     causes = []
-    # `_outputs` raises an error if the outputs have no row for each sample. Then neither experiment can be made.
+    # If the outputs have no row for each sample, `_outputs` raises an error, and neither experiment can be made. One of
+    # them alone may also fail: the outputs of the parts may have shapes that cannot be joined or compared, and the loss
+    # may fail on a part or not be one number.
     with suppress(Exception):
         if _samples_affect_each_other(work, parts):
             causes.append("Samples of a batch affect each other, as in BatchNorm, and each rank sees only its own.")
@@ -523,6 +525,7 @@ def _audited(work: Work, step: Step | None) -> _Audited:
     """Run the step on this rank under DDP; without DDP if some rank leaves a parameter unused, which would hang."""
     part = work.part(dist.get_rank(), dist.get_world_size())
     alone = copy.deepcopy(work.module)
+    # By the loss, not by `step`, which takes a module in DDP: it may call no_sync or clip.
     part.loss(alone).backward()  # type: ignore[no-untyped-call]
     trained = [(name, parameter) for name, parameter in alone.named_parameters() if parameter.requires_grad]
     unused = tuple(name for name, parameter in trained if parameter.grad is None)

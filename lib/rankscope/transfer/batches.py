@@ -62,13 +62,13 @@ def leaves(value: Any) -> list[Any]:
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield each tensor in an object once, at any depth: in containers, attributes and slots."""
-    visited_ids: set[int] = set()
+    visited: dict[int, Any] = {}  # by id; a container may make its items anew, and a freed one would pass its id on
     to_visit = [value]
     while to_visit:
         item = to_visit.pop()
-        if id(item) in visited_ids or isinstance(item, type | _FLAT):
+        if id(item) in visited or isinstance(item, type | _FLAT):
             continue
-        visited_ids.add(id(item))
+        visited[id(item)] = item
         if isinstance(item, torch.Tensor):
             yield item
         elif isinstance(item, Mapping):

@@ -9,6 +9,8 @@ from ..pipeline.simulate import simulate as simulate_pipeline
 from ..pipeline.stages import Pipeline, Stage
 from ..timeline import Timeline
 
+# Copied batches that wait for their step while the next one is copied: the default of `num_ahead` in `prefetched`.
+_COPIED_AHEAD = 1
 _TURN = "turn"  # the stage of a loop that copies a batch and computes on it before it asks for the next
 
 
@@ -45,7 +47,7 @@ def simulate(
     if pin_s:
         stages.append(Stage("pin", pin_s))
     if truth("prefetched", prefetched):
-        stages += [Stage("copy", copy_s, capacity=1), Stage("compute", step_s)]
+        stages += [Stage("copy", copy_s, capacity=_COPIED_AHEAD), Stage("compute", step_s)]
         return simulate_pipeline(Pipeline(stages), num_batches)
     in_turn = simulate_pipeline(Pipeline([*stages, Stage(_TURN, copy_s + step_s)]), num_batches)
     spans = [span for span in in_turn if span.kind != _TURN]
@@ -78,7 +80,7 @@ def preprocess_pipeline(
     preprocess_s = number("preprocess_s", preprocess_s, 0)
     copy_s = number("copy_s", copy_s, 0)
     step_s = number("step_s", step_s, 0)
-    copy = Stage("copy", copy_s, capacity=1)
+    copy = Stage("copy", copy_s, capacity=_COPIED_AHEAD)
     if where == "gpu":
         load = Stage("load", load_s, num_workers=num_workers, capacity=num_workers)
         return Pipeline([load, copy, Stage("preprocess and step", preprocess_s + step_s)])

@@ -306,7 +306,7 @@ class _PrefetchIteration:
 
     def _record(self, lane: str, item: int, start: Any, end: Any) -> None:
         """Record a span between two completed events, if there is a recorder."""
-        if self._recorder is None or self._clock is None:  # with a recorder there is a clock, made at the begin
+        if self._recorder is None or self._clock is None:  # with a recorder, it is made when the iteration begins
             return
         start_ns = max(self._clock(start), self._last_end_ns[lane])  # a lane does one thing at a time
         end_ns = max(self._clock(end), start_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from attrs import evolve
 from torch import Tensor, nn
 
+from rankscope.common import storage
 from rankscope.train import ddp
 from rankscope.train.ddp import Contention, LocalStep, Where, load_sweeps, recommend, simulate
 from rankscope.train.ddp import run as runs
@@ -74,6 +76,22 @@ def test_a_file_is_the_same_again_to_seven_digits(tmp_path: Path) -> None:
     assert second.name == "other"
     assert first.predicted_s() == pytest.approx(saved.predicted_s(), rel=1e-6)
     assert save_sweeps(tmp_path / "again.json", [first, second], "a command").read_bytes() == path.read_bytes()
+
+
+def test_a_parameter_in_a_file_that_cannot_be_is_named_with_its_place(tmp_path: Path) -> None:
+    stored = Path(__file__).parents[1] / "stored"
+    run = json.loads((stored / "ddp_run.v1.json").read_text())
+    run["parameters"][1][1] = -16
+    sweeps = json.loads((stored / "cap_sweeps.v1.json").read_text())
+    sweeps["sweeps"][0]["local"]["parameters"][0][1] = -16
+    for fields, load, place in (
+        (run, ddp.DDPRun.load, r"parameters\[1\]"),
+        (sweeps, load_sweeps, r"sweeps\[0\]: local: parameters\[0\]"),
+    ):
+        del fields["crc32"]
+        path = storage.save(tmp_path / "damaged.json", **fields)
+        with pytest.raises(ValueError, match=rf"damaged.json.*: {place}: num_bytes must be .*, got -16"):
+            load(path)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,20 @@ class Siamese(nn.Module):
         return output
 
 
+class Shared(nn.Module):
+    """A layer that two modules have."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        layer = nn.Linear(width, width)
+        self.first = nn.Sequential(layer, nn.Linear(width, width))
+        self.second = nn.Sequential(layer, nn.Linear(width, width))
+
+    def forward(self, batch: Tensor) -> Tensor:
+        output: Tensor = self.second(self.first(batch))
+        return output
+
+
 class Unused(nn.Module):
     """A branch whose result is not used, and one that ends in a mask, through which no gradient goes back."""
 

@@ -14,7 +14,7 @@ from rankscope.train import fsdp
 from rankscope.train.fsdp.step import StepEvent
 
 from ...small import Tied
-from .models import Detached, Passing, Residual, Siamese, Tokens, Unused, drawn_case
+from .models import Detached, Passing, Residual, Shared, Siamese, Tokens, Unused, drawn_case
 
 
 def rows(*sizes: int) -> nn.Sequential:
@@ -175,8 +175,18 @@ def test_a_caller_without_gradients_gets_the_same_collectives() -> None:
 def test_a_module_with_two_names_is_one_module() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     module.append(module[0])
-    assert [parameter.names for parameter in fsdp.module_step(module).parameters] == [("0.weight",), ("0.bias",)]
+    weight, bias = fsdp.module_step(module).parameters
+    assert (weight.names, bias.names) == (("0.weight", "2.weight"), ("0.bias", "2.bias"))
     assert kinds_of(module, ["0"]) == kinds_of(Passing(module), ["inner.0"])
+
+
+@pytest.mark.parametrize("wrap", [["first"], ["second"], ["first", "second"]])
+def test_a_module_inside_two_groups_is_refused_unless_it_is_its_own(wrap: list[str]) -> None:
+    """torch refuses it with an error about overlapping meshes, because its parameters would be sharded twice."""
+    message = "wrap must keep the modules that share 'first.0.weight' and 'second.0.weight' in one group"
+    with pytest.raises(ValueError, match=message):
+        fsdp.collectives(Shared(4), num_ranks=2, wrap=wrap)
+    assert fsdp.collectives(Shared(4), num_ranks=2, wrap=[*wrap, "first.0"])
 
 
 def test_a_module_on_the_meta_device_shows_its_activations() -> None:

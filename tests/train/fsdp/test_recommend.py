@@ -82,6 +82,17 @@ def test_ddp_and_zero_are_those_of_their_packages() -> None:
     assert by_name["ZeroRedundancyOptimizer"].step_s > by_name["DDP"].step_s
 
 
+def test_ddp_updates_all_parameters_on_each_rank() -> None:
+    net = module(4)
+    step = fsdp.module_step(net, ["*"])
+    without = {one.name: one.step_s for one in advice(module=net, step=step.scaled(0.02, 0.04)).candidates}
+    updating = step.scaled(0.02, 0.04, optimizer_s=0.001)  # of the shard of one of 8 ranks
+    with_update = {one.name: one.step_s for one in advice(module=net, step=updating).candidates}
+    for name, step_s in without.items():
+        update_s = 0.008 if name == "DDP" else 0.001
+        assert with_update[name] == pytest.approx(step_s + update_s), name
+
+
 def test_a_module_in_bfloat16_has_its_own_width_in_all_ways() -> None:
     net = module(4).to(torch.bfloat16)
     by_name = {candidate.name: candidate for candidate in advice(module=net).candidates}
@@ -174,6 +185,7 @@ def test_what_torch_does_not_offer_is_never_chosen() -> None:
         (lambda: advice(backward_s=-1), "backward_s must be a finite number of at least 0, got -1"),
         (lambda: advice(cost=None), "cost must be a function of bytes"),
         (lambda: advice(optimizer="lion"), "optimizer must be one of"),
+        (lambda: advice(optimizer=["adam"]), r"optimizer must be one of .*, got \['adam'\]"),
         (lambda: advice(step=[1]), r"step must be a ModuleStep, got \[1\]"),
         (lambda: advice(wraps={"mine": ["fc"]}), "wrap must have names of submodules"),
         (lambda: advice(wraps=["0"]), r"wraps must be a dict .*, got \['0'\]"),

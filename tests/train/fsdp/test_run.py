@@ -10,14 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.utils.checkpoint import checkpoint
 
 from rankscope.ranks import RankError
+from rankscope.timeline import Timeline
 from rankscope.train import ddp, fsdp
 from rankscope.train.fsdp.replay import ShardSettings
 from rankscope.train.fsdp.running import FSDPJob, run_jobs, wrapped_names
 
 from ...extents import SAMPLE_OR_EVERYTHING
-from .models import DrawnCase, Recomputed, drawn_case, job_of
+from .models import DrawnCase, Recomputed, Shared, drawn_case, job_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -117,6 +119,7 @@ ON_TWO_RANKS = [
     PeakCase("recomputed in both", recomputed(), ["*", "*.inner"], {"num_ranks": 2, "reshard_after_forward": False}),
     PeakCase("without parameters, ahead", activations_between(), ["*"], {"num_ranks": 2, "prefetch": 1}),
     PeakCase("resharded to all", activations_between(), ["*"], {"num_ranks": 2, "reshard_after_forward": 2}),
+    PeakCase("a layer of two modules", Shared(256), ["first.0", "first", "second"], {"num_ranks": 2}),
     PeakCase("a loss in float32", TokenModel(), ["blocks.*"], HALF, cross_entropy_in_float32),
     PeakCase("summed", TokenModel(), ["blocks.*"], {**HALF, "reduce_dtype": "float32"}, cross_entropy_in_float32),
 ]
@@ -167,6 +170,27 @@ def test_the_timeline_has_every_collective_of_every_rank() -> None:
     assert 0 < observed.timeline.makespan_s <= 2 * max(iteration.step_s for iteration in observed.iterations)
 
 
+def test_a_run_of_hsdp_has_the_lanes_of_its_prediction() -> None:
+    module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+    settings: dict[str, Any] = {"num_ranks": 4, "num_replicas": 2, "wrap": ["0"]}
+    observed = fsdp.run(module, mean, iterations=1, where=WHERE, **settings)
+    copies = dict.fromkeys(("copy_in", "copy_out", "reduce_copy_in", "copy_out_reduced"), ten_ms)
+    costs = fsdp.FSDPCosts(ten_ms, ten_ms, ten_ms, forward_hooks_s=0.01, backward_hooks_s=0.01, **copies)
+    step = fsdp.observed_step(module, mean)
+    for overlap in (False, True):
+        predicted = fsdp.predict(step, costs, optimizer=None, overlap=overlap, **settings)
+        for rank in range(4):
+            assert lanes_and_kinds(observed.timeline.select(rank=rank)) == lanes_and_kinds(predicted.timeline)
+
+
+def ten_ms(num_bytes: Any) -> float:
+    return 0.01
+
+
+def lanes_and_kinds(timeline: Timeline) -> set[tuple[str, str]]:
+    return {(span.lane, span.kind) for span in timeline}
+
+
 _SLOW_S = 0.1
 
 
@@ -196,7 +220,7 @@ class Block(nn.Module):
         super().__init__()
         self.first = nn.Sequential(nn.Linear(64, 64), Slow())
         self.inner = nn.Linear(64, 64)
-        self.last = nn.Linear(64, 64)
+        self.last = nn.Sequential(nn.Linear(64, 64), Slow())
 
     def forward(self, values: Tensor) -> Tensor:
         output: Tensor = self.last(self.inner(input=self.first(values)))
@@ -204,17 +228,36 @@ class Block(nn.Module):
 
 
 def test_the_backward_of_a_module_around_a_wrapped_one_is_its_own() -> None:
-    """The slow layers are in front of the block, and in the block in front of its inner module."""
-    module = nn.Sequential(nn.Linear(64, 64), Slow(), Slow(), Block(), nn.Linear(64, 8))
-    wrap = ["3", "3.inner"]
+    """Slow layers are in front of the block, and in the block in front of its inner module and behind it."""
+    module = nn.Sequential(nn.Linear(64, 64), Slow(), Slow(), Slow(), Block())
+    wrap = ["4", "4.inner"]
     observed = fsdp.run(module, mean, num_ranks=2, wrap=wrap, iterations=1, where=WHERE)
     assert observed.groups == ("", *wrap)
     for rank in (0, 1):
         spans = observed.timeline.select(rank=rank, lane="compute", kind="backward")
-        backward_s = [sum(span.stop_s - span.start_s for span in spans if span.item == group) for group in range(3)]
-        assert backward_s[0] >= 2 * _SLOW_S
-        assert backward_s[1] >= _SLOW_S
-        assert backward_s[2] < backward_s[0]
+        backward_s = [sum(span.stop_s - span.start_s for span in spans if span.item == group) for group in range(2)]
+        assert backward_s[0] >= 3 * _SLOW_S
+        assert backward_s[1] >= 2 * _SLOW_S
+
+
+class Repeated(nn.Module):
+    """A module whose backward repeats the forward of its layers, the first of which is wrapped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 64), Slow(), nn.Tanh())
+
+    def forward(self, values: Tensor) -> Tensor:
+        output: Tensor = checkpoint(self.layers, values, use_reentrant=False)
+        return output
+
+
+def test_after_a_repeated_forward_the_backward_that_asked_for_it_goes_on() -> None:
+    module = nn.Sequential(nn.Linear(64, 64), Repeated())
+    observed = fsdp.run(module, mean, num_ranks=2, wrap=["1", "1.layers.0"], iterations=1, where=WHERE)
+    for rank in (0, 1):
+        spans = observed.timeline.select(rank=rank, lane="compute", kind="backward")
+        assert sum(span.stop_s - span.start_s for span in spans if span.item == 1) >= _SLOW_S
 
 
 def batch_of(number: int) -> Tensor:

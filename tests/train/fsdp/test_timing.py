@@ -18,6 +18,7 @@ from rankscope.cluster import Link
 from rankscope.timeline import Span
 from rankscope.train import ddp, fsdp
 from rankscope.train.fsdp.calls import CallObserver
+from rankscope.train.fsdp.measured import _seconds_of_costs
 from rankscope.train.fsdp.replay import ShardSettings
 from rankscope.train.fsdp.running import FSDPJob, run_jobs, wrapped_names
 
@@ -136,6 +137,19 @@ def test_hsdp_reduces_over_the_replicas_on_a_stream_of_its_own() -> None:
     assert step.step_s == pytest.approx(0.5 + 12.0 + 0.5 + 0.7)
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_what_a_predicted_step_costs_is_read_from_it_as_from_a_run(overlap: bool, num_replicas: int) -> None:
+    copies = {"copy_in": 0.01, "copy_out": 0.02, "reduce_copy_in": 0.03, "copy_out_reduced": 0.04}
+    step = predicted(
+        cost=costs(0.5, 0.25, allreduce=0.7, **copies), num_ranks=4, num_replicas=num_replicas, overlap=overlap
+    )
+    num_calls = {"copy_in": 8, "copy_out": 8, "reduce_copy_in": 4, "copy_out_reduced": 4}
+    seconds = _seconds_of_costs(step.timeline, num_ranks=1)
+    for name, copy_s in copies.items():
+        assert seconds[name] == pytest.approx([copy_s] * num_calls[name]), name
+
+
 def test_a_reduce_scatter_does_not_wait_for_an_all_reduce_of_hsdp() -> None:
     """Torch's ``foreach_reduce`` copies the gradients out on the stream of the all-reduce."""
     step = predicted(cost=costs(0.1, 0.1, allreduce=5.0), num_ranks=4, num_replicas=2)
@@ -171,6 +185,12 @@ def test_one_group_needs_everything_at_once() -> None:
     # the all-gather's buffer is kept until the forward has ended, next to the parameters that were copied out of it
     assert step.memory.doing[step.memory.peak_place] == "forward of root"
     assert step.memory.peak_bytes == 4 * 4 * MILLION * 2.5 + 4 * 100
+
+
+def test_parameters_without_elements_take_no_memory() -> None:
+    frozen = fsdp.ShardedParameter(("w",), (0,), trainable=False)
+    step = fsdp.ModuleStep.of_layers([fsdp.ShardedLayer("a", [frozen], forward_s=1.0)])
+    assert str(fsdp.predict(step, costs(0.0, 0.0), num_ranks=2).memory) == "peak 0 B"
 
 
 def test_resharding_saves_memory_and_prefetching_takes_some() -> None:
@@ -375,6 +395,7 @@ def test_totals_are_met_if_no_layer_has_the_parameters_that_it_reads() -> None:
         (lambda: predicted(num_ranks=4, num_replicas=2), "cost must be FSDPCosts with an allreduce for 2 replicas"),
         (lambda: predicted(optimizer="lion"), "optimizer must be one of 'sgd', .*, got 'lion'"),
         (lambda: predicted(optimizer=[]), r"optimizer must be one of 'sgd', .*, got \[\]"),
+        (lambda: predicted(optimizer=np.array(["adam"])), "optimizer must be one of 'sgd', .*, got array"),
         (lambda: predicted(overlap=1), "overlap must be True or False, got 1"),
         (lambda: fsdp.predict([], lambda b: 0.0, num_ranks=2), r"step must be a ModuleStep, got \[\]"),  # type: ignore[arg-type]
         (lambda: fsdp.FSDPCosts.of_link(Link(0, 1), 6, num_replicas=4), "num_replicas must divide the 6 ranks, got 4"),

@@ -230,6 +230,26 @@ def test_a_hang_ends_by_itself_and_names_who_is_stuck() -> None:
     assert not len(hung.timeline.select(rank=1, item=5)) + len(hung.timeline.select(rank=2, item=5))
 
 
+def test_a_hang_in_the_second_step_is_one_of_the_rebuilt_buckets() -> None:
+    """DDP broadcasts the order of its buckets before the second forward pass, so the ranks are stuck there."""
+    hung = run("hang", epoch_of(2, range(5), range(5, 7), range(7, 12)), hang_s=2.0)
+    hung.check()
+    assert hung.stuck == (0, 2)
+    assert [counts.gradients for counts in hung.counts] == [1, 1, 1]
+    assert hung.timeline.select(rank=0, kind="wait", item=1).busy_s > 1.0
+    assert len(hung.timeline.select(rank=0, kind="step", item=1)) == 1
+
+
+def test_a_hang_of_a_module_with_buffers_is_in_the_broadcast_of_these() -> None:
+    epoch = epoch_of(2, range(4), range(4, 11))
+    module = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 3))
+    inputs, targets = torch.randn(11, 2), torch.zeros(11, dtype=torch.long)
+    hung = uneven.measure(module, inputs, targets, epoch, losses, "hang", hang_s=2.0, timeout_s=RUNS_S)
+    hung.check()
+    assert hung.stuck == (1,)
+    assert hung.timeline.select(rank=1, kind="wait", item=2).busy_s > 1.0
+
+
 def test_throw_stops_all_ranks_where_the_first_has_no_batch() -> None:
     thrown = run("throw")
     thrown.check()
@@ -246,6 +266,31 @@ def unequal_sizes(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def test_what_fails_for_other_reasons_is_no_hang(handling: str) -> None:
     with pytest.raises(RankError, match="size of tensor|must match"):
         run(handling, losses=unequal_sizes)
+
+
+class FailsInItsSecondForward(nn.Module):
+    """Fails at once, so that no operator is between the broadcast of its buffers and the failure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+        self.register_buffer("scale", torch.ones(1))
+        self.num_calls = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.num_calls += 1
+        if self.num_calls == 2:
+            raise RuntimeError("the second one fails")
+        outputs: torch.Tensor = self.layer(inputs) * self.scale
+        return outputs
+
+
+def test_a_failure_right_after_a_broadcast_is_no_hang() -> None:
+    epoch = epoch_of(2, range(4), range(4, 8))
+    with pytest.raises(RankError, match="the second one fails"):
+        uneven.measure(
+            FailsInItsSecondForward(), torch.randn(8, 2), torch.zeros(8, dtype=torch.long), epoch, losses, "hang"
+        )
 
 
 def test_a_rank_without_any_batch_joins_from_the_start() -> None:

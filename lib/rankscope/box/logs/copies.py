@@ -25,6 +25,7 @@ _NV_MATRIX = re.compile(r"[CG]PU\((?:row|column)\)")
 # A test of both directions at once between GPUs has three matrices: one for each direction, and one of their totals.
 _NV_ONE_DIRECTION = re.compile(r"\b(?:Read|Write)[12] bandwidth")
 _NV_TOTAL = re.compile(r"\bTotal bandwidth")
+_NV_ALL_GPUS = re.compile(r"\bAll G(?:PU|pu)s\b")  # between one GPU and all others: a cell is the sum over all copies
 _NV_SUM_NOTE = "for copies between GPUs in both directions at once half of the printed total is used for each direction"
 _MOST_SUM_DIGITS = 9  # with the point; JSON may have all digits of a float, which nobody has measured
 _P2P_TITLE = re.compile(r"(Uni|Bi)directional P2P=(En|Dis)abled Bandwidth")
@@ -118,13 +119,19 @@ def nvbandwidth(log: Log) -> list[Profile]:
     printed = _nvbandwidth_json(log) if log.text.lstrip().startswith("{") else _nvbandwidth_text(log)
     times = Times(log)
     omitted = []
+    sums = []
     for name, test in printed.tests.items():
+        if _NV_ALL_GPUS.search(test.title):
+            sums.append(name)
+            continue
         num_operations = len(times.printed)
         _add_test(times, name, test)
         if len(times.printed) == num_operations:  # the test has added nothing
             omitted.append(name)
     if omitted:
         times.notes.append(f"left out, because they are not copies: {', '.join(omitted)}")
+    if sums:
+        times.notes.append(f"left out, because they state sums over all GPUs: {', '.join(sums)}")
     columns = [column for test in printed.tests.values() for _, column in test.cells]
     num_gpus = max(columns, default=0) + 1  # columns are the numbers of GPUs
     gpus = []
@@ -250,7 +257,9 @@ def _check_sum(times: Times, name: str, test: _NvbandwidthTest) -> None:
 def _route_of(name: str, title: str, row: int, column: int) -> CopyRoute:
     """Return the route of the copy that a cell is about.
 
-    If the row is the host's CPU, the column is the GPU. Between GPUs, the title's arrow says which one is the source.
+    If the row is the host's CPU, the column is the GPU. Between GPUs, that of the row copies: it reads from the memory
+    of the column's GPU, or writes into it. The arrows of these titles point the other way than the bytes go, so they do
+    not count.
     """
     if name == "device_local_copy":
         return route(column, column)
@@ -258,7 +267,7 @@ def _route_of(name: str, title: str, row: int, column: int) -> CopyRoute:
         if name.startswith(("device_to_host", "all_to_host")):
             return route(column, None)
         return route(None, column)
-    if "<- " in title:  # unlike "<-> ", which is for both directions at once
+    if "_read_" in name:
         return route(column, row)
     return route(row, column)
 
@@ -270,15 +279,20 @@ def p2p_test(log: Log) -> list[Profile]:
         log.check("(GB/s)" in title.string, line, "the line is cut or malformed: it has no unit (GB/s)")
         is_both_ways = title[1] == "Bi"
         is_p2p_off = title[2] == "Dis"
-        for (src, dst), (where, text) in matrix(log, line, square=True).cells.items():
-            copied = route(src, dst)
+        is_read = "(P2P Reads)" in title.string  # with --p2p_read, as a second matrix below that of the writes
+        for (row, column), (where, text) in matrix(log, line, square=True).cells.items():
+            # The GPU of the row copies: it writes into the memory of the column's GPU, or reads from it.
+            copied = route(column, row) if is_read else route(row, column)
             direction = copied.direction
+            method = copied.method
             if direction == "p2p" and is_p2p_off:
                 direction = "through_host"
+            elif direction == "p2p" and is_read:
+                method = "read"
             rate = log.number(where, text) * GB
             if is_both_ways:
                 rate /= 2
-            times.copy(where, direction, copied.method, rate, both=is_both_ways, **copied.ends)
+            times.copy(where, direction, method, rate, both=is_both_ways, **copied.ends)
     times.notes.append(SUM_NOTE)  # a whole log has matrices of both directions at once
     num_gpus = max(times.gpus, default=0) + 1
     devices = log.words_between("Device: ", ", pciBusID")  # as in "0, NVIDIA A100"

@@ -19,7 +19,7 @@ from ...common.storage import output_path
 from ...provenance import FIELDS, difference, of_run
 from ...ranks.host import MOST_RANKS
 from ...ranks.interrupts import Interrupts
-from ...ranks.joined import is_joined
+from ...ranks.joined import is_joined, variables_of
 from ...ranks.launcher import launch
 from ..profile import Point, PointKey, Profile
 from .plan import Protocol, guess_s, keys_of, next_launch, powers_of_two, transfer_keys, words_of
@@ -34,9 +34,6 @@ MOST_TRANSFER_BYTES = 2**30
 PATIENCE_S = 60.0
 LENIENCE = 10.0
 MOST_S = 1e6  # the longest time limit that `launch` accepts
-# The rank and the number of ranks, as torchrun, Open MPI and MPICH name them in the environment.
-_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 class Progress(NamedTuple):
@@ -73,11 +70,11 @@ def measure(
     continues where it stopped, so an interrupted run loses nothing; `fresh` replaces the file.
 
     `backend` defaults to "nccl" if there are at least two GPUs, else to "gloo" (see `default_backend`). `num_ranks`
-    defaults to the number of GPUs with "nccl" (1 is allowed), else to 4. Under torchrun, its ranks are used: all must
-    call `measure` with the same arguments, rank 0 writes the file, and all return the profile. Buffers are on `device`,
-    by default "cuda" with "nccl", else "cpu". Gloo ranks may share a GPU; links and algorithms are then measured only
-    if the arguments name them. `network` is an object that launches ranks on its own hosts instead of on this machine,
-    as for `ddp.Where`; its name is stored.
+    defaults to the number of GPUs with "nccl" (1 is allowed), else to 4. Under torchrun or mpirun, its ranks are used:
+    all must call `measure` with the same arguments, rank 0 writes the file, and all return the profile. Buffers are on
+    `device`, by default "cuda" with "nccl", else "cpu". Gloo ranks may share a GPU; links and algorithms are then
+    measured only if the arguments name them. `network` is an object that launches ranks on its own hosts instead of on
+    this machine, as for `ddp.Where`; its name is stored.
 
     `name` and `command` are stored, too: what to call the machine, and what the user ran. `report` gets the `Progress`
     before each launch and at the end.
@@ -115,7 +112,9 @@ def measure(
 
 def writes(backend: str) -> bool:
     """Whether this process writes the file: under torchrun or mpirun only rank 0 does."""
-    return not is_joined(one_of("backend", backend, BACKENDS)) or _from_launcher(_RANK) == 0
+    if not is_joined(one_of("backend", backend, BACKENDS)):
+        return True
+    return int(os.environ[variables_of(backend).rank]) == 0
 
 
 def default_backend(num_ranks: int | None = None, device: str | None = None, network: object = None) -> str:
@@ -146,7 +145,7 @@ def num_ranks_of(num_ranks: int | None, backend: str) -> int:
     Raises ValueError if it is too small for the backend, too large for this process to start, or not whole.
     """
     if num_ranks is None and is_joined(backend):
-        num_ranks = _from_launcher(_NUM_RANKS)
+        num_ranks = int(os.environ[variables_of(backend).num_ranks])
     if num_ranks is not None:
         least = 1 if backend == "nccl" else 2  # a single GPU has its copies to measure
         most = None if is_joined(backend) else MOST_RANKS  # limits the ranks that this process has to start itself
@@ -179,12 +178,6 @@ def device_of(device: str | None, backend: str) -> str:
         if not torch.cuda.is_available():
             raise ValueError("device='cuda' needs a GPU that torch can use, but there is none")
     return device
-
-
-def _from_launcher(names: Sequence[str]) -> int:
-    """Return the value that the launcher of this rank has set, whichever of these environment variables it uses."""
-    values = [os.environ[name] for name in names if name in os.environ]
-    return int(values[0])
 
 
 # Runs a function with arguments in all ranks, within a limit in seconds, and returns the result of each rank.

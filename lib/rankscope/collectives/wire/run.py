@@ -36,7 +36,7 @@ from .group import (
 )
 from .plan import LANE, Elements, Post, Run, Transfer, Wait, Write, plans
 
-MOST_PLANS = 64  # that are kept for each group
+MOST_PLANS = 64  # that are kept for each group, and kinds of calls that its ranks have agreed on
 LARGE_BYTES = 1 << 22  # of these plans only the last used keeps a larger scratch
 
 # What an operation of the loop does.
@@ -83,31 +83,63 @@ def execute(
     return prepared.run(tensor, starter(group, tensor), recorder)
 
 
-# The plans of each group, in the order in which they were last used.
-_prepared_by_group: weakref.WeakKeyDictionary[Any, dict[Any, _Prepared]] = weakref.WeakKeyDictionary()
+class _CallsOfGroup(NamedTuple):
+    """The kinds of calls on a group, in the order in which they were last used.
+
+    `agreed` has what ranks must have in common, so it is the same on all ranks. `plans` are this rank's own. Ranks may
+    pass tensors of other shapes, and to a barrier any tensor, so one rank may need a new plan when others do not.
+    """
+
+    agreed: dict[Any, None]
+    plans: dict[Any, _Prepared]
+
+
+_calls_by_group: weakref.WeakKeyDictionary[Any, _CallsOfGroup] = weakref.WeakKeyDictionary()
 
 
 def _prepared(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> _Prepared:
-    """Return the plan of an earlier call of the same kind, or a new one, which all ranks must make at the same call.
+    """Return the plan of an earlier call of the same kind, or a new one.
 
-    All ranks call with the same schedules and kinds of tensors in the same order. So they have the same plans, and drop
-    the same one if there are too many.
+    All ranks call with the same schedules, and tensors that agree, in the same order. So they agree at the same calls,
+    and forget the same ones if there are too many.
     """
-    prepared_plans = _prepared_by_group.setdefault(group, {})
-    last_used = next(reversed(prepared_plans.values()), None)
+    agreed, plans_of_calls = _calls_by_group.setdefault(group, _CallsOfGroup({}, {}))
+    last_used = next(reversed(plans_of_calls.values()), None)
     # The tensor and `op` are checked only once a plan is prepared, so here they may be anything, even unhashable.
-    kind = (getattr(tensor, "shape", None), getattr(tensor, "dtype", None), getattr(tensor, "device", None))
-    key = (fingerprint(schedule), kind, str(op))
-    prepared = prepared_plans.pop(key, None)
+    kind = None
+    if isinstance(tensor, Tensor):
+        kind = (tensor.shape, tensor.dtype, tensor.device)
+    in_common = _in_common(schedule, tensor, op)
+    call = (in_common, kind, str(op))
+    prepared = plans_of_calls.get(call)
     if prepared is None:
-        prepared = _Prepared(schedule, tensor, group, op)
-    prepared_plans[key] = prepared  # at the end, as the one that was used last
-    if len(prepared_plans) > MOST_PLANS:
-        longest_unused = next(iter(prepared_plans))
-        del prepared_plans[longest_unused]
+        prepared = _Prepared(schedule, tensor, group, op, has_agreed=in_common in agreed)
+    _put_last(agreed, in_common, None)
+    _put_last(plans_of_calls, call, prepared)
     if last_used is not None and last_used is not prepared:  # only the plan that is used last keeps a large scratch
         last_used.release()
     return prepared
+
+
+def _in_common(schedule: Schedule, tensor: Any, op: Any) -> tuple[Any, ...]:
+    """Return what `_common_terms` are made from, without a check, and the device's type, which decides the backend."""
+    if not isinstance(tensor, Tensor):
+        return (fingerprint(schedule),)
+    in_common: tuple[Any, ...] = (fingerprint(schedule), tensor.device.type)
+    if schedule.collective != "barrier":
+        in_common += (tensor.dtype, str(op))
+        if schedule.weights is None:
+            in_common += (tensor.numel(),)
+    return in_common
+
+
+def _put_last(entries: dict[Any, Any], key: Any, value: Any) -> None:
+    """Put an entry at the end, as the one that was used last, and delete the first one if there are too many."""
+    entries.pop(key, None)
+    entries[key] = value
+    if len(entries) > MOST_PLANS:
+        longest_unused = next(iter(entries))
+        del entries[longest_unused]
 
 
 def executor(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum") -> Callable[..., Tensor | None]:
@@ -136,16 +168,19 @@ class _Operation(NamedTuple):
 class _Prepared:
     """A schedule that was verified, agreed upon, and planned for one rank; it does not hold the group."""
 
-    def __init__(self, schedule: Schedule, tensor: Tensor, group: Any, op: str) -> None:
+    def __init__(self, schedule: Schedule, tensor: Tensor, group: Any, op: str, *, has_agreed: bool = False) -> None:
+        """Prepare a call; `has_agreed` says that the ranks have agreed on its terms before, so that no other waits."""
         try:
             _check_arguments(schedule, tensor, group, op)
             ends = schedule.chunk_ends(tensor.numel())
             _verify_once(schedule)
             terms = _common_terms(schedule, ends, tensor, op)
         except ValueError:
-            agree(group, tensor, None)  # so that the other ranks do not wait for this one
+            if not has_agreed:
+                agree(group, tensor, None)  # so that the other ranks do not wait for this one
             raise
-        agree(group, tensor, terms)  # raises ValueError unless all ranks have the same
+        if not has_agreed:
+            agree(group, tensor, terms)  # raises ValueError unless all ranks have the same
         rank = group.rank()
         self._schedule = schedule
         self._kind = (tensor.shape, tensor.dtype, tensor.device)

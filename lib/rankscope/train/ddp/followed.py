@@ -240,6 +240,6 @@ def _timeline(results: list[_RankResult], loaders: Timeline) -> Timeline:
                 start_s = step.start_s + span.start_s
                 stop_s = step.start_s + span.stop_s
                 spans.append(span._replace(item=number, start_s=start_s, stop_s=stop_s))
-    # Pictures show the lanes in the order of their first spans in the timeline, here from reading to training.
+    # Pictures show the lanes in the order of their first spans in the timeline.
     timeline = Timeline.of(sorted(spans, key=lambda span: span.start_s))
     return timeline.shifted(-timeline.begin_s)

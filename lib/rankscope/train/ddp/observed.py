@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +242,15 @@ class StoredParameter(storage.StoredPart, array_like=True):
         return ParameterSpec(self.name, self.num_bytes, self.dtype, self.device, self.sparse)
 
 
+def parameters_of(stored: Sequence[StoredParameter]) -> tuple[ParameterSpec, ...]:
+    """Return the parameters of a file. Errors name the part of the file (`storage.within`)."""
+    parameters = []
+    for index, parameter in enumerate(stored):
+        with storage.within(f"parameters[{index}]"):
+            parameters.append(parameter.value())
+    return tuple(parameters)
+
+
 class _StoredTimeline(storage.StoredPart):
     rank: list[int]
     lane: list[int]
@@ -285,6 +294,7 @@ def _run(stored: _StoredRun) -> DDPRun:
     """Return the run of a file. Errors name the part of the file (`storage.within`)."""
     with storage.within("setting"):
         settings = DDPSettings(**msgspec.structs.asdict(stored.setting))
+    parameters = parameters_of(stored.parameters)
     steps = []
     for index, step in enumerate(stored.steps):
         with storage.within(f"steps[{index}]"):
@@ -293,7 +303,7 @@ def _run(stored: _StoredRun) -> DDPRun:
     return DDPRun(
         provenance=stored.provenance,
         setting=settings,
-        parameters=tuple([spec.value() for spec in stored.parameters]),
+        parameters=parameters,
         step_s=stored.step_s,
         clean=tuple(map(bool, stored.clean)),
         steps=tuple(steps),

@@ -95,7 +95,7 @@ def measure(
     ``loss(module, rank, number)`` is called with the wrapped module for each micro-batch, makes or loads the batch, and
     returns a tensor of one number; it may be a lambda or be defined in a notebook. ``optimizer(parameters)`` makes the
     optimizer; by default there is none. Gradients are cleared between steps, outside the measured time. `num_ranks` is
-    None for the ranks of torchrun. All ranks start each step at one agreed instant.
+    None for the ranks of torchrun or mpirun. All ranks start each step at one agreed instant.
 
     `options` are DDP's own ``bucket_cap_mb``, ``gradient_as_bucket_view``, ``find_unused_parameters`` and
     ``static_graph``; ``accumulation``, the number of micro-batches of a step, of which all except the last run under
@@ -164,7 +164,7 @@ def measure_local_step(module: nn.Module, loss: Loss, *, num_ranks: int | None =
 
 
 def measure_contention(
-    cost: Cost, num_ranks: int = 2, *, iterations: int = 10, backend: str | None = None, where: Where = HERE
+    cost: Cost, num_ranks: int | None = 2, *, iterations: int = 10, backend: str | None = None, where: Where = HERE
 ) -> Contention:
     """Measure how much computing and communicating slow each other down on these ranks.
 
@@ -179,7 +179,7 @@ def measure_contention(
     return fit_contention([run.overlapped() for run in overlapped], alone.local_step(), cost)
 
 
-def calibration_runs(num_ranks: int, iterations: int, where: Where) -> list[DDPRun]:
+def calibration_runs(num_ranks: int | None, iterations: int, where: Where) -> list[DDPRun]:
     """Measure the module to which contention is fitted: without allreduces, then at each cap of `FITTED_MB`."""
     layers: list[nn.Module] = []
     for _ in range(_DEPTH):

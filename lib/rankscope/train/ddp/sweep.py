@@ -13,7 +13,7 @@ from ...common.frozen import checked, each, frozen, optional
 from ...provenance import checked_provenance
 from .buckets import Buckets, buckets_of
 from .cost import CostTable, Seconds
-from .observed import Iterations, StoredParameter
+from .observed import Iterations, StoredParameter, parameters_of
 from .step import Contention, LocalStep, simulate
 
 FORMAT = "rankscope cap sweeps"
@@ -145,7 +145,7 @@ def _sweep(stored: _StoredSweep) -> CapSweep:
     local = stored.local
     with storage.within("local"):
         step = LocalStep(
-            parameters=tuple([spec.value() for spec in local.parameters]),
+            parameters=parameters_of(local.parameters),
             ready_s=np.array(local.ready_s, float),  # None, for a gradient that never comes, becomes nan
             forward_s=local.forward_s,
             backward_s=local.backward_s,

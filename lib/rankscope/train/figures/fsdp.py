@@ -19,8 +19,9 @@ from .memory import keys_by_look
 _GAP_ROWS = 1.6  # between the timeline and the memory
 _MEMORY_ROWS = 6.0
 _ROW_PX = 22.0
-_LETTER_PX = 6.8
-_MOST_INSTANTS = 2_000  # of the memory, that are drawn
+_LETTER_PX = 6.8  # the width of a letter in the words at the peak
+_MARKER_ROWS = 0.3  # the height of the bar at the peak
+_MOST_INSTANTS = 2_000  # changes of the memory: each is a rectangle for each term, so more make a huge SVG
 _NAMED_TERMS = 3  # how many terms of the peak are named
 
 
@@ -31,17 +32,19 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     root's, and the wrapped modules follow. Below, the terms of the rank's memory are stacked; hatched ones are buffers
     of communication. The largest sum is marked, and named with its largest terms.
 
-    Raises ValueError if `step` is not a `PredictedStep` or its memory changes more than 2,000 times.
+    Raises ValueError if `step` is not a `PredictedStep`, or its memory is empty or changes more than 2,000 times.
     """
     of_type("step", step, PredictedStep)
     memory = step.memory
     if memory.at_s.size > _MOST_INSTANTS:
         raise ValueError(f"a drawing has at most {_MOST_INSTANTS} changes of memory, got {memory.at_s.size}")
+    full_bytes = memory.peak_bytes  # as high as the area
+    if not full_bytes:
+        raise ValueError("step must have memory to be drawn, got one whose parameters have no elements")
     above = draw_timeline(step.timeline, title=title or _finding(step))
     scale, _ = time_unit(step.timeline.makespan_s)  # the unit of x in the drawing of the timeline
     top = above.height + _GAP_ROWS  # of the memory's area
     bottom = top + _MEMORY_ROWS
-    full_bytes = max(memory.peak_bytes, 1)  # those that are as high as the area, which has a height without any, too
     areas = _areas(memory, step, scale, above.width, bottom, _MEMORY_ROWS / full_bytes)
     peak_s = float(memory.at_s[memory.peak_place]) - step.timeline.begin_s
     marker, peak_words = _marked_peak(memory, peak_s / scale, above, top)
@@ -68,7 +71,7 @@ def _marked_peak(memory: PredictedMemory, peak_x: float, above: Drawing, top: fl
     """
     peak_x = min(max(peak_x, 0.0), above.width)  # an instant outside the spans is drawn at the edge, as in `_areas`
     bar_width = 0.003 * above.width
-    marker = Rects(peak_x - bar_width / 2, top - 0.15, INK, width=bar_width, height=0.3)
+    marker = Rects(peak_x - bar_width / 2, top - _MARKER_ROWS / 2, INK, width=bar_width, height=_MARKER_ROWS)
     terms = [name.replace("_", " ") for name, num_bytes in memory.peak_terms.items() if num_bytes]
     largest = ", ".join(terms[:_NAMED_TERMS])  # `peak_terms` has the largest first
     words = f"peak of {decimal_words(memory.peak_bytes)}, during {memory.doing[memory.peak_place]}: {largest}"

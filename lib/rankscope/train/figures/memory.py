@@ -33,9 +33,9 @@ def draw_memory(
 ) -> Drawing:
     """Draw each of `memories`, by name, as a bar of its terms, with the total of one rank at its end.
 
-    The first bar is on top. Vertical lines mark `limits_bytes`. The bar that is `chosen` is framed. DDP's second copy
-    of gradients is hatched, and so is memory that is only temporarily in use. Raises ValueError if there are no bars or
-    a limit is not finite and at least 0.
+    The first bar is on top. Vertical lines mark `limits_bytes`, except those beyond the longest bar and its total. The
+    bar that is `chosen` is framed. DDP's second copy of gradients is hatched, and so is memory that is only temporarily
+    in use. Raises ValueError if there are no bars or a limit is not finite and at least 0.
     """
     if not isinstance(memories, Mapping) or not memories:
         raise ValueError(f"memories must be at least one, by name, got {memories!r}")

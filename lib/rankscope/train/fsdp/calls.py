@@ -48,8 +48,7 @@ def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
     of_type("module", module, nn.Module)
     names: dict[int, list[str]] = {}
     tensors: dict[int, nn.Parameter] = {}
-    # A module that is registered twice comes once, because `fully_shard` puts it into one group under all its names.
-    for module_name, submodule in module.named_modules():
+    for module_name, submodule in module.named_modules(remove_duplicate=False):
         for attribute, parameter in submodule.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{module_name}.{attribute}" if module_name else attribute
             names.setdefault(id(parameter), []).append(name)
@@ -76,12 +75,18 @@ def step_without_events(module: nn.Module) -> ModuleStep:
     Raises ValueError as `sharded_parameters` does.
     """
     named = dict(module.named_modules())
+    first_names = {id(submodule): name for name, submodule in named.items()}
+    further_names = {}
+    for name, submodule in module.named_modules(remove_duplicate=False):
+        if name not in named:
+            further_names[name] = first_names[id(submodule)]
     return ModuleStep(
         sharded_parameters(module),
         tuple(named),
         events=(),
         containers=tuple([name for name, submodule in named.items() if isinstance(submodule, _CONTAINERS)]),
         buffer_bytes=sum(buffer.numel() * buffer.element_size() for buffer in module.buffers()),
+        further_names=further_names,
     )
 
 
@@ -447,7 +452,10 @@ class CallObserver:
         return value
 
     def run(self, loss: Callable[..., Any], rank: int, number: int) -> None:
-        """Run one forward and backward. `marks` then has its events, from "begin" to "end"."""
+        """Run forward and backward of ``loss(module, rank, number)``, where `number` is that of the step.
+
+        `marks` then has its events, from "begin" to "end".
+        """
         self.module.zero_grad(set_to_none=True)
         self.marks = []
         self._mark("begin", "")

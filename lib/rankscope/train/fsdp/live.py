@@ -48,13 +48,12 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> LiveCounter:
         """Begin to count: replace the method that resizes storages, and have torch pass operators to this mode."""
-        self._resize = torch.UntypedStorage.resize_
-        resize = self._resize
+        self._original_resize = torch.UntypedStorage.resize_
 
         def counted(storage: Any, size: int) -> Any:
             """Resize a storage, and count the bytes by which it grows or shrinks."""
             bytes_before = storage.nbytes()
-            result = resize(storage, size)
+            result = self._original_resize(storage, size)
             self._change(storage.nbytes() - bytes_before)
             self._resized.add(storage._cdata)
             if storage._cdata in self._sizes:
@@ -69,7 +68,7 @@ class LiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         storage_class: Any = torch.UntypedStorage
-        storage_class.resize_ = self._resize
+        storage_class.resize_ = self._original_resize
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -230,12 +230,12 @@ def _sum_of(width: int) -> Callable[..., Any]:
 
 
 _COLLECTIVES = ("allgather", "reduce_scatter", "allreduce")
-# the lane and the kind of the spans that the cost of each copy is measured by
+# the lanes and the kind of the spans that the cost of each copy is measured by
 _COPIES = {
-    "copy_in": ("copy_in", "copy_in"),
-    "copy_out": ("compute", "copy_out"),
-    "reduce_copy_in": ("compute", "copy_in"),
-    "copy_out_reduced": ("reduce_scatter", "copy_out"),
+    "copy_in": (["copy_in"], "copy_in"),
+    "copy_out": (["compute"], "copy_out"),
+    "reduce_copy_in": (["compute"], "copy_in"),
+    "copy_out_reduced": (["reduce_scatter", "allreduce"], "copy_out"),  # the second one with HSDP
 }
 
 
@@ -248,13 +248,13 @@ def _seconds_of_costs(timeline: Timeline, num_ranks: int) -> dict[str, list[floa
     compared, because each rank counts from the instant at which all start the step.
     """
     seconds: dict[str, list[float]] = {}
-    for name, (lane, kind) in _COPIES.items():
-        copies = _spans_by_rank(timeline, lane, kind, num_ranks)
+    for name, (lanes, kind) in _COPIES.items():
+        copies = _spans_by_rank(timeline, lanes, kind, num_ranks)
         if copies.start_s.size:  # without copies of this kind there is no slowest rank
             slowest_s = (copies.stop_s - copies.start_s).max(axis=0)  # of all ranks, for each span
             seconds[name] = slowest_s.tolist()
     for name in _COLLECTIVES:  # the lane and the kind have the same name
-        calls = _spans_by_rank(timeline, name, name, num_ranks)
+        calls = _spans_by_rank(timeline, [name], name, num_ranks)
         if calls.start_s.size:  # there are all-reduces only with HSDP
             of_last_rank_s = (calls.stop_s - calls.start_s).min(axis=0)
             until_all_left_s = calls.stop_s.max(axis=0) - calls.start_s.max(axis=0)
@@ -270,12 +270,12 @@ class _SpansByRank(NamedTuple):
     stop_s: NDArray[np.float64]
 
 
-def _spans_by_rank(timeline: Timeline, lane: str, kind: str, num_ranks: int) -> _SpansByRank:
-    """Return the spans of this lane and kind. All ranks have equally many, because they issue the same collectives."""
+def _spans_by_rank(timeline: Timeline, lanes: Sequence[str], kind: str, num_ranks: int) -> _SpansByRank:
+    """Return the spans of these lanes and this kind; all ranks have equally many: they issue the same collectives."""
     start_s = []
     stop_s = []
     for rank in range(num_ranks):
-        spans = timeline.select(rank=rank, lane=lane, kind=kind)
+        spans = timeline.select(rank=rank, lane=lanes, kind=kind)
         order = np.argsort(spans.start_s)
         start_s.append(spans.start_s[order])
         stop_s.append(spans.stop_s[order])

@@ -76,6 +76,8 @@ class PredictedMemory:
         return {name: sizes[name] for name in names}
 
     def __str__(self) -> str:
+        if not self.at_s.size:  # a step whose parameters have no elements: nothing is allocated
+            return "peak 0 B"
         lines = [f"peak {decimal_words(self.peak_bytes)}, during {self.doing[self.peak_place]}"]
         for name, num_bytes in self.peak_terms.items():
             if num_bytes:

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 from torch import nn
 
-from ...common.checks import number, of_type, several, whole
+from ...common.checks import number, of_type, one_of, several, whole
 from ...common.frozen import optional
 from ...common.units import decimal_words, times_in_one_unit
 from ...networks import Cost
@@ -116,8 +116,9 @@ def recommend(
     They are compared with DDP, with ZeroRedundancyOptimizer (stage 1: DDP's all-reduce, and a broadcast of what is
     updated, taken as an all-gather), and with ZeRO's stage 2 as in the paper, whose reduce-scatter and all-gather are
     not overlapped. torch does not offer stage 2, so it is never the recommended one. These three keep parameters and
-    activations in the parameters' own dtype, and take the same time to compute. In their memory, parameters have two
-    bytes per element if all that are floating point do, else four.
+    activations in the parameters' own dtype, and forward and backward take the same time. The optimizer's time in a
+    step is that of one rank's shard, and DDP, which updates everything on each rank, takes `num_ranks` times as long.
+    In their memory, parameters have two bytes per element if all that are floating point do, else four.
 
     `cost` is that of `predict`. The times of the module are those of a measured `step` (see `measure_step`); else
     backward takes `backward_s`, forward half of it, and layers take shares in proportion to their parameters. Without
@@ -142,8 +143,7 @@ def recommend(
     num_ranks = whole("num_ranks", num_ranks, 2, MOST_SHARDS)
     memory_bytes = number("memory_bytes", memory_bytes, above=0)
     backward_s = number("backward_s", backward_s, 0)
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}, got {optimizer!r}")
+    one_of("optimizer", optimizer, tuple(OPTIMIZERS))
     param_dtype = optional("param_dtype", param_dtype, dtype_name)
     costs = costs_from(cost, num_replicas=1)
     names_by_wrap = _checked_wraps(module, wraps)
@@ -187,7 +187,7 @@ def _usual_wraps(module: nn.Module) -> dict[str, tuple[str, ...]]:
     wraps: dict[str, tuple[str, ...]] = {}
     if names:
         wraps["each layer"] = tuple(names)
-    if len(names) > 2:
+    if len(names) > 2:  # of two layers, the half is one, and the other belongs to the root: again a group for each
         wraps["the larger half of the layers"] = _larger_half(module, names)
     wraps["the module alone"] = ()
     return wraps
@@ -215,7 +215,8 @@ def _layers_below(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Modu
     """Yield the name and the module of each layer inside a module, whose own name with a "." is `prefix`.
 
     The layers are the children of containers. A container inside a container is searched like a module. A child that is
-    no container is searched only if it has a ModuleList somewhere inside; otherwise the child itself is a layer.
+    no container is searched only if it has a ModuleList somewhere inside, as bodies of transformers have for their
+    blocks; otherwise the child itself is a layer. A Sequential in it does not count: it is usually a part of one layer.
     """
     for child_name, child in module.named_children():
         name = prefix + child_name
@@ -297,8 +298,9 @@ def _without_sharding(
 ) -> list[FSDPCandidate]:
     """Return DDP, ZeroRedundancyOptimizer, and ZeRO's stage 2, whose collectives no computation hides.
 
-    DDP's all-reduce is taken as a reduce-scatter and an all-gather, as in a ring. ZeroRedundancyOptimizer takes as long
-    as DDP and then gathers the parameters; stage 2 computes, reduces the gradients and gathers the parameters in turn.
+    DDP's all-reduce is taken as a reduce-scatter and an all-gather, as in a ring. ZeroRedundancyOptimizer does the same
+    as DDP up to the optimizer, updates only its part, and then gathers the parameters; stage 2 computes, reduces the
+    gradients and gathers the parameters in turn.
     """
 
     def allreduce_s(num_bytes: Any) -> Any:
@@ -306,7 +308,8 @@ def _without_sharding(
 
     local_step = _local_step(step)
     timeline = ddp_step(local_step, allreduce_s)
-    ddp_s = timeline.end_s
+    shard_updated_s = timeline.end_s  # forward, backward, and the update of one rank's shard
+    other_shards_s = (num_ranks - 1) * step.optimizer_s  # DDP updates these, too
     ddp_wait_s = float(timeline.select(lane="compute", kind="wait").busy_s)
     gather_s = seconds_of("allgather", costs.allgather, local_step.num_bytes)
     stage_2_wait_s = seconds_of("reduce_scatter", costs.reduce_scatter, local_step.num_bytes) + gather_s
@@ -317,10 +320,10 @@ def _without_sharding(
         return memory(module, num_ranks, stage, recipe, optimizer, activation_bytes=activation_bytes).total_bytes
 
     return [
-        FSDPCandidate("DDP", ddp_s, ddp_wait_s, peak_bytes("ddp")),
+        FSDPCandidate("DDP", shard_updated_s + other_shards_s, ddp_wait_s, peak_bytes("ddp")),
         FSDPCandidate(
             "ZeroRedundancyOptimizer",
-            ddp_s + gather_s,
+            shard_updated_s + gather_s,
             ddp_wait_s + gather_s,
             peak_bytes("zero_redundancy_optimizer"),
         ),

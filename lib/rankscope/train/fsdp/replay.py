@@ -7,7 +7,7 @@ state of ``FSDPState`` (_fsdp_state.py) and ``FSDPParamGroup`` (_fsdp_param_grou
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -222,14 +222,15 @@ def groups_of(step: ModuleStep, wrapped: Sequence[str], settings: ShardSettings)
 
     Each parameter belongs to the innermost wrapped module around it (``_get_managed_states`` in _fsdp_init.py). Raises
     ValueError for a parameter that modules of different groups share, as torch does in
-    ``FSDPState._validate_no_duplicate_params``, and for a group whose trainable parameters have several dtypes or no
+    ``FSDPState._validate_no_duplicate_params``, or that two of them would have because a module inside both is
+    registered twice, which `fully_shard` refuses; and for a group whose trainable parameters have several dtypes or no
     elements, which torch refuses at the first step (``FSDPParamGroup._init_mp_dtypes``).
     """
     members: dict[str, list[ShardedParameter]] = {"": []}
     for name in wrapped:
         members[name] = []
     for parameter in step.parameters:
-        owners = [_owner(name, wrapped) for name in parameter.names]
+        owners = [_owner(name, members, step.further_names) for name in parameter.names]
         if len(set(owners)) > 1:
             raise ValueError(
                 f"wrap must keep the modules that share {parameter.names[0]!r} and {parameter.names[-1]!r} in one group"
@@ -261,10 +262,15 @@ def _check_trainable(group: str, parameters: Iterable[ShardedParameter]) -> None
             raise ValueError(f"trainable parameters {where} must have elements, got {parameter.name!r} without any")
 
 
-def _owner(name: str, wrapped: Sequence[str]) -> str:
-    """The innermost wrapped module that contains a parameter, "" for the root."""
-    around = [module for module in wrapped if name.startswith(f"{module}.")]
-    return max(around, key=len, default="")
+def _owner(parameter_name: str, wrapped: Container[str], further_names: Mapping[str, str]) -> str:
+    """The innermost wrapped module on the path to a parameter, "" for the root; see `ModuleStep.further_names`."""
+    path, _, _ = parameter_name.rpartition(".")
+    while path:
+        module = further_names.get(path, path)
+        if module in wrapped:
+            return module
+        path, _, _ = path.rpartition(".")  # the module around it
+    return ""
 
 
 # ---- actions

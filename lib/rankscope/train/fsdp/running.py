@@ -15,7 +15,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._pytree import tree_iter
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...collectives.timing import Ranks, TimedTask
 from ...common.checks import function, of_type, whole
@@ -44,7 +46,9 @@ _LANES_AND_KINDS = {
     "copy_in": ("copy_in", "copy_in"),
     "copy_out": ("compute", "copy_out"),
     "reduce_copy_in": ("compute", "copy_in"),
-    "reduce_copy_out": ("reduce_scatter", "copy_out"),
+    # The copy out of a reduced buffer runs behind the last collective, with HSDP on the stream of the all-reduce.
+    "reduce_scatter_copy_out": ("reduce_scatter", "copy_out"),
+    "allreduce_copy_out": ("allreduce", "copy_out"),
 }
 # FSDP's functions that gather, copy out and reduce the parameters of a group; each call is a stage.
 _STAGES = ("foreach_all_gather", "foreach_all_gather_copy_out", "foreach_reduce")
@@ -176,7 +180,7 @@ def _run_job(job: FSDPJob, ranks: Ranks) -> _FSDPRankRecord:
 
 def shard(module: nn.Module, wrapped: Sequence[str], settings: ShardSettings) -> nn.Module:
     """Apply `fully_shard` to the wrapped submodules, the innermost first, and to the module; set what is prefetched."""
-    from torch.distributed.device_mesh import init_device_mesh
+    # Imported here, on the ranks: this import takes about a second, and predictions do without.
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     shape: tuple[int, ...] = (settings.num_shards,)
@@ -235,6 +239,7 @@ class _FSDPStepper:
         self._marks: list[tuple[float, int]] = []  # an instant, and the group whose module computes from then on
         # For each module that is in its forward, the innermost last: the group whose module computed before.
         self._around: list[int] = []
+        self._marked_outputs: Any = WeakTensorKeyDictionary()  # the tensors whose gradient is marked
 
     def _watch(self, module: nn.Module, group: int) -> None:
         """Mark when a group's module begins to compute, and when the module around it goes on, in both passes.
@@ -247,7 +252,8 @@ class _FSDPStepper:
             self._marks.append((time.perf_counter(), computing_group))
 
         def before_forward(_: nn.Module, args: Any, kwargs: Any) -> None:
-            # In a forward that is repeated in backward, that is the group whose backward asked for it.
+            # The last mark has the group around: that of the module that makes this call, or, if checkpointing repeats
+            # this forward in backward, that of the backward that asks for it.
             group_around = self._marks[-1][1] if self._marks else 0
             self._around.append(group_around)
             mark(group)
@@ -256,11 +262,13 @@ class _FSDPStepper:
 
         def after_forward(_: nn.Module, args: Any, output: Any) -> None:
             mark(self._around.pop())
-            # In backward, the module begins to compute when the gradient of one of its outputs is there.
+            # In backward, the module begins to compute when the gradient of one of its outputs is there. If an inner
+            # module has returned this output, too, that one begins.
             for item in tree_iter(output):
-                if isinstance(item, Tensor) and item.requires_grad:
+                if isinstance(item, Tensor) and item.requires_grad and item not in self._marked_outputs:
                     hooked: Any = item
                     hooked.register_hook(lambda _: mark(group))
+                    self._marked_outputs[item] = None
 
         module.register_forward_pre_hook(before_forward, with_kwargs=True)
         module.register_forward_hook(after_forward)
@@ -413,7 +421,8 @@ def _named_stages(pieces: Sequence[_FSDPPiece]) -> Iterator[_FSDPPiece]:
             for collective in collectives:
                 yield collective._replace(group=piece.group)
             if is_reduce:
-                yield piece._replace(kind="reduce_copy_out", start_s=collectives[-1].stop_s)
+                last = collectives[-1]
+                yield piece._replace(kind=f"{last.kind}_copy_out", start_s=last.stop_s)
             collectives = []
 
 

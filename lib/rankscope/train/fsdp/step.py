@@ -7,11 +7,11 @@ in it depends on which of them `fully_shard` wraps, on other ranks, or on whethe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...common.checks import number, of_type, one_of, several, truth, whole
-from ...common.frozen import checked, each, evolve, frozen
+from ...common.frozen import checked, each, evolve, frozen, mapping
 
 _MOST_ELEMENTS = 2**50  # of a parameter; also the most bytes of activations that a layer may keep
 EVENTS = ("enter", "leave", "forward", "pre_backward", "backward", "gradient", "post_backward")
@@ -133,6 +133,8 @@ class ModuleStep:
     `modules` are the names of all modules in the order of ``module.named_modules()``, the root, "", first. `containers`
     are those without a forward method of their own, which cannot be wrapped. `input_bytes` are those of the batch.
     `param_dtype` is the dtype to which parameters and inputs were cast when activations were counted, None for none.
+    `further_names` has the first name of a module, which is in `modules`, by each further one that it is registered
+    under.
 
     Raises ValueError if the step has no parameters, or if an event names a module or parameter that it does not have.
 
@@ -152,6 +154,7 @@ class ModuleStep:
     buffer_bytes: int = checked(whole, 0, default=0)
     input_bytes: int = checked(whole, 0, default=0)
     param_dtype: str | None = None
+    further_names: Mapping[str, str] = checked(mapping, factory=dict)
 
     def __attrs_post_init__(self) -> None:
         if not self.parameters:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...common.checks import of_type, truth
+from ...common.checks import of_type, one_of, truth
 from ...common.frozen import frozen, optional
 from ...networks import Cost
 from ...timeline import Span, Timeline
@@ -53,12 +53,6 @@ class PredictedStep:
 
     def __repr__(self) -> str:
         return f"<PredictedStep: {self.step_s:.3g} s, peak {self.memory.peak_bytes} bytes>"
-
-
-def _optimizer(name: str, value: Any) -> str:
-    if value not in tuple(OPTIMIZERS):  # a tuple, because a value that has no hash is refused, too
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, OPTIMIZERS))}, got {value!r}")
-    return str(value)
 
 
 def predict(
@@ -114,7 +108,7 @@ def predict(
         )
     costs = costs_from(cost, checked_settings.num_replicas)
     overlap = truth("overlap", overlap)
-    optimizer = optional("optimizer", optimizer, _optimizer)
+    optimizer = optional("optimizer", optimizer, one_of, tuple(OPTIMIZERS))
     replay = Replay(step, matching(step, wrap), checked_settings).run()
     if overlap:
         streams = _Streams(step, replay, checked_settings, costs)

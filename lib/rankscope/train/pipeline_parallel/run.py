@@ -48,6 +48,8 @@ class PipelineRun:
 def make_model(num_stages: int, width: int) -> nn.Sequential:
     """Return the model of `measure`, with a layer of `width` by `width` and a tanh per stage, in float64.
 
+    The parameters are drawn with a fixed seed, so all ranks make the same model.
+
     >>> [tuple(p.shape) for p in make_model(2, 3).parameters()]
     [(3, 3), (3,), (3, 3), (3,)]
     """
@@ -59,7 +61,8 @@ def make_model(num_stages: int, width: int) -> nn.Sequential:
     with torch.no_grad():
         generator = torch.Generator().manual_seed(0)
         for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / width**0.5)
+            values = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.copy_(values / width**0.5)  # sums over `width` inputs then do not saturate tanh
     return model
 
 
@@ -261,15 +264,17 @@ def _run_plan(plan: _TimedSchedule, width: int, num_steps: int) -> _RankSteps:
     target = targets if dist.get_rank() == planned.num_ranks - 1 else None
     steps = []
     for number_of_step in range(num_steps + 1):
+        is_recorded = number_of_step > 0
         step = _StepRecord(_agreed_start_ns(), passes=[], sent_bytes=[])
         for stage in stages:
             stage.submod.zero_grad()
-            stage.step = None if number_of_step == 0 else step
+            stage.step = step if is_recorded else None
         schedule.step(*args, target=target)
-        steps.append(step)
+        if is_recorded:
+            steps.append(step)
     # Every parameter has a gradient; the condition is for the type of `grad`.
     gradients = [[p.grad for p in stage.submod.parameters() if p.grad is not None] for stage in stages]
-    return _RankSteps(steps[1:], gradients)
+    return _RankSteps(steps, gradients)
 
 
 def _torch_schedule(planned: PipelineSchedule, stages: Sequence[_RecordedStage]) -> Any:

@@ -125,7 +125,9 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
 
     The counts are for a module without buffers, which would need further messages. In each step, Join asks how many
     ranks still have a batch and whether to reduce gradients. When none has, it asks once more, and then which rank has
-    the final model. With "throw" it asks a third time in each step, and stops in the middle of the last one.
+    the final model. With "throw" it asks a third time in each step, and stops in the middle of the last one. With
+    "hang", a rank that continues counts the allreduce in which it is stuck. It may be stuck before that, in a broadcast
+    of DDP's forward pass: in the second step, in which DDP rebuilds its buckets, or if the module has buffers.
 
     Raises ValueError if `simulate` rejects an argument or the epoch has no loader, because its batches are unknown.
 
@@ -190,7 +192,7 @@ def _num_words(handling: str, num_steps: int) -> int:
 
 
 def _stuck_ranks(own_batches: Sequence[int], handling: str) -> tuple[int, ...]:
-    """The ranks that start an allreduce in which not all ranks take part."""
+    """The ranks that start a collective in which not all ranks take part."""
     if handling != "hang":
         return ()
     return tuple(rank for rank, batches in enumerate(own_batches) if batches > min(own_batches))

@@ -77,7 +77,7 @@ class UnevenRun:
 
     @property
     def stuck(self) -> tuple[int, ...]:
-        """The ranks whose allreduce waited until it timed out."""
+        """The ranks that waited for others in a collective of DDP, mostly an allreduce, until it timed out."""
         if self.handling != "hang":
             return ()
         return self._failed
@@ -106,7 +106,10 @@ class UnevenRun:
             raise UnevenError(f"there were {len(self.gradients)} steps, not {num_steps}")
         for rank, counts in enumerate(self.counts):
             expected_counts = expected.counts[rank]
-            if counts.gradients != expected_counts.gradients:
+            allowed = [expected_counts.gradients]
+            if rank in self.stuck:  # perhaps in a broadcast of the forward pass, so that no allreduce followed
+                allowed.append(num_steps)
+            if counts.gradients not in allowed:
                 difference = f"{counts.gradients} steps' gradients, not {expected_counts.gradients}"
                 raise UnevenError(f"rank {rank} helped to reduce {difference}")
         # A module with buffers needs more of Join's own messages than predicted, but as many on each rank.
@@ -259,7 +262,7 @@ def compare(
 class TrainingTask:
     """A module and its training data.
 
-    A step sleeps for `step_s` before its forward pass. `hang_s` is how long an allreduce waits for a missing rank.
+    A step sleeps for `step_s` before its forward pass. `hang_s` is how long a collective waits for a missing rank.
     """
 
     module: nn.Module = checked(nn.Module)
@@ -409,7 +412,7 @@ def _train(task: TrainingTask, way: HandlingWay, recorder: Recorder) -> _RankRec
                 gradients.append(gradient_of(ddp))
             join_recorder.finish()  # within Join, which shadows the steps of the other ranks at its exit
     except RuntimeError as caught:
-        if not _ends_epoch(caught, handling, join_recorder.kind):
+        if not _ends_epoch(caught, handling, join_recorder):
             raise
         error = str(caught)
         join_recorder.give_up()
@@ -418,10 +421,10 @@ def _train(task: TrainingTask, way: HandlingWay, recorder: Recorder) -> _RankRec
     return _RankRecord(trained, gradient_rows, join_recorder.counts, error)
 
 
-def _ends_epoch(error: RuntimeError, handling: str, kind: str) -> bool:
-    """Whether this is the error that ends an uneven epoch, raised in a span of that kind."""
+def _ends_epoch(error: RuntimeError, handling: str, join_recorder: JoinRecorder) -> bool:
+    """Whether this is the error that ends an uneven epoch, raised at the place where the recorder is."""
     if handling == "hang":
-        return kind == "allreduce"
+        return join_recorder.kind == "allreduce" or join_recorder.broadcast_ns is not None
     return _JOIN_ENDS in str(error)
 
 
@@ -453,6 +456,10 @@ class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Allreduces of more than one number carry gradients: DDP's own, or shadows of them. All pass the dispatcher, also
     those started in C++; they end when the backward ends, or when Join asks again.
+
+    In the forward pass DDP may wait for other ranks, too, in a broadcast: in the second step it rebuilds its buckets in
+    the order that rank 0 states, and in each step it sends the buffers of rank 0. After a broadcast it copies what has
+    arrived. So a broadcast is not over as long as no other operator follows.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -462,13 +469,19 @@ class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.item = -1  # of the current or last span: its step; -1 before the first, which is step 0
         self.start_ns = 0  # of the current span
         self.finished = False  # whether the rank has no batch left
+        self.broadcast_ns: int | None = None  # when a broadcast of the forward pass began; None if it is over
         self.counts = Counts(0, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, which torch passes to this mode; record it first if it is an allreduce."""
-        if func._schema.name == "c10d::allreduce_":
+        name = func._schema.name
+        if name == "c10d::allreduce_":
             tensors = args[0]
             self._allreduce(sum(tensor.numel() for tensor in tensors))
+        if name == "c10d::broadcast_" and self.kind == "step":
+            self.broadcast_ns = time.perf_counter_ns()
+        elif not name.startswith("profiler::"):  # which only marks the end of DDP's forward, also after an error
+            self.broadcast_ns = None
         return func(*args, **(kwargs or {}))
 
     def _allreduce(self, num_elements: int) -> None:
@@ -505,7 +518,12 @@ class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.begin("wait", self.item + 1)
 
     def give_up(self) -> None:
-        """Turn the last allreduce into a wait: no other rank came."""
+        """Turn the allreduce or broadcast that failed into a wait: no other rank came."""
         if self.kind == "allreduce":
             self.kind = "wait"
+            self.end()
+        elif self.broadcast_ns is not None:
+            self.recorder.add(LANE, self.kind, self.item, self.start_ns, self.broadcast_ns)
+            self.kind = "wait"
+            self.start_ns = self.broadcast_ns
             self.end()

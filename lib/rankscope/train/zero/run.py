@@ -190,6 +190,7 @@ def _wrapped(module: nn.Module, way: str, recipe: str) -> nn.Module:
     """Return the module in DDP or, layer by layer, in `fully_shard`."""
     if WAYS[way].partition != "rows":
         return DistributedDataParallel(module, gradient_as_bucket_view=not WAYS[way].buckets)
+    # Imported here, on the ranks: this import takes about a second, and the other ways do without.
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy()
