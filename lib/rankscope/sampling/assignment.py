@@ -18,9 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import of_type, one_of, several, truth, whole
 from ..common.frozen import ReadOnly, checked, evolve, frozen, optional
 from ..common.storage import StorageError, StoredPart, decoded, read_arrays, read_bytes, write_atomically
-from .elastic import MOST_RANKS, ElasticSampler, RankReads, check_same_recipes, unmoved
+from .elastic import MOST_RANKS, ElasticSampler, RankReads, check_same_recipes
 from .kinds import SAMPLERS, EpochRecipe
 from .permutation import SEEDS, IntArray, torch_order
+from .reading import unmoved
 
 if TYPE_CHECKING:
     import pandas as pd
