@@ -321,6 +321,22 @@ def test_a_sum_and_a_loss_over_tokens_are_found() -> None:
 
 
 @pytest.mark.slow
+def test_gradients_that_are_no_numbers_are_found() -> None:
+    """The mean over the samples of a rank that has only padding is 0 / 0, which the allreduce gives to all ranks."""
+
+    def masked(outputs: Tensor, targets: Tensor) -> Tensor:
+        is_padding = targets < 0
+        return ((outputs - targets).square() * ~is_padding).sum() / (~is_padding).sum()
+
+    targets = torch.tensor([1.0] * 4 + [-1.0] * 4, dtype=torch.float64)[:, None]
+    audited = audit_step(Work(nn.Linear(3, 1, dtype=torch.float64), work().inputs, targets, masked))
+    assert kinds(audited) == ["not_finite"]
+    assert "gradients are infinite or not numbers on rank 0, 1, so they cannot be compared" in str(audited)
+    infinite = Work(nn.Linear(3, 1), torch.full((8, 3), 1e30), torch.zeros(8, 1), mse)
+    assert "on rank 0, 1 and in one process, so" in str(audit_step(infinite))
+
+
+@pytest.mark.slow
 def test_statistics_of_a_ranks_own_batch_are_found() -> None:
     audited = audit_step(work(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)).double()))
     assert kinds(audited) == ["not_the_whole_batch", "buffers_differ"]
