@@ -348,6 +348,33 @@ def test_traces_come_without_those_of_ranks_that_have_not_left_their_watch() -> 
     assert in_ranks(missing, 2)[0] == [0]
 
 
+def of_two_groups() -> tuple[list[list[int]], list[list[str]]]:
+    """For a watch of ranks 0 and 1, and then for one of all ranks: the ranks whose traces come, and the lines."""
+    watching._WAIT_S = 20.0
+    pair = dist.new_group([0, 1])
+    all_ranks = []
+    all_lines = []
+    for group in (pair, dist.group.WORLD):
+        if dist.get_rank() not in dist.get_process_group_ranks(group):
+            continue
+        model = DistributedDataParallel(Net(), process_group=group)
+        lines: list[str] = []
+        with watch(model, batches(4), every=2, report=lines.append) as watched:
+            for tokens in watched.loader:
+                model(tokens).mean().backward()
+        all_ranks.append([trace.rank for trace in watched.traces])
+        all_lines.append(lines)
+    return all_ranks, all_lines
+
+
+def test_ranks_with_different_numbers_of_watches_in_other_groups_watch_together() -> None:
+    (first_ranks, first_lines), *others = in_ranks(of_two_groups, 4)
+    assert first_ranks == [[0, 1], [0, 1, 2, 3]]
+    assert all(first_lines)
+    for ranks, _ in others:
+        assert ranks[-1] == [0, 1, 2, 3]
+
+
 # ---- on a GPU stamps are events
 
 

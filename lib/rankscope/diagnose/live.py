@@ -15,11 +15,10 @@ import os
 import time
 import warnings
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial, wraps
-from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
@@ -48,7 +47,9 @@ _FEWEST_STEPS = 2  # of the last, shorter window: a line about one step would sa
 _SCHEDSTAT_BYTES = 64  # enough for all of /proc/thread-self/schedstat, which has three numbers
 _UNKNOWN_SCHEDSTAT = "0 0"  # the same at the begin and at the end of a step, so that the thread seems not to have run
 _ENGINE: Any = torch.autograd.Variable._execution_engine
-_watch_numbers = count()  # so that each watch of a process has its own keys in the store
+# By name of a group, how many watches this process has made in it. Each watch has its own keys in the store, with its
+# number in its group, which is the same on all ranks of the group even if some of them also watch in other groups.
+_num_watches = Counter[str]()
 
 
 def _stamping(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,8 +122,9 @@ def watch(
     and reporting ends. A step ends with the first `next` after gradients were reduced, so that micro-batches under
     `no_sync` belong to the same step.
 
-    A watch can be entered only once; entering it again raises RuntimeError. It adds no graph breaks to a model that
-    `torch.compile` compiles.
+    A watch can be entered only once; entering it again raises RuntimeError. All ranks of the model's process group must
+    make its watches in the same order, also those that they do not enter: the first on one rank belongs to the first on
+    the others. A watch adds no graph breaks to a model that `torch.compile` compiles.
 
     After the block, `trace` is the trace of this rank's last `keep` steps, and `traces` are those of all ranks, for
     `diagnose`.
@@ -164,7 +166,8 @@ class Watched:
         self._rank = dist.get_rank()
         self._ranks = dist.get_process_group_ranks(self._model.process_group)
         store = dist.distributed_c10d._get_default_store()
-        prefix = f"rankscope.watch/{self._group}/{next(_watch_numbers)}"
+        prefix = f"rankscope.watch/{self._group}/{_num_watches[self._group]}"
+        _num_watches[self._group] += 1
         self._store = BoundedStore(dist.distributed_c10d.PrefixStore(prefix, store))
         self._exchange = StoreExchange(self._store, self._rank, self._ranks, self._numbers_of, self._line_of, report)
         self._is_cuda = next(model.parameters()).is_cuda
