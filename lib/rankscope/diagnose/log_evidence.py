@@ -349,17 +349,16 @@ class Evidence:
         """Return a timeout with its rank and its group.
 
         If its line does not state the group, it is the only one in which the same rank, with the same number in the
-        group, reports that the call with this number failed. Without a number of the call, nothing says which queue the
-        call was in.
+        group, reports that the call with this number failed. A report that does not state the rank's number in the
+        group agrees with any. Without a number of the call, nothing says which queue the call was in.
         """
         group = fact.group.key if fact.group else None
         rank = self._job_rank(fact.origin, fact.rank_in_group, group)
         if group is None and rank is not None and fact.sequence is not None:
-            candidates = groups_of_failed.get(_FailedCall(rank, fact.sequence), set())
-            if len(candidates) == 1:
-                (candidate,) = candidates
-                if candidate.rank_in_group is None or candidate.rank_in_group == fact.rank_in_group:
-                    group = candidate.group
+            members = groups_of_failed.get(_FailedCall(rank, fact.sequence), set())
+            groups = {member.group for member in members if member.rank_in_group in (None, fact.rank_in_group)}
+            if len(groups) == 1:
+                (group,) = groups
         return Timeout(rank, fact.rank_in_group, group, fact.sequence, fact.collective, fact.num_in, fact.num_out)
 
     def _job_rank(self, origin: LogOrigin, rank_in_group: int, group: str | None) -> int | None:
