@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -28,6 +30,7 @@ from rankscope.train.ddp import LocalStep
 from ..figures.readable import svg_problems
 from .made_dumps import sick, write
 from .made_traces import write_traces
+from .test_trace import event, gpu, read, sized, spans
 
 LAYERS = LocalStep.modelled([1 << 20, 1 << 16] * 6, backward_s=0.03, forward_s=0.012)
 LATE_S = (0.0, 0.0, 0.05, 0.0)
@@ -70,6 +73,47 @@ def test_arrows_start_and_end_inside_slices_and_the_file_is_read_again(folder: P
         assert start["ts"] <= flows["f"][number]["ts"]
     words = [event["name"] for event in events if event["ph"] == "i"]
     assert any(re.fullmatch(r"rank 2: loader costs \S+ ms per step", word) for word in words)
+
+
+def crossing(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The slices of a thread that overlap without one being inside the other; Perfetto drops one of them."""
+    slices = sorted((event for event in events if event["ph"] == "X"), key=lambda event: (event["ts"], -event["dur"]))
+    found = []
+    for first, second in itertools.combinations(slices, 2):
+        is_same_thread = (first["pid"], first["tid"]) == (second["pid"], second["tid"])
+        first_stop_us = first["ts"] + first["dur"]
+        second_stop_us = second["ts"] + second["dur"]
+        if is_same_thread and second["ts"] + 1e-3 < first_stop_us < second_stop_us - 1e-3:
+            found.append((first["name"], second["name"]))
+    return found
+
+
+def test_spans_of_a_lane_that_run_at_once_are_on_threads_of_their_own(tmp_path: Path) -> None:
+    """The copy of the batch ends after the forward's first kernel starts, and Gloo has two threads."""
+    trace = read(
+        tmp_path,
+        [
+            event("ProfilerStep#4", 0, 100),
+            event("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 2, 8),
+            event("cudaMemcpyAsync", 5, 1, "cuda_runtime", correlation=1),
+            event("DistributedDataParallel.forward", 10, 20),
+            event("cudaLaunchKernel", 12, 1, "cuda_runtime", correlation=2),
+            gpu("Memcpy HtoD (Pinned -> Device)", 6, 20, 9, "gpu_memcpy", correlation=1, bytes=4096),
+            gpu("gemm", 15, 30, 7, correlation=2),
+            sized("gloo:all_reduce", 50, 20, 10, tid=11),
+            sized("gloo:all_reduce", 60, 20, 10, tid=12),
+        ],
+    )
+    assert spans(trace, "gpu") == [("loader", 4, 6, 26), ("forward", 4, 15, 45)]
+    path = to_perfetto(tmp_path / "job.json", [trace], join([trace]), diagnose([trace]))
+    assert crossing(json.loads(path.read_text())["traceEvents"]) == []
+    written = Timeline.from_chrome_trace(path)
+    assert [(span.lane, span.kind) for span in written if span.lane.startswith(("gpu", "gloo"))] == [
+        ("gpu", "loader"),
+        ("gpu (2)", "forward"),
+        ("gloo", "allreduce"),
+        ("gloo (2)", "allreduce"),
+    ]
 
 
 def test_a_barrier_is_drawn_and_arrows_lead_to_the_ranks_that_wait_in_it(folder: Path, tmp_path: Path) -> None:

@@ -223,7 +223,9 @@ def _is_fsdp_forward(role: Role) -> bool:
 def _gpu_phases(events: KinetoEvents, rank: int, steps: EventColumns, phases: _Phases) -> list[Span]:
     """Return when the GPU works on what was launched in each phase on the CPU, and in each gap between phases ("host").
 
-    Collectives wait for others, and are left out.
+    Collectives wait for others, and are left out. Phases may overlap, because streams run side by side: the copy of a
+    batch, on its own stream, may go on after the first kernel of the forward has started. `own_times` decides which
+    phase such a time counts to.
     """
     kernels = _starts_on_cpu(events.of("kernel"), events.of("runtime"))
     launched = kernels.take(np.isfinite(kernels.start_s))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..common.frozen import evolve
 from ..common.storage import PathLike
 from ..common.words import listed
 from ..timeline import Span, Timeline
@@ -17,6 +18,7 @@ from .trace import CALL_KINDS, Trace
 from .verdict import in_ms
 
 _EDGE_S = 1e-6  # from the edge of a slice to an arrow; traces for Perfetto have times in microseconds
+_RESOLUTION_S = 1e-9  # of Perfetto's times, and the least of most profilers'
 _LATE = 0.05  # of a step: if others wait longer than this for an arrival, it gets arrows
 
 
@@ -28,15 +30,56 @@ def to_perfetto(path: PathLike, traces: Sequence[Trace], joined: Joined, diagnos
     for ranks that are late next to each other, it states their cost together. Arrows are pairs of flow events of the
     Trace Event Format, which bind to the slice around their time
     (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU, "Flow Events").
+
+    A lane whose spans run at the same time, such as "gloo" or "gpu", continues on others, "gloo (2)" and so on.
     """
     # a rank that shares no call with the others has an offset of nan, and stays on its own clock
     offsets_s = np.nan_to_num(joined.offset_s).tolist()
-    aligned = [trace.timeline.shifted(offset_s) for trace, offset_s in zip(traces, offsets_s, strict=True)]
+    aligned = []
+    for trace, offset_s in zip(traces, offsets_s, strict=True):
+        aligned.append(_nested(trace.timeline).shifted(offset_s))
     spans = Timeline.concat(aligned)
     marks = _Marks(spans)
     _mark_late_arrivals(marks, [_call_spans(timeline) for timeline in aligned], traces, joined, diagnosis)
     _mark_culprits(marks, spans, diagnosis)
     return spans.to_chrome_trace(path, marks.events)
+
+
+def _nested(timeline: Timeline) -> Timeline:
+    """Return the spans of one rank on lanes on which each two are apart, or one is inside the other.
+
+    The slices of a thread must be so: of two others, Perfetto drops one
+    (https://perfetto.dev/docs/faq#why-are-overlapping-events-in-json-traces-not-displayed-correctly-).
+    """
+    # by lane of `timeline`, one or more lists that replace it, as `_place` says
+    open_stops_s: list[list[list[float]]] = [[] for _ in timeline.lanes]
+    place = np.zeros(len(timeline), np.int64)  # of each span's new lane among those that replace its lane
+    outer_first = np.lexsort((-timeline.stop_s, timeline.start_s))
+    columns = (outer_first, timeline.lane[outer_first], timeline.start_s[outer_first], timeline.stop_s[outer_first])
+    for index, lane, start_s, stop_s in zip(*(column.tolist() for column in columns), strict=True):
+        place[index] = _place(open_stops_s[lane], start_s, stop_s)
+    names: list[str] = []
+    first_of_each = []  # by lane of `timeline`, the index in `names` of the first lane that replaces it
+    for name, replacing in zip(timeline.lanes, open_stops_s, strict=True):
+        first_of_each.append(len(names))
+        names.append(name)
+        names += [f"{name} ({number})" for number in range(2, len(replacing) + 1)]
+    return evolve(timeline, lane=np.array(first_of_each, np.int64)[timeline.lane] + place, lanes=tuple(names))
+
+
+def _place(open_stops_s: list[list[float]], start_s: float, stop_s: float) -> int:
+    """Return the first of these lanes that has room for a span, and add the span; if none has room, add a lane.
+
+    A lane is a list of the ends of its spans that are open, the outermost first. Spans come in the order of `_nested`.
+    """
+    for place, stops_s in enumerate(open_stops_s):
+        while stops_s and stops_s[-1] <= start_s + _RESOLUTION_S:
+            stops_s.pop()
+        if not stops_s or stop_s <= stops_s[-1] + _RESOLUTION_S:
+            stops_s.append(stop_s)
+            return place
+    open_stops_s.append([stop_s])
+    return len(open_stops_s) - 1
 
 
 class _Marks:

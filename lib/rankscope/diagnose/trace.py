@@ -56,6 +56,10 @@ class Trace:
     - "stream 7": "kernel", "memset", "memcpy h2d", "d2h", "d2d" or "p2p" (item: its bytes), and the collectives
     - "gloo": collectives on the CPU (item: place in `calls`, as on streams); "thread 12": as "main"
 
+    Spans of a lane may run at once, so `Timeline.check`, which is for lanes that do one thing at a time, refuses most
+    traces: "main" and "backward" have spans within others, "gloo" stands for several threads, and on "gpu" a phase may
+    begin before the one before it ends, because streams run side by side.
+
     `num_others` counts, by category, the events that are not kept. `joint_calls` are the places in `calls` of those
     that each stand for the allreduces of all of DDP's buckets in a backward, as `watch` records them.
     """
