@@ -41,7 +41,8 @@ _LONG = 500  # batches that the report counts
 def pipeline_of(now: Now) -> Pipeline:
     """Return the pipeline. Times of reading and decoding have a standard deviation of `jitter` per cent of their mean.
 
-    The queues after these two have the capacity that is set; one batch at a time is on its way to the device.
+    The queues after these two have the capacity that is set. The queue of one batch after copying is the device's
+    memory: while it trains on a batch, the next one waits there, as in a loop that copies one batch ahead.
     """
     cv = now.jitter / 100
     read = Lognormal(now.read_ms / 1e3, cv)
