@@ -521,7 +521,7 @@ def test_nccl_writes_a_file_for_the_tuner(tmp_path: Path) -> None:
     [
         (["h300x8"], "BOX must be a GPU and the number of GPUs per node, as in h100x8"),
         (["h100x8", "--nodes", "0"], "num_nodes must be a whole number from 1 to 4096, got 0"),
-        (["h100x8", "--version", "new"], "version must be a version of NCCL"),
+        (["h100x8", "--version", "new"], "version must be from NCCL 2.19 to 2.99"),
         (["h100x8", "--collective", "all_to_all"], "collective must be one of"),
         (["h100x8", "--tuner-csv", "x.csv"], "--tuner-csv requires --profile"),
         (["h100x8", "--profile", "bank:h100_4"], "profile must be of 8 ranks, got 4"),

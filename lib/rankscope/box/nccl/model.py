@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 SIZES = tuple(2**power for power in range(10, 40))  # 1 KiB to 512 GiB
 
+_AT_MOST_TWO_DIGITS = re.compile(r"[0-9]{1,2}")  # of each number: NCCL_VERSION_CODE has room for two
 _UNSTATED_PATCH = 99  # of a version without its third number: the latest
 _MOST_SIZE = 1 << 50
 _MOST_HEADS = 32  # of NVLS, the paths of a node at most (NCCL_MAX_NVLS_ARITY)
@@ -58,17 +60,18 @@ def _version(name: str, value: Any) -> tuple[int, int, int]:
     """Return a version of NCCL, a text or numbers, as three numbers."""
     parts = value.split(".") if isinstance(value, str) else value
     is_version = (
-        isinstance(parts, tuple | list) and len(parts) in (2, 3) and all(str(part).isdecimal() for part in parts)
+        isinstance(parts, tuple | list)
+        and len(parts) in (2, 3)
+        and all(_AT_MOST_TWO_DIGITS.fullmatch(str(part)) for part in parts)
     )
-    if not is_version:
-        raise ValueError(f"{name} must be a version of NCCL, as in (2, 29) or '2.29.2', got {value!r}")
-    numbers = [int(part) for part in parts]
-    if len(numbers) == 2:
-        numbers.append(_UNSTATED_PATCH)
-    major, minor, patch = numbers
-    if not (2, 19) <= (major, minor) <= (2, 99):  # `ERAS` begins at 2.19, and has only constants of NCCL 2
-        raise ValueError(f"{name} must be NCCL 2.19 or later, got {value!r}")
-    return major, minor, patch
+    if is_version:
+        numbers = [int(part) for part in parts]
+        if len(numbers) == 2:
+            numbers.append(_UNSTATED_PATCH)
+        major, minor, patch = numbers
+        if major == 2 and minor >= 19:  # `ERAS` begins at 2.19, and has only constants of NCCL 2
+            return major, minor, patch
+    raise ValueError(f"{name} must be from NCCL 2.19 to 2.99, as in (2, 29) or '2.29.2', got {value!r}")
 
 
 @attrs.frozen
