@@ -30,7 +30,10 @@ class RangedAnswer(NamedTuple):
 
 
 class Forecast:
-    """The part of a forecast that does not depend on the model behind it: the recorded step, and the answers."""
+    """The part of a forecast that does not depend on the model behind it: the recorded step, and the answers.
+
+    There is always an answer: each forecast has those of a faster link and of collectives that take no time.
+    """
 
     step_s: float
     answers: Sequence[Answer | RangedAnswer]
@@ -45,8 +48,7 @@ class Forecast:
         """Return a row for each answer: what, step_s, saved_share, and low_s and high_s if it has a range."""
         import pandas as pd
 
-        columns = type(self.answers[0])._fields if self.answers else Answer._fields
-        return pd.DataFrame(self.answers, columns=columns)
+        return pd.DataFrame(self.answers, columns=type(self.answers[0])._fields)
 
     def __str__(self) -> str:
         now, *times = times_of_answers([self.step_s], self.answers)
