@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, get_worker_info
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
 from rankscope.sampling import (
@@ -19,6 +19,7 @@ from rankscope.sampling import (
     DistributedRandomSampler,
     DistributedSampler,
     DistributedSequentialSampler,
+    KeyedSampler,
     Sampler,
     assign,
     shard_files,
@@ -358,3 +359,21 @@ def test_the_listing_order_does_not_matter_and_the_seed_does():
     assert shard_files(files, 8, 3, seed=1) != shard_files(files, 8, 3)
     lost = set(files) - {name for trainer in range(8) for name in shard_files(files, 8, trainer, seed=trainer)}
     assert len(lost) > 200  # what one seed a trainer would cost
+
+
+@pytest.mark.parametrize("own_generator", [False, True])
+def test_collecting_leaves_samplers_and_generators_where_they_are(own_generator):
+    generator = torch.Generator() if own_generator else None
+    shuffled = BatchSampler(RandomSampler(range(10), generator=generator), 2, drop_last=False)
+    resumed = KeyedSampler(10, 1, 0)
+    resumed.load_state_dict(resumed.state_after(4))
+    orders = []
+    for is_collected in (False, True):
+        torch.manual_seed(0)
+        if generator is not None:
+            generator.manual_seed(1)
+        if is_collected:
+            Assignment.collect([shuffled, BatchSampler(resumed, 2, drop_last=False)], 10)
+        orders.append([list(shuffled), float(torch.rand(1))])
+    assert orders[0] == orders[1]
+    assert len(list(resumed)) == 6

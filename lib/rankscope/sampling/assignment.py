@@ -21,8 +21,9 @@ from ..common.storage import StorageError, StoredPart, decoded, read_arrays, rea
 from .elastic import MOST_RANKS, ElasticSampler, RankReads, check_same_recipes
 from .kinds import SAMPLERS, EpochRecipe
 from .permutation import SEEDS, IntArray, torch_order
-from .reading import unmoved
+from .reading import same_random_numbers, unmoved
 from .sample_values import MOST_TOKENS
+from .wrapping import layers_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,7 +214,8 @@ class Assignment:
         """Iterate one sampler per rank and collect the indices, so that any sampler can be audited.
 
         If a sampler has `set_epoch`, it is called with `epoch` first. Batch samplers, which yield lists of indices, can
-        also be collected. Raises ValueError if a sampler yields anything else, or if the samplers' `recipe` shows that
+        also be collected. This library's samplers then go on where they were, and the random generators are as before.
+        Raises ValueError if a sampler yields anything else, or if the samplers' `recipe` shows that
         they do not divide one common order.
 
         >>> from torch.utils.data import DistributedSampler
@@ -227,7 +229,9 @@ class Assignment:
                 sampler.set_epoch(epoch)
         if all(isinstance(sampler, ElasticSampler) for sampler in samplers):
             check_same_recipes(sampler.recipe() for sampler in samplers)
-        with unmoved(samplers):  # our own samplers would otherwise go on as if the samples had been trained on
+        # Our own samplers would otherwise go on as if the samples had been trained on, and others shuffle differently.
+        layers = [layer for sampler in samplers for layer in layers_of(sampler)]
+        with unmoved(layers), same_random_numbers(layers):
             ranks = [_read_all(rank, sampler) for rank, sampler in enumerate(samplers)]
         batch_stops = None
         if any(reads.batch_stops is not None for reads in ranks):
