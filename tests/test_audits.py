@@ -87,6 +87,14 @@ def test_repeats_of_a_sampler_and_samples_that_are_lists_are_not_reads_by_each_w
     assert audited.batch_sizes == (3,)
 
 
+@pytest.mark.slow
+def test_workers_draw_numbers_that_are_not_equal_by_chance() -> None:
+    """A number of 24 bits, as in float32, would be equal for two of 64 workers in one of 8,000 audits."""
+    draws = audit_loader(DataLoader(range(4), num_workers=2)).draws  # type: ignore[arg-type]
+    for numbers in draws.values():
+        assert all(number * 2**24 % 1 for number in numbers)
+
+
 def test_an_empty_last_batch_is_found() -> None:
     audited = audit_loader(DataLoader(range(2), batch_sampler=[[0, 1], []]))  # type: ignore[arg-type]
     assert "the last of 2 batches has 0 samples, others 2: a mean over it is not defined" in str(audited)

@@ -136,7 +136,8 @@ class KeyedPermutation:
     def blocks(self, start: int, stop: int, step: int = 1) -> Iterator[NDArray[np.int64]]:
         """Yield the samples at the positions of ``range(start, stop, step)``, in blocks of at most 65,536.
 
-        The first blocks are shorter, so that the first index comes at once. Each block is an array of its own.
+        The first blocks are shorter, so that the first index comes at once. Each block is an array of its own. The
+        positions must be in 0 … size - 1 and `step` at least 1, which is not checked.
         """
         scratch = _Scratch()
         num_left = len(range(start, stop, step))

@@ -234,5 +234,6 @@ class _Draw:
         worker = get_worker_info()
         if worker is None:  # this is the training process, whose generators must not be touched
             return _ProbedBatch(None, size, (0.0, 0.0, 0.0))
-        numbers = (float(np.random.random()), random.random(), float(torch.rand(1)))
+        # Floats of 64 bits: with torch's default of 32, many workers would soon draw equal numbers by chance.
+        numbers = (float(np.random.random()), random.random(), float(torch.rand(1, dtype=torch.float64)))
         return _ProbedBatch(worker.id, size, numbers)
