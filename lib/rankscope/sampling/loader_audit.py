@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import attrs
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from ..common.checks import count_of, of_type
 from .audit import Finding, Findings
 from .elastic import ElasticSampler
-from .reading import same_random_numbers, unmoved
+from .reading import unmoved
 from .wrapping import DividingLayer, layers_of, shards_of, twice_sharded
 
 _NUM_EPOCHS = 2  # enough to show numbers that are the same in every epoch
@@ -124,7 +125,7 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
         probe = _probe(loader)
         num_epochs = _NUM_EPOCHS if loader.num_workers else 1  # without workers, no numbers are drawn
         layers = layers_of(loader)
-        with unmoved(layers), same_random_numbers(layers):
+        with unmoved(layers), _same_random_numbers(layers):
             epochs: list[list[_ProbedBatch]] = [list(probe) for _ in range(num_epochs)]
             dataset: Any = loader.dataset
             is_iterable = isinstance(dataset, IterableDataset)
@@ -143,6 +144,27 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
         grouped_twice=_grouped_twice(loader),
         is_iterable=is_iterable,
     )
+
+
+@contextlib.contextmanager
+def _same_random_numbers(layers: Iterable[Any]) -> Iterator[None]:
+    """Put the generators of this process, and those of the loader and its samplers, back at the end of the block.
+
+    To iterate over a loader draws a seed for its workers, and to shuffle draws numbers, so a training that follows
+    would read its samples in another order.
+    """
+    generators = [getattr(layer, "generator", None) for layer in layers]
+    states = [(generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)]
+    state_of_random = random.getstate()
+    state_of_numpy = np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):  # no devices: samplers draw on the CPU
+            yield
+    finally:
+        random.setstate(state_of_random)
+        np.random.set_state(state_of_numpy)
+        for generator, state in states:
+            generator.set_state(state)
 
 
 def _grouped_twice(loader: DataLoader[Any]) -> str:

@@ -1,20 +1,16 @@
 """`ReadingOrder`: an iterator over what one rank reads, made of pieces, which counts and can be pickled.
 
-`unmoved` puts samplers back after an audit has read them, and `same_random_numbers` the generators that they draw from.
+`unmoved` puts samplers back after an audit has read them.
 """
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from itertools import chain
 from operator import length_hint
 from typing import Any, Self
-
-import numpy as np
 
 
 class ReadingOrder(chain[Any]):
@@ -82,30 +78,3 @@ def unmoved(samplers: Iterable[Any]) -> Iterator[None]:
     finally:
         for sampler, position in before:
             sampler._return_to(position)
-
-
-@contextmanager
-def same_random_numbers(layers: Iterable[Any]) -> Iterator[None]:
-    """Put the generators of this process, and those of a loader's layers or of samplers, back at the end of the block.
-
-    To iterate over a loader draws a seed for its workers, and to shuffle draws numbers, so a training that follows
-    would read its samples in another order.
-    """
-    torch: Any = sys.modules.get("torch")  # what draws from its generators has imported it
-    generators = []
-    if torch is not None:
-        generators.append(torch.default_generator)  # on the CPU, where samplers draw
-        for layer in layers:
-            generator = getattr(layer, "generator", None)
-            if isinstance(generator, torch.Generator):
-                generators.append(generator)
-    states = [generator.get_state() for generator in generators]
-    state_of_random = random.getstate()
-    state_of_numpy = np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(state_of_random)
-        np.random.set_state(state_of_numpy)
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
