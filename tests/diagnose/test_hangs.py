@@ -62,6 +62,31 @@ def test_with_a_ring_buffer_that_has_lost_the_start(tmp_path: Path) -> None:
     assert not explained(tmp_path / "fine", healthy(3), keep=2).culprits
 
 
+@pytest.mark.parametrize("first_record", [0, -1, 1])
+def test_a_dump_is_whole_only_if_its_first_record_is_stated_to_be_the_first(tmp_path: Path, first_record: int) -> None:
+    """-1 on every record, as another program may write it, says as little as a number above 0."""
+    write(tmp_path, healthy(3), as_json=True)
+    for path in tmp_path.iterdir():
+        contents = json.loads(path.read_text())
+        if path.name.endswith("1"):
+            del contents["entries"][:3]
+        for index, entry in enumerate(contents["entries"]):
+            entry["record_id"] = -1 if first_record == -1 else first_record + index
+        path.write_text(json.dumps(contents))
+    hang = explain_hang(read_dumps(tmp_path))
+    assert [culprit.rank for culprit in hang.culprits] == ([1] if first_record == 0 else []), str(hang)
+
+
+def test_a_rank_that_stops_is_named_also_if_its_records_have_no_numbers(tmp_path: Path) -> None:
+    write(tmp_path, sick("missing", 3, 1), as_json=True)
+    for path in tmp_path.iterdir():
+        contents = json.loads(path.read_text())
+        for entry in contents["entries"]:
+            entry["record_id"] = -1
+        path.write_text(json.dumps(contents))
+    assert explain_hang(read_dumps(tmp_path)).culprits == [HangCulprit(1, "missing", "default_pg", CALL)]
+
+
 def test_entries_in_any_order_and_a_group_that_does_not_state_its_ranks(tmp_path: Path) -> None:
     """As another program may have written a dump again."""
     write(tmp_path, healthy(3), without=[2], as_json=True)
@@ -165,7 +190,7 @@ def test_the_drawing_of_many_ranks_shows_some_of_each_cause(tmp_path: Path) -> N
         job[rank][CALL - 1] = job[rank][CALL - 1]._replace(sizes=(7,))
     del job[70][CALL - 1]
     drawing = draw_hang(explained(tmp_path, job))
-    assert [label for _, label in drawing.y_ticks] == [*map(str, range(15)), "70"]
+    assert [label for _, label in drawing.y_ticks] == [*map(str, range(14)), "40", "70"]  # 40 did nothing wrong
 
 
 def test_the_same_number_of_elements_in_another_shape_and_type_is_another_dtype(tmp_path: Path) -> None:

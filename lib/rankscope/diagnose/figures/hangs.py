@@ -90,7 +90,8 @@ def is_drawable(hang: Hang, finding: HangFinding) -> bool:
 def _ranks_to_show(group: Group, cause_of: dict[int, str]) -> list[int]:
     """Return at most 16 ranks in their order: those with a cause, then those without a dump, then the lowest ones.
 
-    Of those with a cause, the first of each cause come first, then the second of each.
+    Of those with a cause, the first of each cause come first, then the second of each. One rank without a cause is
+    always shown, to compare them with.
     """
     to_look_at = sorted({*group.ranks} & {*cause_of})
     num_before = Counter[str]()  # by cause
@@ -98,10 +99,12 @@ def _ranks_to_show(group: Group, cause_of: dict[int, str]) -> list[int]:
     for rank in to_look_at:
         place[rank] = num_before[cause_of[rank]]
         num_before[cause_of[rank]] += 1
+    to_look_at.sort(key=lambda rank: place[rank])
     others = {*group.ranks} - {*to_look_at}
-    without_dump = others - {*group.calls}
-    with_dump = others - without_dump
-    by_interest = [*sorted(to_look_at, key=lambda rank: place[rank]), *sorted(without_dump), *sorted(with_dump)]
+    without_dump = sorted(others - {*group.calls})
+    with_dump = sorted(others & {*group.calls})
+    most = _MOST_RANKS - 1
+    by_interest = [*to_look_at[:most], *with_dump[:1], *to_look_at[most:], *without_dump, *with_dump[1:]]
     return sorted(by_interest[:_MOST_RANKS])
 
 
