@@ -87,6 +87,14 @@ def test_repeats_of_a_sampler_and_samples_that_are_lists_are_not_reads_by_each_w
     assert audited.batch_sizes == (3,)
 
 
+@pytest.mark.slow
+def test_workers_draw_numbers_that_are_not_equal_by_chance() -> None:
+    """A number of 24 bits, as in float32, would be equal for two of 64 workers in one of 8,000 audits."""
+    draws = audit_loader(DataLoader(range(4), num_workers=2)).draws  # type: ignore[arg-type]
+    for numbers in draws.values():
+        assert all(number * 2**24 % 1 for number in numbers)
+
+
 def test_an_empty_last_batch_is_found() -> None:
     audited = audit_loader(DataLoader(range(2), batch_sampler=[[0, 1], []]))  # type: ignore[arg-type]
     assert "the last of 2 batches has 0 samples, others 2: a mean over it is not defined" in str(audited)
@@ -310,6 +318,22 @@ def test_a_sum_and_a_loss_over_tokens_are_found() -> None:
     tokens = Work(nn.Linear(3, 2, dtype=torch.float64), work().inputs, labels, nn.functional.cross_entropy)
     (cause,) = audit_step(tokens).causes
     assert cause.startswith("The loss of the whole batch is not the mean of the ranks' losses. Do ranks divide by ")
+
+
+@pytest.mark.slow
+def test_gradients_that_are_no_numbers_are_found() -> None:
+    """The mean over the samples of a rank that has only padding is 0 / 0, which the allreduce gives to all ranks."""
+
+    def masked(outputs: Tensor, targets: Tensor) -> Tensor:
+        is_padding = targets < 0
+        return ((outputs - targets).square() * ~is_padding).sum() / (~is_padding).sum()
+
+    targets = torch.tensor([1.0] * 4 + [-1.0] * 4, dtype=torch.float64)[:, None]
+    audited = audit_step(Work(nn.Linear(3, 1, dtype=torch.float64), work().inputs, targets, masked))
+    assert kinds(audited) == ["not_finite"]
+    assert "gradients are infinite or not numbers on rank 0, 1, so they cannot be compared" in str(audited)
+    infinite = Work(nn.Linear(3, 1), torch.full((8, 3), 1e30), torch.zeros(8, 1), mse)
+    assert "on rank 0, 1 and in one process, so" in str(audit_step(infinite))
 
 
 @pytest.mark.slow

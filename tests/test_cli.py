@@ -173,6 +173,19 @@ def test_show_has_no_table_and_no_row_of_copies_without_a_figure(tmp_path: Path)
     assert re.findall(r"^ *(\d+ MiB)", others, re.MULTILINE) == ["1 MiB", "4 MiB"]
 
 
+def test_show_of_copies_has_the_sizes_of_every_kind(tmp_path: Path) -> None:
+    """At which pin_memory() or the call was measured, and no copy was."""
+    call = {"direction": "h2d", "method": "pinned_non_blocking", "pieces": 1, "both": False}
+    points = [
+        Point("pin", 2**20, [2e-3], [True], {"cached": True}),
+        Point("transfer_host", 2**22, [3e-3], [True], call),
+    ]
+    shown = output("show", str(profile(points).save(tmp_path / "gpu.json")))
+    to_gpu, others = shown.split("copies to the GPU")[1].split("copies in other ways")
+    assert re.search(rf"^ *4 MiB +{re.escape(cell_words(3e-3))}$", to_gpu, re.MULTILINE)
+    assert re.search(rf"^ *1 MiB +{re.escape(cell_words(2e-3))}$", others, re.MULTILINE)
+
+
 def test_predict_sorts_by_time_and_has_the_bound(saved: str) -> None:
     shown = output("predict", saved, "--num-bytes", "4MiB")
     rows = re.findall(r"^(\w+) +(\S+ \wm?s) +(\d+\.\d\d)", shown, re.MULTILINE)

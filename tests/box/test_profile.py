@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rankscope.box import Profile, fit_link
-from rankscope.box.profile import Point
+from rankscope.box.profile import EVEN_RANKS, Point
 from rankscope.box.sentences import joining
 from rankscope.collectives import build, simulate_executor
 from rankscope.common.storage import StorageError
@@ -332,6 +332,20 @@ def test_a_prediction_is_the_twin_with_each_message_by_its_piece() -> None:
         plain = simulate_executor(build("allreduce", "ring", 4), size, made.cluster())
         assert timeline.makespan_s != pytest.approx(plain.makespan_s, rel=0.01)
     assert made.predict("allreduce", "segmented_ring", 2**22, num_segments=4).makespan_s > 0
+
+
+@pytest.mark.parametrize("num_ranks", [EVEN_RANKS // 2, EVEN_RANKS])
+def test_a_prediction_refuses_the_same_sizes_for_few_ranks_and_for_many(num_ranks: int) -> None:
+    made = profile(links(noise=0.0), num_nodes=1, ranks_per_node=[4])
+    with pytest.raises(ValueError, match="^num_bytes must be a multiple of 4, got 1001$"):
+        made.predict("allreduce", "ring", 1001, num_ranks=num_ranks)
+    with pytest.raises(ValueError, match=f"^num_bytes must be a multiple of {4 * num_ranks}, got 1028$"):
+        made.predict("allgather", "ring", 1028, num_ranks=num_ranks)
+    too_few = num_ranks - 1
+    with pytest.raises(ValueError, match=f"must have at least {num_ranks} elements, one for each chunk, got {too_few}"):
+        made.predict("allreduce", "ring", 4 * too_few, num_ranks=num_ranks)
+    odd = made.predict("allreduce", "ring", 4 * (num_ranks + 1), num_ranks=num_ranks)
+    assert odd.makespan_s > made.predict("allreduce", "ring", 4 * num_ranks, num_ranks=num_ranks).makespan_s
 
 
 def test_the_shape_of_a_torus_is_stored_shown_and_predicted_with(tmp_path: Path) -> None:

@@ -72,7 +72,9 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
         (header(lag=0), "lag must be a whole number from 1 to 1024, got 0"),
         (header(weights=(1, 2)), "weights must be 6, one per chunk, got 2"),
         (header(weights=6), "weights must be a list, got 6"),
-        (header(weights=(1,) * 5 + (-1,)), "weights must be a whole number of at least 0, got -1"),
+        (header(weights=(1,) * 5 + (-1,)), "weights must be a whole number from 0 to 9007199254740992, got -1"),
+        (header(weights=(1,) * 5 + (2**53 + 1,)), "weights must be .* to 9007199254740992, got 9007199254740993"),
+        (header(ports=2**16 + 1), "ports must be a whole number from 1 to 65536, got 65537"),
         (header(collective="scatter", num_chunks=4), "num_chunks of scatter must be a multiple of 3, got 4"),
         (header(collective="all_to_all"), "num_chunks of all_to_all must be a multiple of 9, got 6"),
         (lambda: Schedule("allreduce", "mine", 3, 6, None), "phases must be a function that returns them, got None"),
@@ -221,14 +223,14 @@ def test_every_builder_refuses_wrong_ranks_roots_and_counts(collective: str, nam
         for counts, problem in (
             ([[1, 2]] * 2, "counts must be 3 whole numbers, one per rank, got 2 of them"),
             ([[1, 2, 3]] * 2, "counts must be 3 rows of 3 whole numbers, one per rank, got 2 rows"),
-            ([[1, 2, -1]] * 3, "counts must be a whole number of at least 0, got -1"),
+            ([[1, 2, -1]] * 3, "counts must be a whole number from 0 to 9007199254740992, got -1"),
         ):
             with pytest.raises(ValueError, match=problem):
                 build(collective, name, 3, counts=counts)
     if (collective, name) in WITH_COUNTS:
         with pytest.raises(ValueError, match="counts must be 3 whole numbers, one per rank, got 2 of them"):
             build(collective, name, 3, counts=[1, 2])
-        with pytest.raises(ValueError, match="counts must be a whole number of at least 0, got -1"):
+        with pytest.raises(ValueError, match="counts must be a whole number from 0 to 9007199254740992, got -1"):
             build(collective, name, 3, counts=[1, 2, -1])
 
 

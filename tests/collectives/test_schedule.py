@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.collectives import ALGORITHMS, Schedule, ScheduleError, Step, build, verify
-from rankscope.collectives.schedule import Phase
+from rankscope.collectives.schedule import MOST_RANKS, MOST_WEIGHT, Phase
 from rankscope.collectives.simulate import all_routes
 
 from .cases import NAMES, allows, options, schedules
@@ -98,6 +98,8 @@ MALFORMED = [
     (f"allreduce mine ranks={10**30} chunks=1", "line 1: expected .* whole numbers, got 'ranks=1000000"),
     (f"{HEAD} root=4", "line 1: root must be a whole number from 0 to 3, got 4"),
     (f"{HEAD} weights=1,2", "line 1: weights must be 3, one per chunk, got 2"),
+    (f"{HEAD} weights=1,2,{10**16}", "line 1: weights must be a whole number from 0 to 9007199254740992, got 1000"),
+    (f"{HEAD} ports={10**6}", "line 1: ports must be a whole number from 1 to 65536, got 1000000"),
     (f"{HEAD} weights=1,,2", "line 1: expected .* whole numbers, got 'weights=1,,2'"),
     ("all_to_all mine ranks=4 chunks=4", "line 1: num_chunks of all_to_all must be a multiple of 16, got 4"),
     (f"{HEAD}\n1: 0>1:0+", "line 2: expected step 0:, got '1:'"),
@@ -159,6 +161,8 @@ def test_schedules_are_equal_by_what_they_do() -> None:
     assert weighted != ring
     assert weighted.weights == (0, 1, 2, 3)
     assert Schedule.from_text(weighted.to_text()) == weighted
+    largest = Schedule.of_steps(ring.steps(), **{**ring.header(), "ports": MOST_RANKS, "weights": (MOST_WEIGHT,) * 4})
+    assert Schedule.from_text(largest.to_text()) == largest
     with pytest.raises(TypeError, match="unhashable"):
         hash(ring)
     numpys = Schedule("allreduce", "ring", np.int64(4), np.int64(4), ring.phases, np.int64(0))  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections import Counter
 from typing import Any
 
@@ -16,6 +17,8 @@ from rankscope.collectives.verify import Verified, holdings
 
 from ..extents import SAMPLE_OR_EVERYTHING
 from .cases import ALL_RANKS, NAMES, RANKS, allows, is_right, options, schedules, shapes
+
+verify_module = sys.modules["rankscope.collectives.verify"]  # its name in the package is the function's
 
 # ---- every algorithm, and what it takes
 
@@ -421,3 +424,15 @@ def test_a_table_of_all_shares_is_limited() -> None:
     needed = "following every share must take at most 2147483648 bytes, and 4096 ranks and 4096 chunks need 8589934592"
     with pytest.raises(ValueError, match=needed):
         verify(large)
+
+
+@pytest.mark.parametrize(("collective", "num_ranks", "num_chunks"), [("broadcast", 64, 2), ("allreduce", 32, 8)])
+def test_a_table_of_who_has_which_share_is_limited(
+    collective: str, num_ranks: int, num_chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte for each rank, chunk and origin: eight times as much as the bits that `verify` follows, or more."""
+    monkeypatch.setattr(verify_module, "MOST_BYTES", 8191)
+    large = Schedule(collective, "any", num_ranks, num_chunks, lambda: ())
+    needed = f"at most 8191 bytes, and {num_ranks} ranks and {num_chunks} chunks need 8192$"
+    with pytest.raises(ValueError, match=needed):
+        holdings(large, 0)

@@ -129,6 +129,24 @@ def test_links_by_size() -> None:
     assert simulate_executor(schedule, 4000, cluster, link_at).makespan_s == pytest.approx(3e-3, rel=1e-2)
 
 
+def test_a_rank_has_one_card_however_many_ports() -> None:
+    """Rank 0 receives three messages at once, and sends three; the ready signals of these come in the meantime."""
+    link = Link(alpha_s=1.0, bytes_per_s=4000.0)
+    took = {ports: took_s("flat", 4, 4000, Cluster.uniform(4, link, ports=ports)) for ports in (1, 3, None)}
+    assert took[1] == took[3] == pytest.approx((1 + 1 + 3) + (1 + 3))
+    assert took[None] == pytest.approx((1 + 1 + 1) + (1 + 1))
+
+
+def test_nodes_share_a_card_even_without_a_limit_on_ports() -> None:
+    link = Link(alpha_s=1.0, bytes_per_s=4000.0)
+    schedule = build("broadcast", "flat", 4)  # two of its messages go to the other node
+    took = {}
+    for is_shared in (False, True):
+        cluster = Cluster(2, 2, link, link, ports=None, shared_nic=is_shared)
+        took[is_shared] = simulate_executor(schedule, 4000, cluster).makespan_s
+    assert took == {False: pytest.approx(1 + 1 + 1), True: pytest.approx(1 + 1 + 2)}
+
+
 # ---- packets
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import re
 import zipfile
 from contextlib import suppress
@@ -170,6 +171,15 @@ def test_an_error_is_one_printable_line_of_bounded_length(tmp_path: Path) -> Non
     message = str(StorageError("a\x1b[31m.json", "x\n" * 1000))
     assert message.isprintable()
     assert len(message) < 410
+
+
+def test_an_error_passes_between_processes() -> None:
+    error = StorageError(Path("a.json"), "it is empty")
+    error.add_note("raised in another process")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is StorageError
+    assert str(again) == str(error) == "a.json: it is empty"
+    assert again.__notes__ == ["raised in another process"]
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])

@@ -351,6 +351,13 @@ def test_a_schedule_is_scored_once_it_is_verified() -> None:
         schedule_score(build("allreduce", "ring", 4), "allreduce", unlimited, 1000)
 
 
+def test_a_schedule_cannot_score_with_chunks_that_are_empty() -> None:
+    """All bytes in the root's own chunk would make every message of a scatter free."""
+    text = "scatter mine ranks=4 chunks=4 weights=1,0,0,0\n0: 0>1:1=\n1: 0>2:2=\n2: 0>3:3="
+    with pytest.raises(ValueError, match=r"the schedule must have equal chunks, got weights \(1, 0, 0, 0\)"):
+        schedule_score(text, "scatter", Cluster.uniform(4, Link(1e-6, 1e9)), 1000)
+
+
 def test_buckets_are_scored_by_the_predicted_step() -> None:
     local = ddp.LocalStep.modelled([1 << 20] * 64, backward_s=0.064)
     cost = ddp.cost(Link(50e-6, 2e9), num_ranks=8)

@@ -229,6 +229,16 @@ def test_names_in_a_log_are_text() -> None:
     assert "\\x1b" in str(explained(text))
 
 
+def test_many_errors_hide_neither_the_one_that_explains_the_hang_nor_later_ones() -> None:
+    """As torchrun prints them when it restarts a large job again and again."""
+    own_error = "[rank2]: ValueError: bad sample"
+    many = "[rank0]: RuntimeError: NCCL communicator was aborted\n" * (1 << 15)
+    later = "[rank5]: RuntimeError: NCCL communicator was aborted"
+    for text in (f"{own_error}\n{many}{later}", f"{many}{later}\n{own_error}"):
+        (finding,) = explained(text).findings
+        assert (finding.cause, finding.ranks, finding.came) == ("error", (2,), (0, 5))
+
+
 # ---- hostile lines
 
 _PIECES = (

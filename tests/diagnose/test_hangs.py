@@ -114,6 +114,24 @@ def test_a_rank_that_waits_elsewhere_is_no_culprit(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+@pytest.mark.parametrize("cause", ["dead", "missing"])
+def test_a_rank_that_is_missing_in_groups_that_wait_in_a_circle(tmp_path: Path, cause: str, num_ranks: int) -> None:
+    """Each rank waits in a group for the next rank, which waits in the next group; a further rank is in all groups."""
+    last = num_ranks
+    groups: dict[str, Sequence[int]] = {}
+    for rank in range(num_ranks):
+        groups[str(5 + rank)] = (rank, (rank + 1) % num_ranks, last)
+    for earliest in range(num_ranks):
+        job: Job = {last: []}
+        for rank in range(num_ranks):
+            after_s = (rank - earliest) % num_ranks
+            job[rank] = [QueuedCall(str(5 + rank), at_s=1.0 + after_s)]
+        folder = write(tmp_path / str(earliest), job, groups, without=[last] if cause == "dead" else [])
+        hang = explain_hang(read_dumps(folder))
+        assert hang.culprits == [HangCulprit(last, cause, f"mesh_tp ({5 + earliest})", 1)], str(hang)
+
+
 def test_words_of_a_dump_that_is_not_there_and_of_a_time_that_is_short(tmp_path: Path) -> None:
     hang = explained(tmp_path / "dead", sick("dead", 4, 1), without=[1, 2])
     assert "Ranks 1 and 2 left no dump" in str(hang)
@@ -380,8 +398,16 @@ def test_folders_that_are_not_one_job(tmp_path: Path) -> None:
     other = write(tmp_path / "other", healthy(3))
     with pytest.raises(ValueError, match="trace_rank_0 is of a job of 2 ranks and trace_rank_2 is of a job of 3 ranks"):
         read_dumps([tmp_path / "trace_rank_0", other / "trace_rank_2"])
+    for num_ranks in (2, 4):
+        with pytest.raises(ValueError, match=f"^num_ranks must be 3, as trace_rank_2 states, got {num_ranks}$"):
+            read_dumps([other / "trace_rank_2"], num_ranks=num_ranks)
+    file = json.loads((write(tmp_path / "json", healthy(3), as_json=True) / "trace_rank_2").read_text())
+    del file["pg_config"]
+    silent = tmp_path / "silent_2"
+    silent.write_text(json.dumps(file))
     with pytest.raises(StorageError, match="must be a whole number from 0 to 1, got 2"):
-        read_dumps([other / "trace_rank_2"], num_ranks=2)
+        read_dumps(silent, num_ranks=2)
+    assert [dump.num_ranks for dump in (*read_dumps(silent), *read_dumps(silent, num_ranks=4))] == [0, 4]
     with pytest.raises(StorageError, match="its name must end in the number of its rank"):
         read_dumps(tmp_path / "train.log")
     with pytest.raises(FileNotFoundError):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
+import pytest
 
 from rankscope import figures
 from rankscope.figures.line_axes import line_axes
@@ -91,6 +93,14 @@ def test_what_exists_only_at_whole_numbers_is_drawn_as_dashes_and_not_joined() -
     assert predicted.get_ydata().tolist() == [1, 2, 3]
     assert predicted.get_markersize() > 2 * executed.get_markersize()
     assert predicted.get_color() == executed.get_color()
+
+
+@pytest.mark.parametrize(("grid", "shown"), [("", set()), ("x", {"x"}), ("y", {"y"}), ("both", {"x", "y"})])
+def test_the_grid_is_the_one_asked_for_whatever_the_style_of_matplotlib(grid: str, shown: set[str]) -> None:
+    with plt.style.context("ggplot"):  # which has both
+        ax = line_axes(None, (4, 3), "title", "x [s]", "y [s]", grid=grid)
+    axes = {"x": ax.xaxis, "y": ax.yaxis}
+    assert {name for name, axis in axes.items() if axis.get_gridlines()[0].get_visible()} == shown
 
 
 def test_powers_of_ten_are_named_without_exponents() -> None:

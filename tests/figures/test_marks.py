@@ -89,6 +89,33 @@ def test_panels_of_one_figure_share_one_legend() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shape", "shared", "with_x_labels", "with_y_labels"),
+    [
+        ((1, 2), {}, [0, 1], [0, 1]),
+        ((1, 2), {"sharex": True}, [0, 1], [0, 1]),
+        ((1, 2), {"sharey": True}, [0, 1], [0]),
+        ((2, 1), {"sharex": True}, [1], [0, 1]),
+        ((2, 2), {"sharex": True}, [2, 3], [0, 1, 2, 3]),
+        ((2, 2), {"sharex": "row"}, [0, 1, 2, 3], [0, 1, 2, 3]),
+        ((2, 2), {"sharex": True, "sharey": True}, [2, 3], [0, 2]),
+    ],
+)
+def test_only_axes_that_are_shared_lose_their_labels(shape, shared, with_x_labels, with_y_labels) -> None:
+    drawing = Drawing("t", "x", "y", 1.0, 1.0, (300.0, 100.0), x_ticks=((0.0, "0"),), y_ticks=((0.5, "send"),))
+    _, axes = plt.subplots(*shape, squeeze=False, **shared)
+    x_labels = []
+    y_labels = []
+    for index, ax in enumerate(axes.flat):
+        to_axes(drawing, ax)
+        for labels, axis in ((x_labels, ax.xaxis), (y_labels, ax.yaxis)):
+            is_shown = axis.get_major_ticks()[0].label1.get_visible()
+            assert is_shown == (axis.get_label_text() != "")
+            if is_shown:
+                labels.append(index)
+    assert (x_labels, y_labels) == (with_x_labels, with_y_labels)
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Rects([0, 1], 0, ["#000000"]), "2 rectangles need 2 values of fill, got 1"),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
-from rankscope.sampling import DistributedSampler, assign, permutation
+from rankscope.sampling import Assignment, DistributedSampler, assign, audit_loader, permutation
 
 from ..extents import SAMPLE_OR_EVERYTHING
 
@@ -265,6 +265,15 @@ def test_a_resumed_state_is_used_once(shuffle):
     assert (next(iter(sampler)), len(sampler), sampler.state_after(1)["consumed"]) == (epoch[4], 2, 10)
     sampler.set_epoch(0)
     assert list(sampler) == epoch
+
+
+def test_an_audit_leaves_a_resumed_sampler_where_it_is():
+    sampler = DistributedSampler(11, 2, 1)
+    epoch = list(sampler)
+    sampler.resume(sampler.state_after(2))
+    audit_loader(DataLoader(range(11), sampler=sampler))
+    Assignment.collect([sampler], 11)
+    assert [list(sampler), list(sampler)] == [epoch[2:], epoch]
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])

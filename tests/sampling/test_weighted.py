@@ -109,6 +109,12 @@ def test_equal_weights_read_every_sample_once():
     assert (counts_of(WeightedSampler(np.full(10, 1e308), num_samples=30)) == 3).all()
 
 
+def test_weights_whose_ratio_is_below_the_smallest_float_are_drawn_once_without_replacement():
+    sampler = WeightedSampler([1e300, 1e-300, 0, 5], num_samples=3, replacement=False)
+    assert sampler.expected.tolist() == [1, 1, 0, 1]
+    assert sorted(sampler) == [0, 1, 3]
+
+
 def test_tiny_weights_are_expected_hardly_ever_and_not_less_than_never():
     """Rounding errors of large shares must not be taken from tiny ones."""
     draw = np.random.default_rng(0)

@@ -56,6 +56,10 @@ def test_packed_sequences_are_padded_to_their_room():
         ValueError, match="max_tokens must be at least the tokens of each batch, got 8: batch 0 of rank 0"
     ):
         epoch_work(packed, [6, 3, 5, 2, 4], max_tokens=8)
+    with pytest.raises(
+        ValueError, match="max_tokens must be a whole number from 1 to 1125899906842624, got 4611686018"
+    ):
+        epoch_work(packed, [6, 3, 5, 2, 4], max_tokens=2**62)
 
 
 def test_unequal_costs_and_padding_are_found_and_balanced_epochs_are_clean():

@@ -16,7 +16,7 @@ import numpy as np
 from ..cluster import Cluster, Link
 from ..collectives import ALGORITHMS, build, simulate_executor
 from ..collectives.schedule import COLLECTIVES
-from ..collectives.wire.twin import ELEMENT_BYTES
+from ..collectives.wire.twin import ELEMENT_BYTES, tensor_chunk_ends
 from ..common import storage
 from ..common.checks import count_of, number, of_type, one_line, one_of, truth, whole
 from ..common.frozen import ReadOnly, checked, each, frozen, mapping
@@ -495,7 +495,8 @@ class Profile:
         ranks that do the same are predicted only once.
 
         Raises ValueError if a name is unknown, if a point has no algorithm of ALGORITHMS, if the builder rejects the
-        options, or if `cluster` has no links or rejects `num_ranks`.
+        options, if `cluster` has no links or rejects `num_ranks`, or if `num_bytes`, as given, is not a whole number of
+        elements that the algorithm's chunks can share, at least one each: see `simulate_executor`.
         """
         if isinstance(collective, Point):
             if algorithm is not None or num_bytes is not None or options:
@@ -519,6 +520,7 @@ class Profile:
                 return intra_at(message_bytes)
             return inter_at(message_bytes)
 
+        tensor_chunk_ends(schedule, num_bytes)  # refuses what `execute` does, before the bytes are rounded up
         # The chunks of an all-to-all are equally long anyway, and those of a schedule with weights must not be.
         if cluster.num_ranks >= EVEN_RANKS and collective != "all_to_all" and schedule.weights is None:
             num_bytes += -num_bytes % (ELEMENT_BYTES * schedule.num_chunks)  # up to whole elements in each chunk

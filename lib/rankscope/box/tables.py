@@ -580,11 +580,12 @@ def _copies(profile: Profile, title: str, columns: Columns, caption: str) -> Ite
     """Yield a table with a row for each size at which a column has a point; nothing if there is none."""
     table = table_of(title, "size", *columns)
     table.caption = caption
-    for size in sorted({point.num_bytes for point in profile.select("transfer")}):
-        cells = [_median(profile, size, column) for column in columns.values()]
-        if any(cells):  # all are empty if this size is only that of other copies
-            table.add_row(bytes_words(size), *cells)
-    if table.row_count:
+    sizes: set[int] = set()
+    for column in columns.values():
+        sizes |= {point.num_bytes for point in profile.select(column.what, **column.options)}
+    for size in sorted(sizes):
+        table.add_row(bytes_words(size), *[_median(profile, size, column) for column in columns.values()])
+    if sizes:
         yield table
 
 

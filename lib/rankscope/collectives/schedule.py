@@ -30,6 +30,7 @@ MOST_RANKS = 1 << 16
 MOST_CHUNKS = 1 << 26  # a column of all chunks takes 512 MiB
 MOST_SEGMENTS = 1 << 16  # far more than make any schedule faster
 MOST_LAG = 1 << 10  # likewise
+MOST_WEIGHT = 1 << 53  # the bytes of chunks are floats, which are exact up to this number of elements
 
 MOST_KEPT = 1 << 13  # rows of a result that is kept in the cache of a schedule
 
@@ -184,9 +185,9 @@ class Schedule:
     num_chunks: int = checked(whole, 1, MOST_CHUNKS)
     phases: Callable[[], Iterable[Phase]] = checked(function, "that returns them")
     root: int = checked(whole, default=0)
-    ports: int = checked(whole, 1, default=1)
+    ports: int = checked(whole, 1, MOST_RANKS, default=1)
     lag: int = checked(whole, 1, MOST_LAG, default=1)
-    weights: tuple[int, ...] | None = checked(optional, each, whole, 0, default=None)
+    weights: tuple[int, ...] | None = checked(optional, each, whole, 0, MOST_WEIGHT, default=None)
 
     def __attrs_post_init__(self) -> None:
         whole("root", self.root, 0, self.num_ranks - 1)
@@ -440,6 +441,9 @@ _HEADER = {  # the fields of a schedule, by their names in a header line
     "lag": "lag",
     "weights": "weights",
 }
+# Of a header. `MOST_WEIGHT`, the largest limit of a number, has 16 digits; `int` refuses thousands of them with a
+# message of its own.
+_NUMBER = re.compile("[0-9]{1,24}")
 # src>dst:first-last, and + or =. Nine digits, at most, are more than any rank or chunk has.
 _TRANSFER = re.compile(r"([0-9]{1,9})>([0-9]{1,9}):([0-9]{1,9})(?:-([0-9]{1,9}))?([+=])")
 
@@ -456,8 +460,7 @@ def _read_header(line_number: int, words: list[str]) -> dict[str, Any]:
         numbers = [value]
         if name == "weights":
             numbers = value.split(",")
-        # No valid number is that long. `int` refuses thousands of digits with a message of its own.
-        if name not in _HEADER or not all(re.fullmatch("[0-9]{1,24}", number) for number in numbers):
+        if name not in _HEADER or not all(_NUMBER.fullmatch(number) for number in numbers):
             raise ScheduleError(f"line {line_number}: expected {', '.join(_HEADER)} with whole numbers, got {word!r}")
         if _HEADER[name] in header:
             raise ScheduleError(f"line {line_number}: {name}= occurs twice")

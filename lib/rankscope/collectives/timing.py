@@ -31,7 +31,11 @@ def nothing() -> None:
 
 
 class TimedTask(NamedTuple):
-    """What a rank does in each iteration. Only `run` is timed; it performs the measured operation `times` times."""
+    """What a rank does in each iteration. Only `run` is timed; it performs the measured operation `times` times.
+
+    `before` gets ready, as by posting a receive. `after` waits for what `run` has started and left to itself, such as
+    a last send, whose end this rank does not time.
+    """
 
     run: Callable[[], object]
     before: Callable[[], object] = nothing
@@ -210,6 +214,8 @@ class Ranks:
         stolen_before = self.stolen()
         instant, is_on_time = self.together()
         seconds = self._timed(task.run, instant)
+        # Before the pause, and within what stolen time disturbs: another rank may still be timing the arrival of what
+        # this one sends, and MPI may send a long message only while its sender waits for it.
         task.after()
         time.sleep(min(REST_S + REST_SHARE * seconds, MOST_REST_S))
         # Read after the pause: the system counts stolen time at its timer ticks, so some shows only after the run.

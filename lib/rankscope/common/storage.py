@@ -41,7 +41,11 @@ class StorageError(ValueError):
     """A file's content is not what it should be. The message is one printable line that begins with the path."""
 
     def __init__(self, path: PathLike, message: str) -> None:
-        super().__init__(one_line(f"{os.fspath(path)}: {message}"))
+        super().__init__(os.fspath(path), message)  # both, because pickle calls the class with what is passed here
+
+    def __str__(self) -> str:
+        path, message = self.args
+        return one_line(f"{path}: {message}")
 
 
 def save(path: PathLike, format: str, version: int, **fields: Any) -> Path:

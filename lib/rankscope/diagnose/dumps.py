@@ -194,7 +194,7 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
 
     Raises StorageError, which names the file, if a file is not a dump, is damaged, contains code, has more than 64 MiB,
     or requests more memory than its calls need; ValueError if there are no dumps, two dumps of one rank, or dumps of
-    jobs of different sizes.
+    jobs of different sizes, or if a dump states another number of ranks than `num_ranks`.
     """
     optional("num_ranks", num_ranks, whole, 1, MOST_RANKS)
     files = _files(folder_or_files)
@@ -208,6 +208,8 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
             # the readers raise ValueErrors that say what is wrong; the other errors are Python's own
             reason = str(error) if isinstance(error, ValueError) else "damaged or cut short"
             raise StorageError(path, f"not a readable flight-recorder dump: {reason}") from error
+        if num_ranks is not None and dump.num_ranks != num_ranks:  # then it is what the dump states
+            raise ValueError(f"num_ranks must be {dump.num_ranks}, as {dump.source} states, got {num_ranks}")
         other = dumps.setdefault(dump.rank, dump)
         if other is not dump:
             raise ValueError(f"{dump.source} and {other.source} are both of rank {dump.rank}; pass one dump per rank")
@@ -228,7 +230,10 @@ def _files(folder_or_files: PathLike | Iterable[PathLike]) -> list[Path]:
 
 
 def _read(path: Path, num_ranks: int | None) -> Dump:
-    """Read a dump; `num_ranks` is the size of the job if it is known. Raises what is in `_DAMAGE` for damaged bytes."""
+    """Read a dump. `num_ranks` is the size of the job if the dump does not state it, or None if it is unknown.
+
+    Raises what is in `_DAMAGE` for damaged bytes.
+    """
     raw = read_bytes(path)
     rank_in_name = _RANK.search(path.name)
     if not rank_in_name:
@@ -261,7 +266,7 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
         is_default_group = group.desc == "default_pg" or not has_name
         if is_default_group and size_of_default_group == 0:  # of its entries, not every one states its ranks
             size_of_default_group = len(ranks)
-    size = num_ranks or size_of_default_group
+    size = size_of_default_group or num_ranks or 0
     num_possible_ranks = size or MOST_RANKS
     rank = whole("the rank, the number at the end of its name,", int(rank_in_name[1]), 0, num_possible_ranks - 1)
     return Dump(rank, tuple(calls), groups, size, is_whole, path.name)

@@ -176,11 +176,12 @@ class _Stop:
     late: list[int]  # came after the timeout of the first one
     behind: list[int]  # whose call has made less progress than that of others
     dead: list[int]  # left no dump
-    waits: dict[int, _Stop] = attrs.field(factory=dict)  # by rank: where a rank that did not come waits instead
+    waits: dict[int, _Stop] = attrs.field(factory=dict)  # by rank: the stop that explains why it did not come
 
-    def has(self, rank: int) -> bool:
-        """Whether a rank came."""
-        return self.number in self.group.calls.get(rank, {})
+    @property
+    def missing(self) -> set[int]:
+        """The ranks that did not come."""
+        return {*self.absent, *self.dead}
 
     def call(self, rank: int) -> Call:
         return self.group.calls[rank][self.number][0]
@@ -319,14 +320,14 @@ def _notes(findings: list[HangFinding], stops: list[_Stop], of_rank: dict[int, D
 def _has_own_cause(stop: _Stop) -> bool:
     """Return whether a group stops not only because ranks wait elsewhere.
 
-    It does if ranks made another call, if a rank is missing that waits nowhere, or if no rank is missing at all.
+    It does if ranks made another call, if no other stop explains why a rank is missing, or if none is missing at all.
     """
-    missing_without_reason = {*stop.absent, *stop.dead} - {*stop.waits}
+    missing_without_reason = stop.missing - {*stop.waits}
     return bool(stop.odd or missing_without_reason or not stop.absent)
 
 
 def _set_waits(stops: list[_Stop]) -> None:
-    """Set `waits` of each stop: where the ranks wait that did not reach it; `stops` are in order of time."""
+    """Set `waits` of each stop, from the stops at which ranks wait; `stops` are in order of time."""
     first_stop_of: dict[int, _Stop] = {}  # by rank, the first stop to which it came
     for stop in stops:
         for rank in stop.came:
@@ -337,16 +338,22 @@ def _set_waits(stops: list[_Stop]) -> None:
                 stop.waits[rank] = first_stop_of[rank]
 
     # A stop waits for another one if a rank is absent because it waits there. A further rank that is missing at both is
-    # missing at that other one first, so it is no cause of this stop. If two stops wait for each other, the later one
-    # is the consequence.
-    index_of = {stop: index for index, stop in enumerate(stops)}
-    waits_for = {stop: dict.fromkeys(stop.waits.values()) for stop in stops}  # each other stop once, in order
-    for stop in stops:
-        for other in waits_for[stop]:
-            wait_for_each_other = stop in waits_for[other]
-            if not wait_for_each_other or index_of[other] < index_of[stop]:
-                for rank in {*stop.absent, *stop.dead} & {*other.absent, *other.dead}:
-                    stop.waits.setdefault(rank, other)
+    # missing at that other one first, so its absence here is explained. Around a circle of stops that wait for each
+    # other, it would be explained everywhere: the earliest stop, which comes last here, keeps it as a cause of its own.
+    for stop in reversed(stops):
+        waits_for = dict.fromkeys(stop.waits.values())  # each other stop once, in order
+        for other in waits_for:
+            for rank in stop.missing & other.missing:
+                explanation = _explanation(other, rank)
+                if rank not in stop.waits and explanation is not stop:
+                    stop.waits[rank] = explanation
+
+
+def _explanation(stop: _Stop, rank: int) -> _Stop:
+    """Return the stop that explains why a rank did not come to this one, this one itself if no other does so far."""
+    while rank in stop.waits:
+        stop = stop.waits[rank]
+    return stop
 
 
 def _traced_to_a_cause(stops: list[_Stop], with_own_cause: list[_Stop]) -> list[_Stop]:
@@ -589,11 +596,8 @@ def _circle(stops: list[_Stop], histories: dict[int, _CallHistory]) -> list[Hang
         return []
     weights = []
     for stop in stops:
-        habits = []
-        for rank, other in stop.waits.items():
-            if other.has(rank):  # else the rank is missing there, too, and has no call to judge
-                habits.append(histories[rank].habit(other.call(rank)))
-        # There is at least one: a group is in a circle because some absent rank came to the stop of another group.
+        # Each absent rank waits at the stop of another group: a rank that waits nowhere would be a cause.
+        habits = [histories[rank].habit(other.call(rank)) for rank, other in stop.waits.items()]
         least_habit = min(habits)  # -1 if a call is like no earlier one of its rank
         weights.append(_CircleWeight(-least_habit, len(stop.came) / len(stop.group.ranks)))
     largest = max(weights)

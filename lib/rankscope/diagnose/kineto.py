@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..common.checks import count_of, several, whole
-from ..common.storage import StorageError, naming, open_of_any_size
+from ..common.storage import naming, open_of_any_size
 from ..ranks.host import num_cores
 from ..ranks.pool import Worker, WorkerPool
 from ..ranks.worker import answer
@@ -145,8 +145,8 @@ def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_Trace
     # the pool's only files are small, so they need not be in memory: traces come back through sockets
     with WorkerPool(in_memory=False) as pool, ThreadPoolExecutor(num_workers) as threads:
         labels = [f"trace reader {number}" for number in range(num_workers)]
-        # each process answers paths by what `_read_safely` returns for them
-        job = pool.pack(partial(answer, partial(_read_safely, len(paths))))
+        # each process answers a path by what `_read` returns for it, or raises
+        job = pool.pack(partial(answer, partial(_read, num_files=len(paths))))
         workers = pool.start(job, labels)
         free_workers = queue.SimpleQueue[Worker]()
         for worker in workers:
@@ -160,8 +160,6 @@ def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_Trace
                 result, *_ = worker.ask(path)  # the others are when it began and ended
             finally:
                 free_workers.put(worker)
-            if isinstance(result, str):  # the reason why it cannot be read
-                raise StorageError(path, result)
             return _reported(report, path, result)
 
         return list(threads.map(ask, paths))
@@ -170,14 +168,6 @@ def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_Trace
 def _reported(report: Callable[[str], object], path: Path, result: _TraceOfFile) -> _TraceOfFile:
     report(f"read {path.name}")
     return result
-
-
-def _read_safely(num_files: int, path: Path) -> _TraceOfFile | str:
-    """Read a file in another process; return the reason if it cannot be read."""
-    try:
-        return _read(path, num_files)
-    except StorageError as error:
-        return str(error).removeprefix(f"{path}: ")  # the caller's StorageError names the file again
 
 
 def _read(path: Path, num_files: int) -> _TraceOfFile:

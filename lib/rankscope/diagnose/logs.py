@@ -8,7 +8,7 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -36,11 +36,8 @@ _MOST_LINE_BYTES = 1 << 14  # of a line that is read in one piece
 _MOST_FACTS = 1 << 20  # different ones, of all logs
 _LEAST_LABELLED = 0.8  # of the lines: fewer that begin with a number are no output of srun
 _LABEL_BEGINS = tuple(bytes([code]) for code in b"[ 0123456789")  # what the prefix of a launcher may begin with
-_ERROR_READER = LINE_READERS["exception"]
-_Mark = tuple[bytes | re.Pattern[bytes], LineReader]
-_MARKS: Sequence[_Mark] = tuple((mark, reader) for reader in LINE_READERS.values() for mark in reader.marks)
+_MARKS = tuple((mark, reader) for reader in LINE_READERS.values() for mark in reader.marks)
 _MOST_ALIKE = 64  # different errors, or functions, of one rank: the first ones say enough
-_MOST_ERRORS = 1 << 15  # uncaught errors; a log with more shows none that explains the hang
 _BLOCK_BYTES = 1 << 20
 _REPORT_BYTES = 1 << 13  # of torchrun's report on a failure
 _COLOURS = re.compile(rb"\x1b\[[\d;]{0,16}[mK]")
@@ -267,7 +264,6 @@ class _HangLogReader:
         self._facts: _Facts = {}
         self._num_alike = Counter[tuple[type[LogFact], LogOrigin]]()
         self._num_lines = 0
-        self._num_errors = 0
         self._sources: list[str] = []
         self._file_ranks: list[int] = []
 
@@ -297,16 +293,9 @@ class _HangLogReader:
         while report_begin >= 0:
             self._add(first_failure(block.text[report_begin : report_begin + _REPORT_BYTES]), facts)
             report_begin = block.text.find(FIRST_FAILURE, report_begin + 1, block.end)
-        marks = _MARKS
-        if self._num_errors > _MOST_ERRORS:  # then `logs` leaves errors out, so they need not be searched for
-            marks = [(mark, reader) for mark, reader in _MARKS if reader is not _ERROR_READER]
-        for marked in _marked_lines(block, marks):
+        for marked in _marked_lines(block):
             line = _log_line(block, marked, file_label)
             for reader in marked.readers:
-                if reader is _ERROR_READER:
-                    self._num_errors += 1
-                    if self._num_errors > _MOST_ERRORS:
-                        continue
                 for fact in reader.read(line):
                     self._add(fact, facts)
 
@@ -324,9 +313,6 @@ class _HangLogReader:
 
     def logs(self) -> HangLogs:
         facts = tuple(self._facts.values())
-        # of too many errors only the first ones were read, and so the one that explains the hang may be missing
-        if self._num_errors > _MOST_ERRORS:
-            facts = tuple(fact for fact in facts if not isinstance(fact, OwnError))
         return HangLogs(facts, self._num_lines, tuple(self._sources), tuple(sorted(set(self._file_ranks))))
 
 
@@ -350,11 +336,11 @@ class _MarkedLine(NamedTuple):
     readers: list[LineReader]
 
 
-def _marked_lines(block: _Block, marks: Sequence[_Mark]) -> list[_MarkedLine]:
+def _marked_lines(block: _Block) -> list[_MarkedLine]:
     """Return the lines that have a mark, in their order; it takes less time to search a block than each line."""
     text = block.text
     line_at: dict[int, _MarkedLine] = {}  # by its begin
-    for mark, reader in marks:
+    for mark, reader in _MARKS:
         position = _find(mark, text, 0, block.end)
         while position >= 0:
             begin = text.rfind(b"\n", 0, position) + 1
@@ -365,7 +351,7 @@ def _marked_lines(block: _Block, marks: Sequence[_Mark]) -> list[_MarkedLine]:
                 begin += (position - begin) // _MOST_LINE_BYTES * _MOST_LINE_BYTES
                 end = min(end, begin + _MOST_LINE_BYTES)
             line = line_at.setdefault(begin, _MarkedLine(begin, end, []))
-            # marks of one reader follow each other in `marks`, so it is the last one if it reads the line already
+            # marks of one reader follow each other in `_MARKS`, so it is the last one if it reads the line already
             if not line.readers or line.readers[-1] is not reader:
                 line.readers.append(reader)
             position = _find(mark, text, end, block.end)

@@ -196,13 +196,28 @@ def _label(drawing: Drawing, ax: Axes) -> None:
     ax.set_yticks([y for y, _ in drawing.y_ticks], [label for _, label in drawing.y_ticks], **style)
     as_text(ax.set_xlabel(drawing.x_label), ax.set_ylabel(drawing.y_label))
     title_of(ax, drawing.title)
-    shares_x = len(ax.get_shared_x_axes().get_siblings(ax)) > 1  # its siblings include the Axes itself
-    if shares_x:  # only the lowest of these Axes keeps its labels
-        ax.label_outer(remove_inner_ticks=True)
+    if any(_is_below(other, ax) for other in ax.get_shared_x_axes().get_siblings(ax)):  # which has the same x labels
+        ax.set_xlabel("")
+        ax.tick_params(labelbottom=False)
+    if any(_is_left_of(other, ax) for other in ax.get_shared_y_axes().get_siblings(ax)):
+        ax.set_ylabel("")
+        ax.tick_params(labelleft=False)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     if drawing.legend:
         keys_below(ax, {key.label: _handle(key) for key in drawing.legend}, width_px=drawing.size_px[0])
+
+
+def _is_below(other: Axes, ax: Axes) -> bool:
+    """Return whether other Axes of the same figure are below these, in the same column."""
+    is_in_column = other.bbox.x0 < ax.bbox.x1 and ax.bbox.x0 < other.bbox.x1
+    return other.figure is ax.figure and is_in_column and other.bbox.y1 <= ax.bbox.y0
+
+
+def _is_left_of(other: Axes, ax: Axes) -> bool:
+    """Return whether other Axes of the same figure are to the left of these, in the same row."""
+    is_in_row = other.bbox.y0 < ax.bbox.y1 and ax.bbox.y0 < other.bbox.y1
+    return other.figure is ax.figure and is_in_row and other.bbox.x1 <= ax.bbox.x0
 
 
 def keys_below(ax: Axes, handles: Mapping[str, Any], width_px: float | None = None) -> None:

@@ -53,8 +53,8 @@ def line_axes(
     """Return `ax`, or the Axes of a new figure of that size, with title, labels, scales, ticks and grid for lines.
 
     With `x`, values that rise, their axis is logarithmic, reaches past them by a factor of `x_margin`, and has ticks at
-    powers of two, named by `x_words`, `most_ticks` of them at most. The `grid` is that of axis "x" or "y", of "both",
-    or of none ("").
+    powers of two, named by `x_words`, `most_ticks` of them at most: by default, as many as there can be up to 2⁶³. The
+    `grid` is that of axis "x" or "y", of "both", or of none ("").
     """
     if ax is None:
         _, ax = plt.subplots(figsize=inches, layout="constrained")
@@ -69,12 +69,12 @@ def line_axes(
     if y_limits is not None:
         ax.set_ylim(y_limits)
     ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(visible=False)  # the user's style of matplotlib may have one
     if grid:
         ax.grid(axis=grid, color=grid_color, linewidth=0.7)  # type: ignore[arg-type]
-    else:
-        ax.grid(visible=False)  # the user's style of matplotlib may have one
     if grid == "both":
-        ax.set_axisbelow(True)  # else the grid would lie on lines with a low zorder, as those of lower bounds have
+        # Lower bounds have a low zorder, and the grid would lie on them. A grid of one axis crosses no such line.
+        ax.set_axisbelow(True)
     return ax
 
 

@@ -72,6 +72,8 @@ class Rank:
         except BaseException as error:
             flush()
             values.send(_failure(error))
+            # Within `except`, the error's frames stay, and with them what the function has made. A store or a DDP that
+            # is freed would close connections. A rank that has succeeded returns, and then its worker waits.
             while True:
                 signal.pause()
 

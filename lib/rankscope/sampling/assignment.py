@@ -18,9 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import of_type, one_of, several, truth, whole
 from ..common.frozen import ReadOnly, checked, evolve, frozen, optional
 from ..common.storage import StorageError, StoredPart, decoded, read_arrays, read_bytes, write_atomically
-from .elastic import MOST_RANKS, ElasticSampler, RankReads, check_same_recipes, unmoved
+from .elastic import MOST_RANKS, ElasticSampler, RankReads, check_same_recipes
 from .kinds import SAMPLERS, EpochRecipe
 from .permutation import SEEDS, IntArray, torch_order
+from .reading import unmoved
+from .sample_values import MOST_TOKENS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,7 +191,7 @@ class Assignment:
     drop_last: bool | None = checked(optional, truth, default=None)
     loader: Loader | None = checked(optional, of_type, Loader, default=None)
     batch_stops: tuple[IntArray, ...] | None = checked(_stops_of_all_ranks, default=None)
-    padded_to: int | None = checked(optional, whole, 1, default=None)
+    padded_to: int | None = checked(optional, whole, 1, MOST_TOKENS, default=None)
     replacement: bool | None = checked(optional, truth, default=None)
 
     def __attrs_post_init__(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..common.checks import of_type, truth, whole
 from .permutation import SEEDS, IntArray, share
-from .reading import ReadingOrder
+from .reading import Movable, ReadingOrder
 
 _VERSION = 1  # of the state, and of the orders that it refers to
 _STATE_FIELDS = ("version", "sampler", "epoch", "progress", "finished", "recipe")
@@ -66,7 +65,7 @@ class RankFacts(NamedTuple):
     start: Progress
 
 
-class ElasticSampler:
+class ElasticSampler(Movable):
     """The base of the samplers whose state is a position in the order of all ranks.
 
     A sampler reads the `epoch` that `set_epoch` has set. `state_dict` and `load_state_dict` are the protocol of
@@ -210,6 +209,8 @@ class ElasticSampler:
             start = self._first_progress()
         elif is_finished:  # as after any other epoch, the next iteration reads a whole one
             start = self._first_progress()
+        # Otherwise what is left is read. That may be nothing: after a state between the last item of the epoch and the
+        # end of the iterator, which the loader then reaches at once.
         self._start_from(start)
 
     def _check_same_sampler(self, state: Mapping[str, Any]) -> None:
@@ -252,6 +253,7 @@ class ElasticSampler:
         return RankFacts(self.rank, self.recipe(), start)
 
     def _state(self, progress: Progress, epoch: int, is_finished: bool = False) -> dict[str, Any]:
+        """Return a state. `is_finished` says that the iterator has ended, and not only returned its last item."""
         return {
             "version": _VERSION,
             "sampler": self._TITLE,
@@ -355,7 +357,8 @@ class InterleavedSampler(ElasticSampler):
         return {"position": whole("position", progress.get("position"), 0, self._order_length())}
 
     def _progress_after(self, start: Progress, num_items: int) -> Progress:
-        # If nothing was read, only samples that `drop_last` drops may be left: more or fewer ranks can read them.
+        # After the last item, the epoch is at its end for any number of ranks, also with what `drop_last` drops. But if
+        # nothing was left to read for these ranks, another number of ranks can still read what they would drop.
         if num_items and num_items == self._num_items(start):
             return self._end_progress()
         return {"position": start["position"] + num_items * self.num_replicas}
@@ -371,7 +374,7 @@ class InterleavedSampler(ElasticSampler):
         for block in self._order_blocks(first, stop_of_real, self.num_replicas):
             for begin in range(0, block.size, _MOST_LISTED):
                 yield block[begin : begin + _MOST_LISTED].tolist()
-            del block  # before the next one is made
+            del block  # so that its memory is free for the next one
         num_real = len(range(first, stop_of_real, self.num_replicas))  # this rank's items that are not padding
         if num_real < num_items:  # at most once, because padding is shorter than the number of ranks
             yield self._padding_items(first + num_real * self.num_replicas, stop)
@@ -398,17 +401,6 @@ class InterleavedSampler(ElasticSampler):
             order = np.concatenate([order, beginning[positions]])
         ranks = tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas))
         return RankReads(ranks, replacement=self.replacement)
-
-
-@contextmanager
-def unmoved(samplers: Iterable[Any]) -> Iterator[None]:
-    """Put our own samplers back to where they are now, at the end of the block, in which an audit reads them."""
-    before = [(sampler, sampler._position()) for sampler in samplers if isinstance(sampler, ElasticSampler)]
-    try:
-        yield
-    finally:
-        for sampler, position in before:
-            sampler._return_to(position)
 
 
 def check_same_recipes(recipes: Iterable[dict[str, Any]]) -> None:

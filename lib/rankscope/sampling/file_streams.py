@@ -202,8 +202,8 @@ def _positions_of_nodes(size: int, num_nodes: int) -> list[NDArray[np.int64]]:
 def _in_turn(stream: NDArray[np.int64], num_ranks: int) -> list[NDArray[np.int64]]:
     """Return what each rank of a node reads if the ranks read its stream in turn.
 
-    Rows that are missing in the last turn are repeated from just before it, by the rule of `get_partitions_orig`: the
-    last one repeated precedes the end of the stream by `num_ranks`. A stream that is too short for it is repeated.
+    If the last turn has too few rows, it also gets rows from just before the last `num_ranks - 1` of the stream, by the
+    rule of `get_partitions_orig`. A stream that is too short for this rule is repeated from its start.
     """
     num_missing = -stream.size % num_ranks  # until the size is a multiple of the number of ranks
     last_repeated = stream.size - num_ranks

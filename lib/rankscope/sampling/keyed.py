@@ -40,8 +40,8 @@ _CHUNK = 1 << 16
 _FIRST_CHUNK = 1 << 10
 """Positions of the first chunk, so that the first index comes at once; each chunk is then four times as long."""
 
-_MIDDLE = np.uint32(15)
-"""The hash shifts by this many bits between its two multiplications, so that high bits affect low ones."""
+_SHIFT = np.uint32(15)
+"""The hash shifts by about half of its 32 bits between two multiplications, so that high bits affect low ones."""
 
 
 def checked_positions(positions: ArrayLike, size: int) -> NDArray[np.int64]:
@@ -136,7 +136,8 @@ class KeyedPermutation:
     def blocks(self, start: int, stop: int, step: int = 1) -> Iterator[NDArray[np.int64]]:
         """Yield the samples at the positions of ``range(start, stop, step)``, in blocks of at most 65,536.
 
-        The first blocks are shorter, so that the first index comes at once. Each block is an array of its own.
+        The first blocks are shorter, so that the first index comes at once. Each block is an array of its own. The
+        positions must be in 0 … size - 1 and `step` at least 1, which is not checked.
         """
         scratch = _Scratch()
         num_left = len(range(start, stop, step))
@@ -149,7 +150,7 @@ class KeyedPermutation:
             else:
                 self._walk(values, scratch, is_inverse=False)
                 yield values.view(np.int64)
-            del values  # before the next ones are made
+            del values  # so that their memory is free for the next ones
             start += count * step
             num_left -= count
             chunk_size = min(4 * chunk_size, _CHUNK)
@@ -221,14 +222,14 @@ def _add_hash(
 ) -> None:
     """Add `num_bits` bits of a keyed hash of one half, `source`, to the other half, `target`, by XOR and in place.
 
-    The hash is ``(x ^ (x >> _MIDDLE)) * second_factor`` with ``x = source * factor + offset``, modulo 2**32; its upper
+    The hash is ``(x ^ (x >> _SHIFT)) * second_factor`` with ``x = source * factor + offset``, modulo 2**32; its upper
     bits are used. Every operation writes into an existing array: making new ones would take longer than the arithmetic.
     """
     hashed = scratch.hashed[: source.size]
     shifted = scratch.shifted[: source.size]
     np.multiply(source, key.factor, out=hashed)
     np.add(hashed, key.offset, out=hashed)
-    np.right_shift(hashed, _MIDDLE, out=shifted)
+    np.right_shift(hashed, _SHIFT, out=shifted)
     np.bitwise_xor(hashed, shifted, out=hashed)
     np.multiply(hashed, key.second_factor, out=hashed)
     np.right_shift(hashed, np.uint32(32 - num_bits), out=hashed)

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from ..common.checks import count_of, of_type
 from .audit import Finding, Findings
-from .elastic import ElasticSampler, unmoved
+from .elastic import ElasticSampler
+from .reading import unmoved
 from .wrapping import DividingLayer, layers_of, shards_of, twice_sharded
 
 _NUM_EPOCHS = 2  # enough to show numbers that are the same in every epoch
@@ -104,8 +105,8 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
     """Audit two epochs of a DataLoader: its batches, and its workers' random numbers from NumPy, random and torch.
 
     A map-style dataset is not read; the loader's own sampler, workers and worker_init_fn run on its indices instead.
-    An iterable dataset is read. The random generators of this process, of the loader and of its samplers are afterwards
-    as before. Raises ValueError if `loader` is not a DataLoader.
+    An iterable dataset is read. The library's own samplers and the random generators of this process, of the loader and
+    of its samplers are afterwards as before. Raises ValueError if `loader` is not a DataLoader.
 
     Since version 1.9, torch also seeds NumPy in each worker, anew in each epoch; a worker_init_fn can undo that:
 
@@ -233,5 +234,6 @@ class _Draw:
         worker = get_worker_info()
         if worker is None:  # this is the training process, whose generators must not be touched
             return _ProbedBatch(None, size, (0.0, 0.0, 0.0))
-        numbers = (float(np.random.random()), random.random(), float(torch.rand(1)))
+        # Floats of 64 bits: with torch's default of 32, many workers would soon draw equal numbers by chance.
+        numbers = (float(np.random.random()), random.random(), float(torch.rand(1, dtype=torch.float64)))
         return _ProbedBatch(worker.id, size, numbers)

@@ -14,7 +14,7 @@ from .elastic import InterleavedSampler, RankReads
 from .keyed import KeyedPermutation
 from .sample_values import MOST_TOKENS, MOST_WINDOW, checked_lengths, digest_of
 
-_MOST_PACKS = 1 << 20  # in the windows that are packed at once
+_MOST_PACKS = 1 << 20  # in the windows that are packed at once: 8 MiB of 64-bit numbers
 
 
 class Pack(list[int]):
@@ -172,7 +172,8 @@ def first_fit(lengths: NDArray[np.int64], max_tokens: int, window: int) -> NDArr
     lengths_of_windows = np.zeros((num_windows, min(window, lengths.size)), dtype=np.int64)
     lengths_of_windows.reshape(-1)[: lengths.size] = lengths
     pack_in_window = np.empty_like(lengths_of_windows)  # of each document, numbered from 0 in each window
-    # First fit fills more than half of all packs except one, because it puts two half-full packs into one.
+    # At most one pack of a window is half full or less: first fit would have put the documents of a second one into it.
+    # So n packs have more than (n - 1) * max_tokens / 2 tokens.
     most_tokens = int(lengths_of_windows.sum(axis=1).max(initial=0))  # of a window
     most_packs = 2 * most_tokens // max_tokens + 1
     num_at_once = max(_MOST_PACKS // most_packs, 1)  # windows

@@ -53,10 +53,10 @@ def randperm_bias(bounds: ArrayLike, word_bits: int = 32) -> RandpermBias:
     quotient = num_words // divisors
     num_favoured = num_words % divisors
     excess = np.where(num_favoured > 0, 1 / quotient, 0.0)
-    # Each of the `num_favoured` results exceeds the uniform probability by (quotient + 1) / num_words - 1 / bound, and
-    # that is (1 - share) / num_words. The sum over all of them is the total variation distance.
+    # A favoured result exceeds the uniform probability by (quotient + 1) / num_words - 1 / bound. Because num_words is
+    # quotient * bound + num_favoured, that is (1 - share) / num_words. The sum over all favoured ones is the distance.
     share = num_favoured / divisors
-    distance = share * (1 - share) * divisors / num_words
+    distance = num_favoured * (1 - share) / num_words
     return RandpermBias(divisors, num_favoured, quotient, excess, distance)
 
 

@@ -1,8 +1,12 @@
-"""`ReadingOrder`: an iterator over what one rank reads, made of pieces, which counts and can be pickled."""
+"""`ReadingOrder`: an iterator over what one rank reads, made of pieces, which counts and can be pickled.
+
+`unmoved` puts samplers back after an audit has read them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from itertools import chain
 from operator import length_hint
@@ -52,3 +56,25 @@ class _Pieces(Iterator[Iterator[Any]]):
     def num_read(self) -> int:
         """The number of items that were taken. The pieces must have a length."""
         return self._num_begun - length_hint(self.piece)
+
+
+class Movable:
+    """The base of our own samplers: reading moves them on in their epoch, and they can be put back."""
+
+    def _position(self) -> Any:
+        """Return where the sampler is: its epoch, and what it reads next."""
+        raise NotImplementedError
+
+    def _return_to(self, position: Any) -> None:
+        raise NotImplementedError
+
+
+@contextmanager
+def unmoved(samplers: Iterable[Any]) -> Iterator[None]:
+    """Put our own samplers back to where they are now, at the end of the block, in which an audit reads them."""
+    before = [(sampler, sampler._position()) for sampler in samplers if isinstance(sampler, Movable)]
+    try:
+        yield
+    finally:
+        for sampler, position in before:
+            sampler._return_to(position)

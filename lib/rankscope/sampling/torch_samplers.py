@@ -12,12 +12,12 @@ from torch.utils.data import DistributedSampler as TorchDistributedSampler
 from ..common.checks import of_type, whole
 from .elastic import check_version
 from .permutation import SEEDS, share, torch_order_blocks
-from .reading import ReadingOrder
+from .reading import Movable, ReadingOrder
 
 _VERSION = 1  # of the state, and of the order that it refers to
 
 
-class DistributedSampler(TorchDistributedSampler[int]):
+class DistributedSampler(TorchDistributedSampler[int], Movable):
     """A drop-in replacement for `torch.utils.data.DistributedSampler`: same arguments, same order, same errors.
 
     It is a subclass, so trainers that check with `isinstance` accept it, but it streams an epoch. Unshuffled, an epoch
@@ -140,6 +140,14 @@ class DistributedSampler(TorchDistributedSampler[int]):
         self.total_size = self.num_samples * self.num_replicas
         self._stop = consumed + self.total_size
         self._resume_used = False
+
+    def _position(self) -> tuple[int, int, bool]:
+        return self.epoch, self._consumed, self._resume_used
+
+    def _return_to(self, position: tuple[int, int, bool]) -> None:
+        self.epoch, consumed, resume_used = position
+        self._start_at(consumed)
+        self._resume_used = resume_used
 
     def _note_iteration(self, consumed: int) -> None:
         """Note that an iteration has begun with an index: if it is the resumed one, the next reads a whole epoch."""

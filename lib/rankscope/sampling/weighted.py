@@ -173,17 +173,15 @@ def expected_counts(weights: NDArray[np.float64], num_samples: int, replacement:
     >>> expected_counts(np.array([6.0, 1.0, 1.0]), 2, replacement=False).tolist()
     [1.0, 0.5, 0.5]
     """
-    scaled = weights / weights.max()  # their sum cannot overflow
     if replacement:
-        shares: NDArray[np.float64] = scaled / scaled.sum()
-        return num_samples * shares
+        return num_samples * _shares(weights)
     # Samples whose share is one or more are drawn for certain; the others share the draws that are left. That raises
     # their shares, so more of them may become certain.
     expected = np.zeros(weights.size)
-    is_uncertain = scaled > 0
+    is_uncertain = weights > 0
     num_left = num_samples
     while num_left:
-        expected[is_uncertain] = num_left * (scaled[is_uncertain] / scaled[is_uncertain].sum())
+        expected[is_uncertain] = num_left * _shares(weights[is_uncertain])
         is_certain = is_uncertain & (expected >= 1)
         if not is_certain.any():
             break
@@ -193,6 +191,13 @@ def expected_counts(weights: NDArray[np.float64], num_samples: int, replacement:
     if not num_left:  # the uncertain samples have a value of an earlier round, but no draw is left for them
         expected[is_uncertain] = 0
     return expected
+
+
+def _shares(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return each weight's share of their sum."""
+    scaled = weights / weights.max()  # their sum cannot overflow
+    shares: NDArray[np.float64] = scaled / scaled.sum()
+    return shares
 
 
 def _random_below(bound: int, key: str) -> int:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import whole
 from .assignment import Assignment
-from .sample_values import CostFunction, checked_lengths, checked_weights, costs_of
+from .sample_values import MOST_TOKENS, CostFunction, checked_lengths, checked_weights, costs_of
 from .weighted import expected_counts
 
 
@@ -92,7 +92,7 @@ def epoch_work(
     costs = costs_of(token_counts, cost)
     padded_to = assignment.padded_to
     if max_tokens is not None:
-        padded_to = whole("max_tokens", max_tokens, 1)
+        padded_to = whole("max_tokens", max_tokens, 1, MOST_TOKENS)
     stops_of_ranks = batch_stops_of(assignment)  # step i of a rank is its i-th batch
     num_steps = max(stops.size for stops in stops_of_ranks)
     step_costs = np.zeros((num_steps, assignment.num_ranks))

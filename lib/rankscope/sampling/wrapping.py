@@ -92,7 +92,7 @@ def _shard_of(layer: Any) -> DividingLayer | None:
             framework = candidate
     num_ranks = _num_ranks(layer)
     if framework is not None and num_ranks is None:
-        num_ranks = 2  # DataLoaderDispatcher does not say how many, and exists on several ranks only
+        num_ranks = 2  # at least: DataLoaderDispatcher does not say how many, but it exists on several ranks only
     if num_ranks is None or num_ranks < 2:
         return None
     is_grouped = isinstance(layer, ElasticSampler) and layer.is_grouped

@@ -276,9 +276,8 @@ def _loaded(text: bytes) -> Any:
         if not _looks_like_json(text):
             raise ValueError("it is not JSON") from error
         is_near_end = error.pos > len(error.doc.rstrip()) - _NEAR_END_CHARACTERS
-        is_in_string = error.msg.startswith(
-            "Unterminated"
-        )  # its position is the start of the string, which may be long
+        # The error's position is then the start of the string, which may be long.
+        is_in_string = error.msg.startswith("Unterminated")
         if is_near_end or is_in_string:
             raise ValueError(f"it ends in the middle ({error.msg})") from error
         raise ValueError(f"it is damaged ({error.msg})") from error

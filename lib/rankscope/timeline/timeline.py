@@ -388,7 +388,7 @@ class Timeline:
         """
         number("tolerance_s", tolerance_s, 0)
         work = self.take(np.flatnonzero(self.stop_s - self.start_s > tolerance_s))
-        work = work.take(np.lexsort((work.stop_s, work.start_s, work.lane, work.rank)))  # by rank, lane, start, stop
+        work = work.take(np.lexsort((work.start_s, work.lane, work.rank)))  # by rank, lane and start
         # In this order, a span that overlaps any later one of its lane also overlaps the next one.
         is_same_lane = (np.diff(work.rank) == 0) & (np.diff(work.lane) == 0)  # of each span and the next one
         overlaps = is_same_lane & (work.stop_s[:-1] - work.start_s[1:] > tolerance_s)

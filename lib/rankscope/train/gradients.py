@@ -329,7 +329,7 @@ class StepAudit(Findings):
     is not. ``str()`` is the report.
     """
 
-    KINDS = ("unused", "ranks_differ", "not_the_whole_batch", "buffers_differ")
+    KINDS = ("unused", "not_finite", "ranks_differ", "not_the_whole_batch", "buffers_differ")
     ranks: tuple[Vector, ...]
     single: Vector
     rounding: float
@@ -349,16 +349,34 @@ class StepAudit(Findings):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """All differences between the step and one process with the whole batch."""
-        findings = self._unused_findings()
-        spread = max(relative_difference(rank, self.ranks[0]) for rank in self.ranks)
-        if spread > 0:  # no rounding is allowed here, because an allreduce gives all ranks the same bits
-            findings.append(Finding("ranks_differ", self._difference_between_ranks(spread)))
-        elif relative_difference(self.ranks[0], self.single) > self.rounding:
-            findings.append(Finding("not_the_whole_batch", self._difference_from_single()))
+        findings = self._unused_findings() + self._gradient_findings()
         if self.buffers:
             message = f"buffers differ between ranks: {_some(self.buffers)}"
             findings.append(Finding("buffers_differ", f"{message}; only rank 0's are kept"))
         return tuple(findings)
+
+    def _gradient_findings(self) -> list[Finding]:
+        """The first that applies of: gradients cannot be compared, ranks differ, all ranks differ from one process."""
+        not_finite = self._not_finite()
+        if not_finite:  # before the comparisons: a difference that is nan is not above any limit
+            message = f"gradients are infinite or not numbers {' and '.join(not_finite)}, so they cannot be compared"
+            return [Finding("not_finite", message)]
+        spread = max(relative_difference(rank, self.ranks[0]) for rank in self.ranks)
+        if spread > 0:  # no rounding is allowed here, because an allreduce gives all ranks the same bits
+            return [Finding("ranks_differ", self._difference_between_ranks(spread))]
+        if relative_difference(self.ranks[0], self.single) > self.rounding:
+            return [Finding("not_the_whole_batch", self._difference_from_single())]
+        return []
+
+    def _not_finite(self) -> list[str]:
+        """Where a gradient has an entry that is infinite or not a number."""
+        places = []
+        ranks = [str(rank) for rank, gradient in enumerate(self.ranks) if not np.isfinite(gradient).all()]
+        if ranks:
+            places.append(f"on rank {', '.join(ranks)}")
+        if not np.isfinite(self.single).all():
+            places.append("in one process")
+        return places
 
     def _unused_findings(self) -> list[Finding]:
         """A finding for each set of unused parameters, with the ranks that leave these unused."""

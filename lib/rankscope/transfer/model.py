@@ -29,7 +29,8 @@ def simulate(
     Each batch occupies a worker for `load_s`, the loader's pin thread for `pin_s`, the link for `copy_s` and the device
     for `step_s`. If `prefetched` is true, the next batch is copied while the device computes; otherwise the loop copies
     a batch and computes on it before it requests the next one. As in a DataLoader, two batches per worker are in
-    flight. Raises ValueError if a time or the number of batches is negative or `num_workers` is below 1.
+    flight; the pin thread adds the one that it pins and two that wait, which a DataLoader counts among these. Raises
+    ValueError if a time or the number of batches is negative or `num_workers` is below 1.
 
     >>> for prefetched in (False, True):
     ...     loop = simulate(100, load_s=0.001, copy_s=0.004, step_s=0.006, prefetched=prefetched)

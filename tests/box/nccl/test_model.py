@@ -441,6 +441,8 @@ def test_what_the_terms_do_not_know_is_said() -> None:
     assert "PCIe" in nccl.Model(gpu="l40s").notes[0]
     assert "InfiniBand" in nccl.Model(gpu="h100", num_nodes=2).notes[0]
     assert "Volta" in nccl.Model(gpu="v100").notes[0]
+    own_terms = constants.GenerationTerms(9.0, 0.8, 12.0, 10.0)
+    assert nccl.Model(gpu="v100", terms=own_terms).notes == ()
 
 
 # ---- NCCL's log

@@ -285,6 +285,15 @@ class FailsInItsSecondForward(nn.Module):
         return outputs
 
 
+@pytest.mark.slow
+def test_gradients_that_are_no_numbers_are_the_same_on_all_ranks() -> None:
+    epoch = files_epoch([2, 4], 2, batch_size=1)
+    inputs = torch.full((6, 2), float("nan"))
+    run = uneven.measure(nn.Linear(2, 1), inputs, torch.zeros(6, 1), epoch, losses, timeout_s=RUNS_S)
+    run.check()
+    assert np.isnan(run.gradients).all()
+
+
 def test_a_failure_right_after_a_broadcast_is_no_hang() -> None:
     epoch = epoch_of(2, range(4), range(4, 8))
     with pytest.raises(RankError, match="the second one fails"):

@@ -151,7 +151,7 @@ class Model:
         notes = []
         if gpu.link == "pcie":
             notes.append("No published rate predicts times over PCIe, so time_s is NCCL's own estimate plus a launch.")
-        if gpu.generation == "volta":
+        if gpu.generation == "volta" and self.terms is None:
             notes.append("No measurements of Volta were available to fit, so the terms are those of Ampere.")
         if self.num_nodes > 1 and not (self.terms or self.minimum_s):
             notes.append(

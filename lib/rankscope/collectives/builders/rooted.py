@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from ...common.checks import whole
 from ...common.frozen import each
-from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule, Step
+from ..schedule import MOST_RANKS, MOST_SEGMENTS, MOST_WEIGHT, Ints, Phase, Schedule, Step
 
 
 def flat(num_ranks: int) -> Schedule:
@@ -202,7 +202,7 @@ def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] 
     """
     if counts is None:
         return None
-    weights = each("counts", counts, whole, 0)
+    weights = each("counts", counts, whole, 0, MOST_WEIGHT)
     if len(weights) != num_ranks:
         raise ValueError(f"counts must be {num_ranks} whole numbers, one per rank, got {len(weights)} of them")
     return weights

@@ -55,6 +55,11 @@ def simulate_executor(
     last byte has left, and that byte arrives alpha_s later, so latencies overlap. Adding or copying a byte takes
     gamma_s_per_byte. The schedule is not checked here: use `verify`.
 
+    `cluster.ports` does not change the number of cards: what a rank of the executor sends at once shares its one card,
+    so that two messages take as long as one after the other. Only None, as in formulas that ignore incast, lets no
+    message wait for another one, except at shared cards. `cluster.switch_adds` has no effect, since the executor's
+    ranks add everything.
+
     If links depend on the size, pass a function ``link_at(src, dst, num_bytes)``. Set `by_node` if it depends only on
     the size and on whether both ranks are on the same node. Ranks that do the same are simulated once. Spans are on the
     lane "executor" of each rank: "send" and "receive" while it waits for such a message, "reduce" and "copy"; items are
@@ -75,13 +80,7 @@ def simulate_executor(
     optional("link_at", link_at, function, "of src, dst and num_bytes")
     truth("by_node", by_node)
     one_of("detail", detail, ("messages", "ranks"))
-    num_tensors = 1  # that make up the whole buffer
-    if schedule.collective in RUNS_IN:
-        num_tensors = schedule.num_ranks  # each rank passes its own run of the buffer
-    num_elements, remainder = divmod(number("num_bytes", num_bytes, 0), ELEMENT_BYTES * num_tensors)
-    if remainder != 0:
-        raise ValueError(f"num_bytes must be a multiple of {ELEMENT_BYTES * num_tensors}, got {num_bytes!r}")
-    ends = schedule.chunk_ends(int(num_elements))  # of the tensor of a rank
+    ends = tensor_chunk_ends(schedule, num_bytes)
     ranks = np.arange(schedule.num_ranks)
     same = EquivalentRanks(ranks=ranks.tolist(), of=ranks.tolist(), places={})  # each rank only to itself
     # `alike` compares messages by their sizes and by whether they leave their node. With links of single pairs, or
@@ -95,6 +94,20 @@ def simulate_executor(
     with no_collection():  # plans are up to a million tuples
         rank_plans = plans(schedule, ends, planned_ranks)
         return _PlanSimulation(rank_plans, cluster, link_at, same, detail == "messages").run()
+
+
+def tensor_chunk_ends(schedule: Schedule, num_bytes: int) -> list[int]:
+    """Return the ends of the chunks of a rank's tensor, in elements, if the whole buffer has `num_bytes`.
+
+    Raises ValueError if that is not a whole number of elements per tensor, or as `Schedule.chunk_ends` does.
+    """
+    num_tensors = 1  # that make up the whole buffer
+    if schedule.collective in RUNS_IN:
+        num_tensors = schedule.num_ranks  # each rank passes its own run of the buffer
+    num_elements, remainder = divmod(number("num_bytes", num_bytes, 0), ELEMENT_BYTES * num_tensors)
+    if remainder != 0:
+        raise ValueError(f"num_bytes must be a multiple of {ELEMENT_BYTES * num_tensors}, got {num_bytes!r}")
+    return schedule.chunk_ends(int(num_elements))
 
 
 @dataclass(slots=True)
@@ -291,13 +304,13 @@ class _PlanSimulation:
 
 def _cards(cluster: Cluster, name: _MessageName) -> tuple[Hashable, Hashable]:
     """Return the cards that a message goes out of and into: those of its ranks, of its nodes, or of its own."""
-    if cluster.ports is None:  # no message waits for another one
+    if cluster.shared_nic:  # then each rank is simulated, so that the name has ranks
+        source_node = name.src // cluster.gpus_per_node
+        target_node = name.dst // cluster.gpus_per_node
+        if source_node != target_node:
+            return ("node", source_node), ("node", target_node)
+    if cluster.ports is None:  # no other message waits; any number of ports stands for one card
         return name, name
-    # If cards are shared, each rank is simulated, so that the name has ranks.
-    source_node = name.src // cluster.gpus_per_node
-    target_node = name.dst // cluster.gpus_per_node
-    if cluster.shared_nic and source_node != target_node:
-        return ("node", source_node), ("node", target_node)
     return name.src, name.dst
 
 

@@ -121,9 +121,9 @@ def batches_score(
 def schedule_score(mine: Schedule | str, collective: str, cluster: Cluster, num_bytes: float) -> Score:
     """Return the verified schedule's time next to those of a ring, the best algorithm and the lower bound.
 
-    `mine` is a Schedule or its text, with as many ports as the cluster, which must limit them. It solves the exercise
-    if it takes as long as the best algorithm. Raises ValueError if the cluster has no limit of ports, or the schedule is
-    of another collective, number of ranks, root or number of ports.
+    `mine` is a Schedule or its text, with equal chunks and as many ports as the cluster, which must limit them. It
+    solves the exercise if it takes as long as the best algorithm. Raises ValueError if the cluster has no such limit,
+    or if the schedule is of another collective, number of ranks, root or number of ports, or has unequal chunks.
     """
     ports = whole("cluster.ports", cluster.ports, 1)
     schedule = Schedule.from_text(mine) if isinstance(mine, str) else of_type("a schedule", mine, Schedule)
@@ -131,7 +131,9 @@ def schedule_score(mine: Schedule | str, collective: str, cluster: Cluster, num_
     if settings != (collective, cluster.num_ranks, 0, ports):
         wanted = f"{collective} yours ranks={cluster.num_ranks} chunks={schedule.num_chunks} root=0 ports={ports}"
         raise ValueError(f"the schedule must begin with {wanted!r}, got {schedule.to_text().splitlines()[0]!r}")
-    verify(schedule)
+    if schedule.weights is not None:  # the schedules that it is compared with send chunks of equal sizes
+        raise ValueError(f"the schedule must have equal chunks, got weights {schedule.weights}")
+    verify(schedule)  # also that its sums keep to its lag, which is free: the time is that of a real overlap
     ranking = best(num_bytes, cluster, collective)
     fastest = ranking.candidates[0]  # they are sorted by their times
     best_name = f"{fastest.algorithm} (best)"

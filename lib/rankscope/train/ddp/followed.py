@@ -116,7 +116,9 @@ def follow(
     [[44, 17], [46, 3]]
     """
     check_training(module, loss, optimizer)
-    loader = of_type("assignment", assignment, Assignment).loader or Loader()
+    if of_type("assignment", assignment, Assignment).batch_stops is not None:
+        raise ValueError("assignment must have no batches of its own, because each rank's DataLoader makes them")
+    loader = assignment.loader or Loader()
     assignment = evolve(assignment, loader=loader)
     _check_dataset(dataset, assignment)
     full_batches = min(indices.size for indices in assignment.ranks) // loader.batch_size

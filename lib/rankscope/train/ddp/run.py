@@ -34,13 +34,13 @@ Loss = Callable[[nn.Module, int, Any], Tensor]
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 BACKENDS = ("gloo", "nccl", "mpi")
-WARM_UP = 3  # steps; DDP rebuilds its buckets in the second one
+WARM_UP = 3  # steps; DDP rebuilds its buckets in the second one, with a static graph in the third
 MOST_ITERATIONS = 10_000
 NUM_WORKERS = {"gloo": 2}  # how many allreduces run simultaneously; 1 by default, because NCCL has one stream
-FITTED_MB = (5.0, 20.0)  # caps at which contention is fitted, to a module of 40 MiB
+FITTED_MB = (5.0, 20.0)  # caps at which contention is fitted, to a module of 40 MiB: five buckets, and two
 _WIDTH = 1024  # of that module's layers
 _DEPTH = 10  # its layers
-_BATCH = 128
+_BATCH = 128  # samples in each of a rank's steps
 _LOCAL_STEP_FACTOR = 2  # times as many iterations without allreduces, because all predictions depend on that step
 
 
@@ -67,6 +67,7 @@ class Where:
         if self.network is None:
             return launch(fn, num_ranks, args, self.backend, self.timeout_s)
         num_hosts = getattr(self.network, "num_hosts", 0)
+        # A network starts its ranks on Gloo: its `launch` takes no backend, and a number of ranks for each host.
         if self.backend != "gloo" or num_ranks is None or num_hosts == 0 or num_ranks % num_hosts:
             wanted = f"one with hosts for {num_ranks} ranks, the same number on each, on Gloo"
             raise ValueError(f"network must be {wanted}, got {self.network!s}")
@@ -311,7 +312,10 @@ class DDPStepper:
         return _PassInstants(loaded, forward_end, self.instants.now())
 
     def record(self, seconds: float = 0.0, clean: bool = True) -> RecordedStep:
-        """Return the record of the last step, with the duration and cleanness that were measured around it."""
+        """Return the record of the last step, with the duration and cleanness that were measured around it.
+
+        `follow` measures neither: it takes durations from the spans, and does not use `seconds` and `clean`.
+        """
         instants = self.instants
         since_start = partial(instants.since, self._start)
         ready_s = np.full(len(instants.parameters), np.nan)

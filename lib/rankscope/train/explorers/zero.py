@@ -48,7 +48,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def memory(module: Any, now: Now, stage: int) -> ZeroMemory:
-    """Return the memory per rank with a stage. No layer is larger than its model; stages 0 and 1 alone have buckets."""
+    """Return the memory per rank with a stage. No layer exceeds its model; only stages 0 and 1 use DDP's buckets."""
     size = _size(module, now)
     layer = {}
     if now.model != YOURS:  # the sizes of your module's layers are known

@@ -18,12 +18,15 @@ from ..ddp.recommend import CapCandidate, Recommendation
 _WIDE_PX = 640.0
 _ROW_PX = 22.0  # of a bucket with numbers and a size
 _LOW_ROW_PX = 4.0  # of a bucket without
+_MARGIN = 0.1  # above and below a bucket, as a share of its row
 _ROOM_FOR_SIZE = 0.16  # right of the widest bucket, as a share of its width
 _GAP_BEFORE_SIZE = 0.012  # between a bucket and its size, as a share of the widest bucket
 _FAR_CAP = 1.5  # a cap of this many times the largest bucket or more is not drawn
 _CAPS_WIDE_PX = 560.0
 _CAPS_ROW_PX = 19.0
+_CAPS_MARGIN = 0.12  # above and below a bar, as a share of its row
 _ROOM_FOR_TIME = 0.34  # right of the longest step, as a share of it
+_GAP_BEFORE_TIME = 0.01  # between a bar and its time, as a share of the drawing's width
 _DIGIT_PX = 6.4  # the width of a digit of a parameter's number
 _MARGIN_PX = 3  # what a number leaves free in its piece, on both sides together
 _MOST_BUCKETS = 256
@@ -42,9 +45,7 @@ def until_alike(recommendation: Recommendation, least_mb: float = 0.0) -> tuple[
     num_shown = len(candidates)
     while num_shown > 1:  # the last one that is shown is like the largest; drop it if the next smaller one is, too
         next_smaller = candidates[num_shown - 2]
-        cap_mb = (
-            next_smaller.bucket_cap_mb or 0.0
-        )  # for the type: only DDP's default, which is not among them, has None
+        cap_mb = next_smaller.bucket_cap_mb or 0.0  # for the type: only DDP's default has None, and is not among them
         if cap_mb < least_mb or _outcome(next_smaller) != _outcome(candidates[-1]):
             break
         num_shown -= 1
@@ -129,7 +130,8 @@ def _pieces(buckets: DDPBuckets, shown: Sequence[Bucket], width: float) -> tuple
     bytes_before = np.concatenate([_starts(num_bytes[row == number]) for number in range(len(shown))])  # in its row
 
     fill = MEMORY["gradients"].hue
-    pieces = Rects(bytes_before, row + 0.1, fill, width=num_bytes, height=0.8, hatched=is_sparse)
+    height = 1 - 2 * _MARGIN
+    pieces = Rects(bytes_before, row + _MARGIN, fill, width=num_bytes, height=height, hatched=is_sparse)
     piece_px = pieces.width / width * _WIDE_PX
     number_px = np.array([_DIGIT_PX * len(str(number)) + _MARGIN_PX for number in parameter.tolist()])
     # A number on hatching gets a halo. Here every number needs one, because the line of a cap may run through it.
@@ -218,8 +220,8 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
         width=width,
         height=len(rows),
         size_px=(_CAPS_WIDE_PX, _CAPS_ROW_PX * len(rows)),
-        rects=(frame(framed, ends[framed], width), *stacked(parts, margin=0.12)),
-        texts=(Texts(ends + 0.01 * width, np.arange(len(rows)) + 0.5, words, anchor="start"),),
+        rects=(frame(framed, ends[framed], width), *stacked(parts, margin=_CAPS_MARGIN)),
+        texts=(Texts(ends + _GAP_BEFORE_TIME * width, np.arange(len(rows)) + 0.5, words, anchor="start"),),
         x_ticks=x_ticks,
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
         legend=keys,

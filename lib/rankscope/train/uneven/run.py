@@ -323,7 +323,7 @@ def _uneven_run(epoch: Assignment, way: HandlingWay, records: Sequence[_RankReco
     """Combine the ranks' records of an epoch; UnevenError if they have different gradients."""
     longest = max((record.gradients for record in records), key=len)
     for rank, record in enumerate(records):
-        if not np.array_equal(record.gradients, longest[: len(record.gradients)]):
+        if not np.array_equal(record.gradients, longest[: len(record.gradients)], equal_nan=True):
             raise UnevenError(f"rank {rank} has different gradients from the other ranks")
     trained = tuple(np.array(record.trained, dtype=np.int64) for record in records)
     return UnevenRun(
