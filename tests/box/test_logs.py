@@ -359,8 +359,20 @@ def test_a_gpu_build_of_osu_may_send_from_host_to_host(tmp_path: Path) -> None:
     assert sent("DEVICE (D)", "DEVICE (D)").points[0].options["direction"] == "p2p"
     host = sent("HOST (H)", "HOST (H)")
     assert (host.points[0].options["direction"], host.provenance.get("device")) == ("h2h", None)
+    assert sent("MANAGED (M)", "MANAGED (M)").points[0].options["direction"] == "p2p"
+    assert sent("MANAGED (M)", "DEVICE (D)").points[0].options["direction"] == "p2p"
     with pytest.raises(ValueError, match="messages between the host and a GPU are not read: Send Buffer on DEVICE"):
         sent("DEVICE (D)", "HOST (H)")
+
+
+def test_buffers_of_osu_count_more_than_its_title(tmp_path: Path) -> None:
+    """A build for GPUs may print the title of one for hosts; managed memory is that of a GPU."""
+    for places, direction, device in (("MANAGED (M)", "p2p", "cuda"), ("HOST (H)", "h2h", None)):
+        header = f"# Send Buffer on {places} and Receive Buffer on {places}\n    # Size"
+        log = made.OSU_BW.replace("MPI-CUDA", "MPI").replace("    # Size", header)
+        assert header in log
+        profile = single_profile(tmp_path, log)
+        assert (profile.points[0].options["direction"], profile.provenance.get("device")) == (direction, device)
 
 
 def test_osu_is_read(tmp_path: Path) -> None:
@@ -583,6 +595,22 @@ def test_copies_of_nvbandwidth_in_both_directions_have_half_of_the_total_each(tm
     assert len(profile.select("transfer", direction="p2p")) == 2
     assert rate(profile, direction="p2p", src=1, dst=0, both=True, method="read") == 760.61
     assert "half of the printed total" in profile.provenance["source"]["notes"]
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+@pytest.mark.parametrize("missing", ["Read2", "Total"])
+def test_a_test_of_nvbandwidth_that_is_cut_before_its_total_is_refused(
+    tmp_path: Path, missing: str, is_last: bool
+) -> None:
+    """The matrix of one direction is no measurement of a copy in both."""
+    log = made.NV_BOTH_WAYS
+    cut = log[: log.index(f"memcpy CE GPU(row) <-> GPU(column) {missing}")]
+    if not is_last:
+        cut += log[log.index("Running device_local_copy.") :]
+    with pytest.raises(
+        ValueError, match=r"line \d+: device_to_device_bidirectional_memcpy_read_ce is cut before its total$"
+    ):
+        read(tmp_path, cut)
 
 
 @pytest.mark.parametrize("kind", made.OTHERS)

@@ -346,6 +346,9 @@ def test_a_schedule_is_scored_once_it_is_verified() -> None:
         match="must begin with 'allreduce yours ranks=4 chunks=3 root=0 ports=1', got 'allreduce ring ranks=3",
     ):
         schedule_score(build("allreduce", "ring", 3), "allreduce", cluster, 1000)
+    unlimited = Cluster.uniform(4, Link(1e-6, 1e9), ports=None)  # no schedule has a header for it
+    with pytest.raises(ValueError, match=r"cluster\.ports must be a whole number of at least 1, got None"):
+        schedule_score(build("allreduce", "ring", 4), "allreduce", unlimited, 1000)
 
 
 def test_a_schedule_cannot_score_with_chunks_that_are_empty() -> None:

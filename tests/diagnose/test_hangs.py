@@ -16,7 +16,9 @@ import pytest
 from rankscope.common.storage import StorageError
 from rankscope.diagnose import explain_hang, read_dumps
 from rankscope.diagnose.figures.hangs import draw_hang
+from rankscope.diagnose.figures.jobs import hang_page
 from rankscope.diagnose.hangs import Hang, HangCulprit
+from rankscope.figures.palette import ALARM
 from rankscope.figures.svg import to_svg
 
 from .fr_trace import Answer, compared, fr_trace
@@ -58,6 +60,31 @@ def test_with_a_ring_buffer_that_has_lost_the_start(tmp_path: Path) -> None:
         hang = explained(tmp_path / str(rank), job, keep=6)
         assert hang.culprits == [HangCulprit(rank, "missing", "default_pg", CALL)]
     assert not explained(tmp_path / "fine", healthy(3), keep=2).culprits
+
+
+@pytest.mark.parametrize("first_record", [0, -1, 1])
+def test_a_dump_is_whole_only_if_its_first_record_is_stated_to_be_the_first(tmp_path: Path, first_record: int) -> None:
+    """-1 on every record, as another program may write it, says as little as a number above 0."""
+    write(tmp_path, healthy(3), as_json=True)
+    for path in tmp_path.iterdir():
+        contents = json.loads(path.read_text())
+        if path.name.endswith("1"):
+            del contents["entries"][:3]
+        for index, entry in enumerate(contents["entries"]):
+            entry["record_id"] = -1 if first_record == -1 else first_record + index
+        path.write_text(json.dumps(contents))
+    hang = explain_hang(read_dumps(tmp_path))
+    assert [culprit.rank for culprit in hang.culprits] == ([1] if first_record == 0 else []), str(hang)
+
+
+def test_a_rank_that_stops_is_named_also_if_its_records_have_no_numbers(tmp_path: Path) -> None:
+    write(tmp_path, sick("missing", 3, 1), as_json=True)
+    for path in tmp_path.iterdir():
+        contents = json.loads(path.read_text())
+        for entry in contents["entries"]:
+            entry["record_id"] = -1
+        path.write_text(json.dumps(contents))
+    assert explain_hang(read_dumps(tmp_path)).culprits == [HangCulprit(1, "missing", "default_pg", CALL)]
 
 
 def test_entries_in_any_order_and_a_group_that_does_not_state_its_ranks(tmp_path: Path) -> None:
@@ -136,6 +163,52 @@ def test_ranks_that_differ_in_two_ways_are_named_for_what_each_did(tmp_path: Pat
         HangCulprit(3, "left out", "default_pg", CALL),
         HangCulprit(4, "size", "default_pg", CALL),
     ]
+
+
+@pytest.mark.parametrize("num_ranks", [64, 1024])
+def test_a_job_whose_ranks_all_differ_is_one_finding_whose_words_grow_with_its_ranks(
+    tmp_path: Path, num_ranks: int
+) -> None:
+    """Even ranks agree, and each odd rank has a size of its own."""
+    job = {rank: [QueuedCall("0", sizes=(100 + rank % 2 * rank,), at_s=1.0)] for rank in range(num_ranks)}
+    hang = explained(tmp_path, job)
+    (finding,) = hang.findings
+    assert (finding.cause, finding.ranks) == ("size", tuple(range(1, num_ranks, 2)))
+    assert len(str(hang)) < 1000 + 15 * num_ranks  # each rank is named once or twice
+    _verdict, calls, others = finding.words.split("\n  ")
+    where = "at train.py:12 in step"
+    assert calls.startswith(
+        f"Rank 1 called all_reduce [101] Float {where}, rank 3 all_reduce [103] Float {where}, "
+        f"rank 5 all_reduce [105] Float {where}, ranks 0, 2, 4,"
+    )
+    assert others == f"{num_ranks // 2 - 3} more calls differ, too."
+    assert hang_page("job", hang).count("<svg") == 1
+
+
+def test_a_drawing_shows_what_other_findings_of_the_same_stop_name(tmp_path: Path) -> None:
+    job = healthy(6)
+    del job[3][CALL - 1]
+    job[4][CALL - 1] = job[4][CALL - 1]._replace(sizes=(7,))
+    job[5][CALL - 1] = job[5][CALL - 1]._replace(dtype="Half")
+    hang = explained(tmp_path, job)
+    assert [finding.cause for finding in hang.findings] == ["left out", "size", "dtype"]
+    for index in range(3):
+        drawing = draw_hang(hang, index)
+        cells, column = drawing.rects[0], [label for _, label in drawing.x_ticks].index(str(CALL))
+        fills = {int(y): fill for x, y, fill in zip(cells.x, cells.y, cells.fill, strict=True) if x == column}
+        assert {rank for rank, fill in fills.items() if fill == ALARM} == {3, 4, 5}
+        assert [key.label for key in drawing.legend if key.fill == ALARM] == ["left out, size or dtype"]
+        assert ">all_reduce [32] Half<" in to_svg(drawing)
+    assert hang_page("job", hang).count("<svg") == 1  # three would be alike
+
+
+def test_the_drawing_of_many_ranks_shows_some_of_each_cause(tmp_path: Path) -> None:
+    job = healthy(99)
+    for rank in range(40):
+        job[rank][CALL - 1] = job[rank][CALL - 1]._replace(sizes=(7,))
+    del job[70][CALL - 1]
+    drawing = draw_hang(explained(tmp_path, job))
+    assert [label for _, label in drawing.y_ticks] == [*map(str, range(14)), "40", "70"]  # 40 did nothing wrong
 
 
 def test_the_same_number_of_elements_in_another_shape_and_type_is_another_dtype(tmp_path: Path) -> None:

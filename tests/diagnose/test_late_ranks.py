@@ -148,6 +148,19 @@ def test_ranks_that_are_late_only_once_others_are_mended_arrive_by_no_negative_t
     assert next_line.startswith("Ranks 0 and 1 would be the next that are late, in 4 of 12 steps: their backward takes")
 
 
+def test_of_several_next_ranks_those_that_are_late_already_keep_their_figures() -> None:
+    """Rank 0 is late by 100 ms and rank 1 by 60, so until rank 2 is mended, rank 0 is late by 40 and rank 1 is not."""
+    seconds = noisy("even", 0.05, 3, NUM_STEPS, 1)
+    seconds["loader"][:6, 2] += 0.1
+    seconds["backward"][8:, 0] += 0.1
+    seconds["backward"][8:, 1] += 0.06
+    (first, both, now, later), _ = verdict(seconds)
+    assert first.startswith("Rank 2 arrives 101 ms late in 6 of 12 steps")
+    assert both.startswith("Ranks 0 and 1 are late together")
+    assert now.startswith("Rank 0 arrives 40.6 ms late in 4 of 12 steps: its backward takes 147 ms in these")
+    assert later.startswith("Rank 1 would be the next that is late, in 4 of 12 steps: its backward takes 106 ms")
+
+
 def test_a_rank_that_is_late_in_most_steps_is_not_said_to_be_late_in_each() -> None:
     seconds = noisy("even", 0.05, 4, NUM_STEPS, 1)
     seconds["loader"][:9, 2] += 0.06

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 from rankscope.parts import datasets
 from rankscope.parts import files as files_module
 from rankscope.parts.datasets import AsyncPartDataset, SyncPartDataset, in_step
-from rankscope.parts.files import DelayedLoad, PartError, load_part, write_parts
+from rankscope.parts.files import DelayedLoad, PartError, check_part, load_part, write_parts
 from rankscope.parts.simulate import idle_share, simulate
 from rankscope.pipeline.service import Lognormal
 from rankscope.ranks import in_threads
@@ -85,7 +85,7 @@ def test_parts_hold_every_row_once_in_order(tmp_path):
         (1, {"x": 5}, "'x' must have rows, got the single value array"),
         (1, {"x": [object()]}, "'x' must be of one of bool, .*, got object"),
         (1, {"x": np.array([1.0], dtype=">f8")}, "'x' must be of one of bool, .*, got >f8"),
-        (1, {"x": np.ma.array([1, 2], mask=[True, False])}, "'x' must have no mask, .* as with array.filled"),
+        (1, {"x": np.ma.array([1, 2], mask=[True, False])}, "'x' must have no masked values, .* as with array.filled"),
         (1, {"file": [1, 2]}, "an array's name must differ .*, got 'file'"),
     ],
 )
@@ -93,6 +93,18 @@ def test_parts_that_cannot_be_are_refused_before_anything_is_written(tmp_path, r
     with pytest.raises(ValueError, match=message):
         write_parts(tmp_path / "parts", rows_per_part, **arrays)
     assert not (tmp_path / "parts").exists()
+
+
+def test_a_mask_that_hides_nothing_is_dropped(tmp_path):
+    """As `np.ma` functions return them: the mask is False, or an array of it."""
+    x, y = np.ma.array([1, 2, 3]), np.ma.array([4.0, 5.0, 6.0], mask=[False] * 3)
+    (path,) = write_parts(tmp_path, 3, x=x, y=y)
+    part = check_part(load_part(path) | {"z": x}, "a part")
+    assert {name: (type(array), array.tolist()) for name, array in part.items()} == {
+        "x": (np.ndarray, [1, 2, 3]),
+        "y": (np.ndarray, [4.0, 5.0, 6.0]),
+        "z": (np.ndarray, [1, 2, 3]),
+    }
 
 
 def test_parts_of_two_data_sets_are_not_mixed_and_a_pickle_is_not_read(tmp_path):

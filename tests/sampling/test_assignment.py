@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, get_worker_info
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
 from rankscope.sampling import (
@@ -19,6 +19,7 @@ from rankscope.sampling import (
     DistributedRandomSampler,
     DistributedSampler,
     DistributedSequentialSampler,
+    KeyedSampler,
     Sampler,
     assign,
     shard_files,
@@ -358,3 +359,15 @@ def test_the_listing_order_does_not_matter_and_the_seed_does():
     assert shard_files(files, 8, 3, seed=1) != shard_files(files, 8, 3)
     lost = set(files) - {name for trainer in range(8) for name in shard_files(files, 8, trainer, seed=trainer)}
     assert len(lost) > 200  # what one seed a trainer would cost
+
+
+def test_collecting_leaves_a_wrapped_sampler_where_it_is():
+    resumed = KeyedSampler(10, 1, 0)
+    resumed.load_state_dict(resumed.state_after(4))
+    Assignment.collect([BatchSampler(resumed, 2, drop_last=False)], 10)
+    assert len(list(resumed)) == 6
+
+
+def test_a_sampler_that_draws_from_torchs_generator_has_another_order_in_each_epoch():
+    orders = [Assignment.collect([RandomSampler(range(50))], 50, epoch).ranks[0].tolist() for epoch in range(2)]
+    assert orders[0] != orders[1]

@@ -86,6 +86,13 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "measured must be a finite number of at least 0, got -1",
     ),
     (lambda: figures.bucket_caps(recommendation(), {-8: [1]}), "a cap of measured must be a .* number above 0, got -8"),
+    (lambda: figures.bucket_caps(recommendation(), [1.0]), r"measured must be a mapping, got \[1.0\]"),
+    (
+        lambda: figures.bucket_caps(recommendation(), {8: 0.5}),
+        "measured must be a list of seconds of steps for each cap, got 0.5",
+    ),
+    (lambda: figures.zero_memory(STAGES, [24e9]), "limits_bytes must be a mapping, got"),
+    (lambda: figures.zero_memory(OVER_RANKS, [24e9]), "limits_bytes must be a mapping, got"),
     (lambda: figures.zero_memory({}), "memories must be at least one, by name, got {}"),
     (lambda: figures.zero_memory({"a": 3}), r"memories\['a'\] must be a ZeroMemory, got 3"),
     (lambda: figures.zero_memory({"a": [1, 2]}), r"memories\['a'\] must be a sequence of ZeroMemory, got \[1, 2\]"),

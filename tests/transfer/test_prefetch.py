@@ -461,6 +461,23 @@ def test_mappings_and_sequences_of_one_s_own() -> None:
     assert (found[0]["x"], found[0].more, found[1], found[2]) == (1, "kept", (2,), deque([3]))
 
 
+def test_tuples_with_other_arguments_and_sets() -> None:
+    class Pair(tuple[Any, ...]):
+        def __new__(cls, first: Any, second: Any) -> Any:
+            return super().__new__(cls, (first, second))
+
+    class Sized(namedtuple("Sized", ["tensor", "size"])):
+        def __new__(cls, tensor: torch.Tensor) -> Any:
+            return super().__new__(cls, tensor, len(tensor))
+
+    found = mapped([Pair(torch.ones(1), "a"), Sized(torch.ones(3))], lambda leaf: leaf + 1)
+    assert found[0] == [2, "a"]  # the items alone, because the class cannot be called with them
+    assert type(found[1]) is Sized
+    assert (found[1].tensor.tolist(), found[1].size) == ([2, 2, 2], 3)
+    tensor = torch.ones(1)
+    assert list(tensors_of({"set": {tensor}})) == [tensor]
+
+
 class MadeAnew(Sequence[Any]):
     """A nested list whose items are new objects at each reading."""
 

@@ -787,7 +787,7 @@ def _shift(num_ranks: int, src: Ints, dst: Ints) -> tuple[int, int, int] | None:
     if inner <= 0:  # no rank sends to a higher one, which happens only in schedules that `verify` refuses
         return None
     along = back // inner + 1  # ranks along the axis, if all of them are `inner` apart, which is checked below
-    if along < 2 or num_ranks % (along * inner) != 0:  # no rank is the last of an axis, or ranks do not fill the shape
+    if along < 2 or num_ranks % (along * inner) != 0:  # an axis of one rank, or ranks do not fill the shape
         return None
     place = ranks // inner % along  # of each rank along the axis
     next_rank = np.where(place == along - 1, ranks - back, ranks + inner)

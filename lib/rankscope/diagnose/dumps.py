@@ -254,7 +254,9 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
     # The recorder writes its oldest record first, but another program may have written the file again.
     numbered_calls.sort(key=lambda numbered_call: numbered_call[0])
     calls = [call for _record_id, call in numbered_calls]
-    is_whole = not numbered_calls or numbered_calls[0][0] == 0  # a rank's records are numbered from 0
+    # A rank's records are numbered from 0. If their numbers are unknown (-1), the first calls may be lost: a rank
+    # counts the calls of a group itself, so one whose first call there is number 4 has made three before it.
+    is_whole = not numbered_calls or numbered_calls[0][0] == 0
     size_of_default_group = 0
     for name, group in file.pg_config.items():
         ranks = maker.ranks(group.ranks)

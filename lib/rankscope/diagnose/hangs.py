@@ -31,6 +31,7 @@ _MOST_RANKS = 1 << 21  # of all groups together
 _MOST_LINES = 30  # that one finding lists of groups that wait for each other
 _MOST_ALIKE = 3  # calls before a call that are compared with those before an earlier call like it
 _MOST_LAST_CALLS = 4  # missing ranks whose last call a finding names
+_MOST_ODD_CALLS = 3  # that differ from the usual one in the same way and that a finding names
 _MOST_CALLS = 6  # of a group with a finding, in the table of a hang
 _PROGRESS = {"scheduled": 0, "started": 1, "ended": 2, "completed": 2}  # of a call, by its state
 # Less than this between two calls is shown as 1 µs: as floats, seconds since 1970 have an error of a quarter of a
@@ -642,8 +643,9 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[_Cause]:
 
 
 def _odd_causes(stop: _Stop) -> Iterator[_Cause]:
-    """Yield a cause for each other call with which ranks came, or a single one if no call is the usual one."""
-    usual_ranks = [rank for rank in stop.came if rank not in stop.odd]
+    """Yield a cause for each way in which calls differ from the usual one, or a single one if no call is usual."""
+    odd = {*stop.odd}
+    usual_ranks = [rank for rank in stop.came if rank not in odd]
     ranks_by_call: dict[Any, list[int]] = {}
     for rank in stop.odd:
         ranks_by_call.setdefault(stop.group.signature(rank, stop.number), []).append(rank)
@@ -659,16 +661,26 @@ def _odd_causes(stop: _Stop) -> Iterator[_Cause]:
         yield _Cause(difference, stop.odd, words)
         return
     usual_call = stop.call(usual_ranks[0])
+    next_calls = _next_calls(stop.group, stop.number, usual_ranks[0])
+    by_cause: dict[str, list[list[int]]] = {}  # the ranks of each call; a job can have as many calls as ranks
     for signature, ranks in ranks_by_call.items():
-        call = stop.call(ranks[0])
-        cause = _difference(call, usual_call)
-        verdict = f"{listed('Rank', ranks)} made {stop} with another {cause}."
-        if _is_next(stop.group, stop.number, usual_ranks[0], signature):
-            cause = "left out"
-            seem = "seems" if len(ranks) == 1 else "seem"
-            verdict = f"{listed('Rank', ranks)} {seem} to have left out {stop}."
-        calls = f"Rank {ranks[0]} called {call}, {listed('rank', usual_ranks)} {usual_call}."
-        yield _Cause(cause, ranks, [verdict, calls])
+        cause = "left out" if signature in next_calls else _difference(stop.call(ranks[0]), usual_call)
+        by_cause.setdefault(cause, []).append(ranks)
+    for cause, ranks_of_calls in by_cause.items():
+        all_ranks = sorted(rank for ranks in ranks_of_calls for rank in ranks)
+        verdict = f"{listed('Rank', all_ranks)} made {stop} with another {cause}."
+        if cause == "left out":
+            seem = "seems" if len(all_ranks) == 1 else "seem"
+            verdict = f"{listed('Rank', all_ranks)} {seem} to have left out {stop}."
+        first_rank, *other_ranks = [ranks[0] for ranks in ranks_of_calls[:_MOST_ODD_CALLS]]  # one for each call
+        calls = [f"Rank {first_rank} called {stop.call(first_rank)}"]
+        calls += [f"rank {rank} {stop.call(rank)}" for rank in other_ranks]
+        calls.append(f"{listed('rank', usual_ranks)} {usual_call}")
+        words = [verdict, f"{', '.join(calls)}."]
+        num_others = len(ranks_of_calls) - _MOST_ODD_CALLS
+        if num_others > 0:
+            words.append(f"{count_of(num_others, 'more call')} {'differs' if num_others == 1 else 'differ'}, too.")
+        yield _Cause(cause, all_ranks, words)
 
 
 def _difference(call: Call, other: Call) -> str:
@@ -713,11 +725,14 @@ def _late_cause(stop: _Stop) -> _Cause:
     return _Cause("late", stop.late, words)
 
 
-def _is_next(group: Group, number: int, rank: int, signature: tuple[Any, ...]) -> bool:
-    """Whether such a call comes right after the `number`-th one on that rank, or after an earlier one like that."""
+def _next_calls(group: Group, number: int, rank: int) -> set[tuple[Any, ...]]:
+    """Return the signatures of the calls that come right after the `number`-th one on that rank, or after one like it.
+
+    Of calls like it, only earlier ones count.
+    """
     usual = group.signature(rank, number)
+    next_calls = set()
     for earlier in group.calls[rank]:
-        is_like_it = earlier <= number and group.signature(rank, earlier) == usual
-        if is_like_it and group.signature(rank, earlier + 1) == signature:
-            return True
-    return False
+        if earlier <= number and group.signature(rank, earlier) == usual:
+            next_calls.add(group.signature(rank, earlier + 1))
+    return next_calls

@@ -105,17 +105,37 @@ class _VerdictWords:
             for culprit in late.culprits:
                 by_cause[culprit.cause].append(late)
         for cause, ranks in by_cause.items():
-            its = "its" if len(ranks) == 1 else "their"
-            late_s = [self._mean_late_s(late) for late in ranks]
-            when = self._when(ranks[0])
-            if any(self._when(late) != when for late in ranks):
-                when = "in their late steps"
-            if min(late_s) > 0:
-                arrive = f"{'arrives' if len(ranks) == 1 else 'arrive'} {_range(late_s)} late {when}"
-            else:  # until those named before them are mended, they are compared with each other
-                arrive = f"would be the next {'that is' if len(ranks) == 1 else 'that are'} late, {when}"
-            lines.append(f"{self._ranks('Rank', ranks)} {arrive}: {self._why(ranks, cause, its)}. {_hint(cause, its)}")
+            late_now, next_ranks = self._late_now_and_next(ranks)
+            if late_now:
+                late_s = [self._mean_late_s(late) for late in late_now]
+                arrive = f"{'arrives' if len(late_now) == 1 else 'arrive'} {_range(late_s)} late"
+                lines.append(self._of_cause(late_now, cause, arrive))
+            if next_ranks:
+                arrive = f"would be the next {'that is' if len(next_ranks) == 1 else 'that are'} late,"
+                lines.append(self._of_cause(next_ranks, cause, arrive))
         return lines
+
+    def _late_now_and_next(self, ranks: Sequence[LateRank]) -> tuple[list[LateRank], list[LateRank]]:
+        """Return those of these ranks that are late, and those that are only once others are mended.
+
+        `late_s` leaves out only the first group. Ranks of a later group are compared with each other, too, and one that
+        is less late than the others may have less own time than their median.
+        """
+        late_s = [self._mean_late_s(late) for late in ranks]
+        least_s = 0.0
+        if min(late_s) <= 0:  # of ranks that are late alike, about half are a little above the median of the others
+            least_s = _LEAST_SAVED * self._lateness.step_s
+        late_now = [late for late, seconds in zip(ranks, late_s, strict=True) if seconds > least_s]
+        next_ranks = [late for late, seconds in zip(ranks, late_s, strict=True) if seconds <= least_s]
+        return late_now, next_ranks
+
+    def _of_cause(self, ranks: Sequence[LateRank], cause: str, arrive: str) -> str:
+        """Return a line on ranks with the same cause; `arrive` says how late they are."""
+        its = "its" if len(ranks) == 1 else "their"
+        when = self._when(ranks[0])
+        if any(self._when(late) != when for late in ranks):
+            when = "in their late steps"
+        return f"{self._ranks('Rank', ranks)} {arrive} {when}: {self._why(ranks, cause, its)}. {_hint(cause, its)}"
 
     def _saved_by_one(self, group: Sequence[LateRank]) -> str:
         """Return how much time per step is saved at most if only one of these ranks becomes as fast as usual."""

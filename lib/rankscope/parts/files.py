@@ -64,11 +64,11 @@ def write_parts(
 
     `rows_per_part` is the number of rows of each part (the last part may have fewer, and arrays without rows make no
     file), or a list with one number per part. Each file is written atomically. Raises ValueError if there are no
-    arrays, they differ in rows, have a mask or a type that torch does not have, the list does not add up to the number
-    of rows, or the folder already contains parts (a reader that lists it would mix the two); OSError if the folder
-    cannot be written to.
+    arrays, they differ in rows, have masked values or a type that torch does not have, the list does not add up to the
+    number of rows, or the folder already contains parts (a reader that lists it would mix the two); OSError if the
+    folder cannot be written to.
     """
-    # asanyarray keeps the mask of an array, so that `check_part` refuses it; asarray would drop it.
+    # asanyarray keeps the mask of an array, so that `check_part` refuses masked values; asarray would drop it.
     part = check_part({name: np.asanyarray(array) for name, array in arrays.items()}, "what is written")
     reserved = sorted(_RESERVED_NAMES & part.keys())
     if reserved:
@@ -154,16 +154,16 @@ def check_part(part: Any, name: str) -> Part:
     """Return the arrays of a part, writable and contiguous.
 
     Raises ValueError unless it is a dict of arrays or CPU tensors with the same number of rows, of types that torch
-    has, and without a mask.
+    has, and without masked values.
     """
     if not isinstance(part, Mapping) or not part:
         raise ValueError(f"{name} must be a dict of one array or more, got {part!r}")
     torch = sys.modules.get("torch")  # a process with tensors has imported it
     checked_part: Part = {}
     for key, array in part.items():
-        if isinstance(array, np.ma.MaskedArray):
-            reason = "which torch does not have; fill it, as with array.filled(0)"
-            raise ValueError(f"{name}: {key!r} must have no mask, {reason}")
+        if np.ma.is_masked(array):
+            reason = "which torch does not have; fill them, as with array.filled(0)"
+            raise ValueError(f"{name}: {key!r} must have no masked values, {reason}")
         if isinstance(array, np.ndarray):
             if array.dtype.name not in _TYPES or not array.dtype.isnative:
                 raise ValueError(f"{name}: {key!r} must be of one of {', '.join(sorted(_TYPES))}, got {array.dtype}")

@@ -17,8 +17,7 @@ def closest(
     """Call `measure` until its result is off by at most `within` in either direction, and return the closest result.
 
     If all `tries` results are off by more, the cause is probably not other work on the machine. A result that is off by
-    NaN is returned only if all are. Raises ValueError if
-    `within` is below 0 or `tries` is below 1.
+    NaN is returned only if all are. Raises ValueError if `within` is below 0 or `tries` is below 1.
 
     >>> times_s = iter([1.9, 1.4, 0.98, 1.0])
     >>> closest(lambda: next(times_s), lambda seconds: seconds / 1.0 - 1, within=0.25)

@@ -23,6 +23,7 @@ from .kinds import SAMPLERS, EpochRecipe
 from .permutation import SEEDS, IntArray, torch_order
 from .reading import unmoved
 from .sample_values import MOST_TOKENS
+from .wrapping import layers_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,8 +214,8 @@ class Assignment:
         """Iterate one sampler per rank and collect the indices, so that any sampler can be audited.
 
         If a sampler has `set_epoch`, it is called with `epoch` first. Batch samplers, which yield lists of indices, can
-        also be collected. Raises ValueError if a sampler yields anything else, or if the samplers' `recipe` shows that
-        they do not divide one common order.
+        also be collected. This library's samplers, wrapped or not, then go on where they were. Raises ValueError if a
+        sampler yields anything else, or if the samplers' `recipe` shows that they do not divide one common order.
 
         >>> from torch.utils.data import DistributedSampler
         >>> samplers = [DistributedSampler(range(5), num_replicas=2, rank=r, shuffle=False) for r in range(2)]
@@ -227,7 +228,9 @@ class Assignment:
                 sampler.set_epoch(epoch)
         if all(isinstance(sampler, ElasticSampler) for sampler in samplers):
             check_same_recipes(sampler.recipe() for sampler in samplers)
-        with unmoved(samplers):  # our own samplers would otherwise go on as if the samples had been trained on
+        # Our own samplers would otherwise go on as if the samples had been trained on. The random generators go on, so
+        # that samplers which draw from them return another order for the next epoch, as in training.
+        with unmoved(layer for sampler in samplers for layer in layers_of(sampler)):
             ranks = [_read_all(rank, sampler) for rank, sampler in enumerate(samplers)]
         batch_stops = None
         if any(reads.batch_stops is not None for reads in ranks):

@@ -27,7 +27,7 @@ _PLAIN = 1 << 16
 """Below this many items a plain Python loop is faster than numpy on blocks of the square root's size."""
 
 _PAIR_WORDS = 1024
-"""Random words that std::shuffle in pairs draws at once."""
+"""Random words that std::shuffle in pairs turns into Python integers at once: a short shuffle needs few."""
 
 SEEDS = (-(2**63), 2**64 - 1)
 """The lowest and the highest seed that torch's generator accepts."""

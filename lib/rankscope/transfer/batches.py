@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence, Set
 from typing import Any
 
 import torch
@@ -27,9 +27,8 @@ def mapped(value: Any, move: Callable[[Any], Any]) -> Any:
         return value
     if isinstance(value, Mapping):
         return _rebuilt(value, {key: mapped(item, move) for key, item in value.items()}, MutableMapping)
-    if isinstance(value, tuple):
-        items = [mapped(item, move) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple; its class may take other arguments
+        return value._make([mapped(item, move) for item in value])
     if isinstance(value, Sequence):
         return _rebuilt(value, [mapped(item, move) for item in value], MutableSequence)
     if _has(value, "to"):
@@ -73,7 +72,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
             yield item
         elif isinstance(item, Mapping):
             to_visit.extend(item.values())
-        elif isinstance(item, Sequence):
+        elif isinstance(item, Sequence | Set):
             to_visit.extend(item)
         else:
             to_visit.extend(getattr(item, "__dict__", {}).values())

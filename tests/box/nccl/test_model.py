@@ -160,6 +160,27 @@ def test_paths_between_nodes_worked_by_hand(case: tuple[Any, ...]) -> None:
     assert (graph.num_channels, graph.intra, graph.inter) == figures
 
 
+NVLS_PATHS = [  # GPU, GPUs of the node; the paths by ncclTopoSearchTryNvls, by hand
+    # A path takes its rate from each GPU's links once, and from those of its head twice: 9 × 40 GB/s of 370.8.
+    ("h100", 8, (8, 40, 60)),
+    ("b200", 8, (8, 80, 90)),
+    ("h100", 16, (16, 20, 60)),
+    ("h100", 24, (24, 12, 60)),
+    # At most 32 GPUs are heads (NCCL_MAX_NVLS_ARITY), so links carry at most 33 paths.
+    ("h100", 32, (32, 11, 60)),
+    ("gb200", 32, (32, 20, 90)),
+    ("gb200", 36, (32, 20, 90)),
+    ("gb200", 72, (32, 20, 90)),
+]
+
+
+@pytest.mark.parametrize("case", NVLS_PATHS, ids=lambda case: " ".join(map(str, case[:2])))
+def test_nvls_paths_of_one_node_worked_by_hand(case: tuple[Any, ...]) -> None:
+    gpu, gpus, figures = case
+    graph = nccl.Model(gpu=gpu, gpus_per_node=gpus).graph("nvls")
+    assert (graph.num_channels, graph.intra, graph.inter) == figures
+
+
 def test_nvls_needs_two_channels() -> None:
     model = nccl.Model(gpu="h100", num_nodes=2, nics=1)
     assert model.why_not("allreduce", "nvls_tree", "simple") == "NVLS needs at least two channels"

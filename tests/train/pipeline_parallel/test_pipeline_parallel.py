@@ -308,6 +308,7 @@ TWO = gpipe(2, 2)
         (PipelineSchedule, ("a", 2, 1, 1, ((),)), "actions must be 2 rows, one for each rank"),
         (PipelineSchedule, ("a", 1, 1, 1, ((("X", 0, 0),),)), "an action must be"),
         (measure, ([],), "schedules must be one or more schedules"),
+        (measure, ([3],), "schedules must be a PipelineSchedule, got 3"),
         (measure, ([TWO, gpipe(3, 3)],), "schedules must be of as many ranks, got 2 and 3"),
         (measure, ([with_row(TWO, 0, [])],), "schedules must be of gpipe, .*, got corrupted"),
         (measure, ([one_f_one_b(4, 3)],), "Schedule1F1B must be a whole number of at least 4, got 3"),

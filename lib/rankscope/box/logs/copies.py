@@ -171,6 +171,7 @@ def _nvbandwidth_json(log: Log) -> _NvbandwidthLog:
 def _nvbandwidth_text(log: Log) -> _NvbandwidthLog:
     """Parse the text of nvbandwidth: for each test a line with its name, a matrix with a title, and maybe a sum."""
     tests = {}
+    title_lines = {}  # of the last matrix of each test
     name = ""  # of the test whose matrix comes next; "" once its last one has come
     for line, text in enumerate(log.lines, 1):
         running = _NV_TEST.search(text)
@@ -179,10 +180,14 @@ def _nvbandwidth_text(log: Log) -> _NvbandwidthLog:
         elif _NV_MATRIX.search(text):
             log.check(name, line, "a matrix without the name of its test above")
             printed = matrix(log, line, square="GPU(row)" in text)
+            title_lines[name] = line
             # The totals of both directions replace the matrices of one direction.
             tests[name] = _NvbandwidthTest(text, printed.cells, _printed_sum(log, name, printed.last_line))
             if not _NV_ONE_DIRECTION.search(text):
                 name = ""
+    for name, test in tests.items():
+        is_whole = not _NV_ONE_DIRECTION.search(test.title)
+        log.check(is_whole, title_lines[name], f"{name} is cut before its total")
     version = next(iter(log.words(_NV_VERSION)), "")
     driver = next(iter(log.words(_NV_DRIVER)), "")
     return _NvbandwidthLog(version, driver, log.words(_NV_DEVICE), tests)

@@ -66,7 +66,10 @@ SPEEDS = {
     "hopper": (48, 45, *_LOW_SPEEDS),
     "blackwell": (96, 86, 80, 48, 45.1, *_LOW_SPEEDS),
 }
-NVLS_SPEEDS = {"hopper": (60, 50, 40, 30, 24, 20), "blackwell": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20)}
+NVLS_SPEEDS = {
+    "hopper": (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
+    "blackwell": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
+}
 MOST_CHANNELS = 64
 NVLS_CHANNELS = {"hopper": 16, "blackwell": 32}
 MULTICAST_CHUNKS = ((64, 65536), (8, 32768), (2, 16384))  # below so many rounds, chunks of no more than this

@@ -430,8 +430,9 @@ class Model:
         """Return the GB/s of an NVLS path within a node: the fastest of `speeds` that a GPU's links can carry.
 
         An NVLS path has a GPU as its head. Its data cross the links of each GPU once, and those of the head twice. So a
-        head's links carry one path more than there are heads. If even the slowest is too fast, as for 32 heads on a
-        Hopper's links, it is what they can carry.
+        head's links carry one path more than there are heads; NCCL's ncclTopoSearchTryNvls counts them like this. GPUs
+        that are no heads, of more than 32 per node, have one path less. If even the slowest of `speeds` is too fast, it
+        is what the links can carry.
         """
         most = GPUS[self.gpu].wire / (num_heads + 1)
         return next((speed for speed in speeds if speed <= most), most)
@@ -798,7 +799,7 @@ def _raised(rate: float, speeds: Sequence[float], enough: float, most: float) ->
     """Return a rate after NCCL has raised it from one of `speeds` to the next, as long as it is below `enough`.
 
     `speeds` are in GB/s, the fastest first. No rate above `most` is possible. A rate that is none of the speeds, such
-    as half of one, stays as it is.
+    as 21, half of 42, stays as it is.
     """
     if rate not in speeds:
         return rate

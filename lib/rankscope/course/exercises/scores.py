@@ -122,14 +122,14 @@ def schedule_score(mine: Schedule | str, collective: str, cluster: Cluster, num_
     """Return the verified schedule's time next to those of a ring, the best algorithm and the lower bound.
 
     `mine` is a Schedule or its text, with equal chunks and as many ports as the cluster, which must limit them. It
-    solves the exercise if it takes as long as the best algorithm.
+    solves the exercise if it takes as long as the best algorithm. Raises ValueError if the cluster has no such limit,
+    or if the schedule is of another collective, number of ranks, root or number of ports, or has unequal chunks.
     """
+    ports = whole("cluster.ports", cluster.ports, 1)
     schedule = Schedule.from_text(mine) if isinstance(mine, str) else of_type("a schedule", mine, Schedule)
     settings = (schedule.collective, schedule.num_ranks, schedule.root, schedule.ports)
-    if settings != (collective, cluster.num_ranks, 0, cluster.ports):
-        wanted = (
-            f"{collective} yours ranks={cluster.num_ranks} chunks={schedule.num_chunks} root=0 ports={cluster.ports}"
-        )
+    if settings != (collective, cluster.num_ranks, 0, ports):
+        wanted = f"{collective} yours ranks={cluster.num_ranks} chunks={schedule.num_chunks} root=0 ports={ports}"
         raise ValueError(f"the schedule must begin with {wanted!r}, got {schedule.to_text().splitlines()[0]!r}")
     if schedule.weights is not None:  # the schedules that it is compared with send chunks of equal sizes
         raise ValueError(f"the schedule must have equal chunks, got weights {schedule.weights}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,18 +24,23 @@ _ROW_PX = 26.0
 
 
 class _HangCell(NamedTuple):
-    """The call of one rank at one number; hatched if the rank did not make the call at which the group stops."""
+    """The call of one rank at one number; hatched if the rank did not make the call at which the group stops.
+
+    `cause` is what a finding says of the rank at this call, else empty.
+    """
 
     fill: str
     label: str
     hatched: bool = False
+    cause: str = ""
 
 
 def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing:
     """Draw the last calls of the group that a finding of `explain_hang` is about: a row per rank, a column per call.
 
-    A cell is hatched if the rank did not make the call at which the group stops. If there are more than 16 ranks, those
-    named in the finding and some others are shown. Raises ValueError if there is no such finding.
+    A cell is hatched if the rank did not make the call at which the group stops. Ranks that other findings name at this
+    call are marked, too. Of more than 16 ranks, 16 are shown: some of each cause, and others if these are fewer. Raises
+    ValueError if there is no such finding.
     """
     if not 0 <= finding < len(of_type("hang", hang, Hang).findings):
         raise ValueError(f"finding must be the place of one of {len(hang.findings)} findings, got {finding}")
@@ -42,9 +48,10 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
     if not is_drawable(hang, shown):
         raise ValueError(f"finding must be one from dumps, and finding {finding} comes from logs")
     group = next(group for group in hang.groups if group.name == shown.group)
-    ranks = _ranks_to_show(group, shown)
+    cause_of = _causes_at_the_stop(hang, shown)
+    ranks = _ranks_to_show(group, cause_of)
     numbers = group.last_calls(shown.call, most=_MOST_CALLS)
-    cells = [_cell(group, shown, rank, number) for rank in ranks for number in numbers]
+    cells = [_cell(group, shown, cause_of, rank, number) for rank in ranks for number in numbers]
 
     labels = [cell.label for cell in cells]
     cell_rows, cell_columns = np.divmod(np.arange(len(cells)), len(numbers))
@@ -68,7 +75,7 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
         texts=numbers_on(rects, np.array(labels)),
         x_ticks=[(column + 0.5, str(number)) for column, number in enumerate(numbers)],  # in the middle of each column
         y_ticks=[(row + 0.5, str(rank)) for row, rank in enumerate(ranks)],
-        legend=_legend(cells, shown.cause),
+        legend=_legend(cells),
     )
 
 
@@ -80,18 +87,39 @@ def is_drawable(hang: Hang, finding: HangFinding) -> bool:
     return False
 
 
-def _ranks_to_show(group: Group, finding: HangFinding) -> list[int]:
-    """Return at most 16 ranks in their order: those to look at, then those without a dump, then the lowest ones."""
-    to_look_at = {*group.ranks} & {*finding.ranks}
-    others = {*group.ranks} - to_look_at
-    without_dump = others - {*group.calls}
-    with_dump = others - without_dump
-    by_interest = [*sorted(to_look_at), *sorted(without_dump), *sorted(with_dump)]
+def _ranks_to_show(group: Group, cause_of: dict[int, str]) -> list[int]:
+    """Return at most 16 ranks in their order: those with a cause, then those without a dump, then the lowest ones.
+
+    Of those with a cause, the first of each cause come first, then the second of each. One rank without a cause is
+    always shown, to compare them with.
+    """
+    to_look_at = sorted({*group.ranks} & {*cause_of})
+    num_before = Counter[str]()  # by cause
+    place: dict[int, int] = {}  # among the ranks of the same cause
+    for rank in to_look_at:
+        place[rank] = num_before[cause_of[rank]]
+        num_before[cause_of[rank]] += 1
+    to_look_at.sort(key=lambda rank: place[rank])
+    others = {*group.ranks} - {*to_look_at}
+    without_dump = sorted(others - {*group.calls})
+    with_dump = sorted(others & {*group.calls})
+    most = _MOST_RANKS - 1
+    by_interest = [*to_look_at[:most], *with_dump[:1], *to_look_at[most:], *without_dump, *with_dump[1:]]
     return sorted(by_interest[:_MOST_RANKS])
 
 
-def _cell(group: Group, finding: HangFinding, rank: int, number: int) -> _HangCell:
-    """Return the cell of a rank at the call with this number."""
+def _causes_at_the_stop(hang: Hang, shown: HangFinding) -> dict[int, str]:
+    """Return what the findings about the same call say of ranks, by rank; the one that is drawn counts first."""
+    cause_of = dict.fromkeys(shown.ranks, shown.cause)
+    for finding in hang.findings:
+        if (finding.group, finding.call) == (shown.group, shown.call):
+            for rank in finding.ranks:
+                cause_of.setdefault(rank, finding.cause)
+    return cause_of
+
+
+def _cell(group: Group, finding: HangFinding, cause_of: dict[int, str], rank: int, number: int) -> _HangCell:
+    """Return the cell of a rank at the call with this number; `cause_of` is by rank, at the call of the finding."""
     is_stop = number == finding.call
     calls = group.calls.get(rank, {}).get(number)
     if not calls:
@@ -101,19 +129,21 @@ def _cell(group: Group, finding: HangFinding, rank: int, number: int) -> _HangCe
         return _HangCell(PAPER, absence, hatched=True)
 
     # the first of calls that share a number; the types of tensors take room, so they are shown only if they differ
-    label = calls[0].label(types=finding.cause == "dtype")
+    label = calls[0].label(types="dtype" in cause_of.values())
     if len(label) > _MOST_LETTERS:
         label = f"{label[: _MOST_LETTERS - 1]}…"
-    if is_stop and rank in finding.ranks:
-        return _HangCell(ALARM, label)
+    if is_stop and rank in cause_of:
+        return _HangCell(ALARM, label, cause=cause_of[rank])
     if number >= finding.call:  # a call that is queued behind the stop waits, too
         return _HangCell(WAITING, label)
     return _HangCell(PAPER, label)
 
 
-def _legend(cells: Sequence[_HangCell], cause: str) -> list[Key]:
+def _legend(cells: Sequence[_HangCell]) -> list[Key]:
     """Return a key for each kind of cell that the drawing has."""
-    keys = [Key("made alike by all", PAPER, edge=FAINT), Key("waits", WAITING), Key(cause, ALARM)]
+    causes = [*dict.fromkeys(cell.cause for cell in cells if cell.cause)]
+    cause_words = " or ".join([", ".join(causes[:-1]), causes[-1]] if len(causes) > 1 else causes)
+    keys = [Key("made alike by all", PAPER, edge=FAINT), Key("waits", WAITING), Key(cause_words, ALARM)]
     fills = {cell.fill for cell in cells if cell.label and not cell.hatched}  # of the calls that were made
     shown = [key for key in keys if key.fill in fills]
     if any(cell.hatched for cell in cells):

@@ -301,8 +301,12 @@ def what_if_table(answers: Forecast, diagnosis: JobDiagnosis) -> tuple[str, list
 
 
 def hang_page(name: str, hang: Hang) -> str:
-    """Return the HTML of a page on a job that hangs: the findings in words, and each of them drawn."""
-    drawable = [index for index, finding in enumerate(hang.findings) if is_drawable(hang, finding)]
+    """Return the HTML of a page on a job that hangs: the findings in words, and drawings of the calls they name."""
+    first_of_stop: dict[tuple[str, int], int] = {}  # a drawing of it shows what all findings about this call name
+    for index, finding in enumerate(hang.findings):
+        if is_drawable(hang, finding):
+            first_of_stop.setdefault((finding.group, finding.call), index)
+    drawable = [*first_of_stop.values()]
     sections = [_Section(width="wide", title="", html=_svg(draw_hang(hang, index))) for index in drawable[:_MOST_HANGS]]
     num_others = len(drawable) - len(sections)
     if num_others > 0:

@@ -9,8 +9,8 @@ from typing import Any, cast
 import numpy as np
 from matplotlib.axes import Axes
 
-from ...common.checks import number, of_type
-from ...common.frozen import optional
+from ...common.checks import number, of_type, several
+from ...common.frozen import mapping, optional
 from ...common.units import percent_words, time_unit
 from ...figures.axes import keys_below, to_axes
 from ...figures.line_axes import GREY, Floats, dash, line_axes, name_ends, note
@@ -83,9 +83,10 @@ def _caps_mb(candidates: Sequence[CapCandidate]) -> Floats:
 def _quartiles_s(measured: Mapping[float | None, Sequence[float]]) -> dict[float | None, Floats]:
     """The first quartile, the median and the third quartile of the steps at each cap, after checking them."""
     quartiles_s: dict[float | None, Floats] = {}
-    for cap, steps in measured.items():
+    for cap, steps in mapping("measured", measured).items():
         checked_cap = optional("a cap of measured", cap, number, above=0)
-        steps_s = [number("measured", step_s, 0) for step_s in steps]
+        listed = several("measured", steps, "seconds of steps for each cap")
+        steps_s = [number("measured", step_s, 0) for step_s in listed]
         if not steps_s:
             raise ValueError(f"measured must have at least one step for each cap, got none for {checked_cap}")
         quartiles_s[checked_cap] = np.percentile(steps_s, (25, 50, 75))
@@ -188,7 +189,7 @@ def _memory_lines(
     if any(len({memory.num_ranks for memory in line}) < 2 for line in memories.values()):
         raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {list(memories)}")
     limits_gb = {}
-    for name, limit_bytes in limits_bytes.items():
+    for name, limit_bytes in mapping("limits_bytes", limits_bytes).items():
         limits_gb[name] = number("limits_bytes", limit_bytes, above=0) / 1e9  # not 0, because the axis is logarithmic
     names_of_both = sorted(memories.keys() & limits_gb.keys())
     if names_of_both:

@@ -97,9 +97,10 @@ def measure(
     """
     if not isinstance(schedules, Sequence) or not schedules:
         raise ValueError(f"schedules must be one or more schedules, got {schedules!r}")
-    num_ranks = schedules[0].num_ranks
     for schedule in schedules:
         _check_torch_has(schedule)
+    num_ranks = schedules[0].num_ranks
+    for schedule in schedules:
         if schedule.num_ranks != num_ranks:
             raise ValueError(f"schedules must be of as many ranks, got {num_ranks} and {schedule.num_ranks}")
     width = whole("width", width, 1)
