@@ -6,9 +6,10 @@ Each wrapping is one with the names and the structure of the real package's and,
 from __future__ import annotations
 
 import types
+import warnings
 
 import pytest
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
 from rankscope.sampling import BalancedSampler, DistributedSampler, KeyedSampler, PackedSampler, audit_loader
@@ -298,6 +299,34 @@ def test_equal_numbers_of_workers_and_of_epochs_are_found() -> None:
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(5))
+
+
+class WarningDataset(Dataset):
+    def __len__(self):
+        warnings.warn("from the dataset", stacklevel=2)
+        return 5
+
+    def __getitem__(self, index):
+        return index
+
+
+def test_warnings_of_the_dataset_are_shown() -> None:
+    loader = DataLoader(WarningDataset(), sampler=range(5))
+    with pytest.warns(UserWarning, match="from the dataset"):
+        audit_loader(loader)
+
+
+class GuardedSampler(Sampler):
+    @property
+    def generator(self):
+        raise RuntimeError("not made yet")
+
+    def __iter__(self):
+        return iter(range(5))
+
+
+def test_properties_of_a_sampler_are_not_executed() -> None:
+    assert audit_loader(DataLoader(range(5), sampler=GuardedSampler())).num_samples == 5
 
 
 def test_batches_of_any_loader_are_counted() -> None:

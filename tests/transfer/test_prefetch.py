@@ -7,7 +7,7 @@ import itertools
 import random
 import re
 import weakref
-from collections import OrderedDict, UserDict, deque, namedtuple
+from collections import OrderedDict, UserDict, UserString, deque, namedtuple
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -496,6 +496,12 @@ def test_tensors_in_items_that_a_container_makes_anew() -> None:
     """An item that is visited and freed passes its id on to the next one, which must be visited, too."""
     rows = [[torch.tensor(3 * row + column) for column in range(3)] for row in range(4)]
     assert sorted(int(tensor) for tensor in tensors_of(MadeAnew(rows))) == list(range(12))
+
+
+def test_a_text_whose_characters_are_texts_has_an_end() -> None:
+    tensor = torch.ones(1)
+    assert list(tensors_of([UserString("ab"), tensor])) == [tensor]
+    assert mapped(UserString("ab"), id) == "ab"
 
 
 # ---- bad input

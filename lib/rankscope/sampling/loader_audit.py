@@ -105,8 +105,9 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
     """Audit two epochs of a DataLoader: its batches, and its workers' random numbers from NumPy, random and torch.
 
     A map-style dataset is not read; the loader's own sampler, workers and worker_init_fn run on its indices instead.
-    An iterable dataset is read. The library's own samplers and the random generators of this process, of the loader and
-    of its samplers are afterwards as before. Raises ValueError if `loader` is not a DataLoader.
+    An iterable dataset is read. Afterwards, the library's own samplers are where they were, and so are this process's
+    random generators on the CPU and the torch generators of the loader and its samplers; generators of another kind
+    that a sampler of yours has have moved on. Raises ValueError if `loader` is not a DataLoader.
 
     Since version 1.9, torch also seeds NumPy in each worker, anew in each epoch; a worker_init_fn can undo that:
 
@@ -120,16 +121,16 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
       repeated random: a worker draws the same numbers from NumPy in every epoch: see worker_init_fn
     """
     of_type("loader", loader, DataLoader)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about more workers than cores
-        probe = _probe(loader)
-        num_epochs = _NUM_EPOCHS if loader.num_workers else 1  # without workers, no numbers are drawn
-        layers = layers_of(loader)
-        with unmoved(layers), _same_random_numbers(layers):
+    num_epochs = _NUM_EPOCHS if loader.num_workers else 1  # without workers, no numbers are drawn
+    layers = layers_of(loader)
+    with unmoved(layers), _same_random_numbers(layers):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about more workers than cores
+            probe = _probe(loader)
             epochs: list[list[_ProbedBatch]] = [list(probe) for _ in range(num_epochs)]
-            dataset: Any = loader.dataset
-            is_iterable = isinstance(dataset, IterableDataset)
-            num_samples = sum(1 for _ in dataset) if is_iterable else len(dataset)
+        dataset: Any = loader.dataset
+        is_iterable = isinstance(dataset, IterableDataset)
+        num_samples = sum(1 for _ in dataset) if is_iterable else len(dataset)
     draws: dict[tuple[int, int], _Numbers] = {}
     for epoch, batches in enumerate(epochs):
         for batch in batches:
@@ -148,12 +149,13 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
 
 @contextlib.contextmanager
 def _same_random_numbers(layers: Iterable[Any]) -> Iterator[None]:
-    """Put the generators of this process, and those of the loader and its samplers, back at the end of the block.
+    """Put this process's generators, and the torch generators of the loader and its samplers, back at the block's end.
 
     To iterate over a loader draws a seed for its workers, and to shuffle draws numbers, so a training that follows
     would read its samples in another order.
     """
-    generators = [getattr(layer, "generator", None) for layer in layers]
+    # from `__dict__`, because a property, or a wrapper's `__getattr__`, would execute code of the user's
+    generators = [getattr(layer, "__dict__", {}).get("generator") for layer in layers]
     states = [(generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)]
     state_of_random = random.getstate()
     state_of_numpy = np.random.get_state()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import UserString
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence, Set
 from typing import Any
 
 import torch
 
-_FLAT = str | bytes | bytearray | memoryview | range  # sequences without tensors
+_FLAT = str | bytes | bytearray | memoryview | range | UserString  # sequences without tensors
 
 
 def mapped(value: Any, move: Callable[[Any], Any]) -> Any:

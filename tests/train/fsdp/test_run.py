@@ -240,6 +240,28 @@ def test_the_backward_of_a_module_around_a_wrapped_one_is_its_own() -> None:
         assert backward_s[1] >= 2 * _SLOW_S
 
 
+class InPlace(nn.Module):
+    """A module that adds in place to what its inner one has returned, and returns that tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+        self.slow = nn.Sequential(nn.Linear(64, 64), Slow())
+
+    def forward(self, values: Tensor) -> Tensor:
+        output: Tensor = self.inner(values)
+        output += self.slow(values)
+        return output
+
+
+def test_a_module_that_changes_its_inner_ones_output_in_place_has_its_own_backward() -> None:
+    module = nn.Sequential(nn.Linear(64, 64), InPlace(), nn.Linear(64, 64))
+    observed = fsdp.run(module, mean, num_ranks=2, wrap=["1", "1.inner"], iterations=1, where=WHERE)
+    for rank in (0, 1):
+        spans = observed.timeline.select(rank=rank, lane="compute", kind="backward")
+        assert sum(span.stop_s - span.start_s for span in spans if span.item == 1) >= _SLOW_S
+
+
 class Repeated(nn.Module):
     """A module whose backward repeats the forward of its layers, the first of which is wrapped."""
 

@@ -49,7 +49,8 @@ def measure_step(
     `run`: ``loss(module, rank, number)``. The time of each piece is that of the slowest rank, and the mean over
     iterations: a step is the sum of many pieces, each late now and then, and medians do not add up. If ranks
     share cores, measure as many as you want to predict. The optimizer's time is divided by the ranks, each of which
-    updates its shard. `wrap` and `param_dtype` are those of `observed_step`.
+    updates its shard, so it is right only for a prediction of as many. `wrap` and `param_dtype` are those of
+    `observed_step`.
 
     Raises ValueError if an argument is invalid; RankError if a rank fails, dies, or has not ended after
     ``where.timeout_s``.
