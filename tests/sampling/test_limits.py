@@ -96,7 +96,7 @@ def resume_torchs(**changes: Any) -> None:
         (lambda number: stream_files([3], 1, epoch=number), 0, "epoch of at least 0"),
         (lambda number: mixing(TWO_RANKS, [4, number]), 0, "file_rows from 0 to 268435456"),
         (lambda number: mixing(TWO_RANKS, [4], batch_size=number), 1, "batch_size of at least 1"),
-        (lambda number: epoch_work(ONE_READ, [1], max_tokens=number), 1, "max_tokens of at least 1"),
+        (lambda number: epoch_work(ONE_READ, [1], max_tokens=number), 1, "max_tokens from 1 to 1125899906842624"),
         (lambda number: load_keyed(epoch=number), 0, "epoch of at least 0"),
         (lambda number: load_keyed(progress={"position": number}), 0, "position from 0 to 3"),
         (lambda number: load_balanced(batch_size=number), 1, "batch_size of at least 1"),
