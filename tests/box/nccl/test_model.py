@@ -123,6 +123,12 @@ def test_formulas_worked_by_hand(case: tuple[Any, ...]) -> None:
     assert model.bandwidth(*what) == pytest.approx(gb_per_s)
 
 
+def paths(algorithm: str, **settings: Any) -> tuple[int, float, float]:
+    """The number of channels, and the GB/s of each within and between nodes."""
+    graph = nccl.Model(**settings).graph(algorithm)
+    return graph.num_channels, graph.intra, graph.inter
+
+
 GRAPHS = [  # GPU, GPUs per node, cards per node, GB/s of a card; algorithm; the paths by NCCL's search, by hand
     # 48 GB/s is below the 50 that split more than four channels.
     ("h100", 8, 8, 50, "ring", (8, 48, 48)),
@@ -155,9 +161,8 @@ GRAPHS = [  # GPU, GPUs per node, cards per node, GB/s of a card; algorithm; the
 @pytest.mark.parametrize("case", GRAPHS, ids=lambda case: " ".join(map(str, case[:5])))
 def test_paths_between_nodes_worked_by_hand(case: tuple[Any, ...]) -> None:
     gpu, gpus, cards, card_gb_per_s, algorithm, figures = case
-    model = nccl.Model(gpu=gpu, gpus_per_node=gpus, num_nodes=2, nics=cards, nic_bytes_per_s=card_gb_per_s * 1e9)
-    graph = model.graph(algorithm)
-    assert (graph.num_channels, graph.intra, graph.inter) == figures
+    network = {"num_nodes": 2, "nics": cards, "nic_bytes_per_s": card_gb_per_s * 1e9}
+    assert paths(algorithm, gpu=gpu, gpus_per_node=gpus, **network) == figures
 
 
 NVLS_PATHS = [  # GPU, GPUs of the node; the paths by ncclTopoSearchTryNvls, by hand
@@ -177,8 +182,7 @@ NVLS_PATHS = [  # GPU, GPUs of the node; the paths by ncclTopoSearchTryNvls, by 
 @pytest.mark.parametrize("case", NVLS_PATHS, ids=lambda case: " ".join(map(str, case[:2])))
 def test_nvls_paths_of_one_node_worked_by_hand(case: tuple[Any, ...]) -> None:
     gpu, gpus, figures = case
-    graph = nccl.Model(gpu=gpu, gpus_per_node=gpus).graph("nvls")
-    assert (graph.num_channels, graph.intra, graph.inter) == figures
+    assert paths("nvls", gpu=gpu, gpus_per_node=gpus) == figures
 
 
 def test_nvls_needs_two_channels() -> None:

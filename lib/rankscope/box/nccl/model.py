@@ -431,11 +431,9 @@ class Model:
 
         An NVLS path has a GPU as its head. Its data cross the links of each GPU once, and those of the head twice. So a
         head's links carry one path more than there are heads; NCCL's ncclTopoSearchTryNvls counts them like this. GPUs
-        that are no heads, of more than 32 per node, have one path less. If even the slowest of `speeds` is too fast, it
-        is what the links can carry.
+        that are no heads, of more than 32 per node, have one path less.
         """
-        most = GPUS[self.gpu].wire / (num_heads + 1)
-        return next((speed for speed in speeds if speed <= most), most)
+        return _fastest(speeds, most=GPUS[self.gpu].wire / (num_heads + 1))
 
     def _graphs_between_nodes(self) -> dict[str, Graph]:
         """Return the expected paths of several nodes, as NCCL's ncclTopoCompute finds them (src/graph/search.cc).
@@ -450,8 +448,7 @@ class Model:
         if self.nic_bytes_per_s is not None:
             nic = self.nic_bytes_per_s / 1e9
         nic = min(nic, gpu.wire)  # on PCIe, the link of a GPU may be slower than the card
-        # GB/s of a channel. A card that is slower than all of NCCL's speeds has its own rate.
-        rate = next((speed for speed in speeds if speed <= nic), nic)
+        rate = _fastest(speeds, most=nic)  # GB/s of a channel
         num_nics = self.nics or self.gpus_per_node
         num_channels = num_nics * int(nic // rate)  # each card has as many as it can carry
         # A channel is a chain of a node's GPUs, so its data leave all of them but the last over their links.
@@ -793,6 +790,11 @@ _GRAPH_KINDS = {  # whose paths an algorithm takes
     "nvls": "nvls",
     "nvls_tree": "nvls",
 }
+
+
+def _fastest(speeds: Sequence[float], most: float) -> float:
+    """Return the fastest of `speeds`, in GB/s and the fastest first, that is at most `most`; `most` if none is."""
+    return next((speed for speed in speeds if speed <= most), most)
 
 
 def _raised(rate: float, speeds: Sequence[float], enough: float, most: float) -> float:

@@ -118,8 +118,8 @@ def recommend(
     not overlapped. torch does not offer stage 2, so it is never the recommended one. These three keep parameters and
     activations in the parameters' own dtype, and forward and backward take the same time. The optimizer's time in a
     step is that of one rank's shard, and DDP, which updates everything on each rank, takes `num_ranks` times as long:
-    so measure the step on `num_ranks` ranks.
-    In their memory, parameters have two bytes per element if all that are floating point do, else four.
+    so measure the step on `num_ranks` ranks. In their memory, parameters have two bytes per element if all that are
+    floating point do, else four.
 
     `cost` is that of `predict`. The times of the module are those of a measured `step` (see `measure_step`); else
     backward takes `backward_s`, forward half of it, and layers take shares in proportion to their parameters. Without
