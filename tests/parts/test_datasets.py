@@ -317,6 +317,41 @@ def stuck_after_one(files, **options):
     return AsyncPartDataset(files, 100, load=partial(part_loads.hang_but_on, first), **options)
 
 
+class CyclicGarbage:
+    """What only the garbage collector finalizes. It leaves a file named after the process that does."""
+
+    def __init__(self, folder):
+        self.itself = self
+        self.folder = folder
+
+    def __del__(self):
+        (self.folder / str(os.getpid())).touch()
+
+
+def load_after_collecting(file):
+    gc.collect()
+    return load_part(file)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
+def test_workers_do_not_finalize_the_garbage_of_the_trainer(files, tmp_path):
+    """Such a finalizer may raise, and on Python 3.11 one that is formatted broke `ast.literal_eval` of a header."""
+    finalized = tmp_path / "finalized"
+    finalized.mkdir()
+    gc.disable()  # so that the garbage is still there when the workers are forked
+    try:
+        CyclicGarbage(finalized)
+        equal(
+            list(AsyncPartDataset(files, 3, load=load_after_collecting, num_loaders=2)),
+            list(SyncPartDataset(files, 3)),
+        )
+        assert list(finalized.iterdir()) == []
+    finally:
+        gc.enable()
+    gc.collect()
+    assert [file.name for file in finalized.iterdir()] == [str(os.getpid())]
+
+
 def test_a_killed_worker_is_named_with_the_file_that_did_not_arrive(files):
     dataset = stuck_after_one(files)
     batches = iter(dataset)

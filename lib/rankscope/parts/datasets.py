@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -171,6 +172,7 @@ class AsyncPartDataset(SyncPartDataset):
             prefetch_factor=parts_ahead(self.queue_size, self.num_loaders) // self.num_loaders,
             persistent_workers=True,
             collate_fn=_as_it_is,
+            worker_init_fn=_leave_inherited_objects,
             timeout=self.timeout_s,
             multiprocessing_context="fork" if sys.platform == "linux" else None,
         )
@@ -236,6 +238,16 @@ def _next_part(parts: Iterator[Any], file: str) -> Part | PartError:
         problem.__cause__ = part.cause
         return problem
     return part
+
+
+def _leave_inherited_objects(worker: int) -> None:
+    """Be the worker_init_fn: no finalizer of an object of the trainer's runs in a worker.
+
+    A forked worker inherits the trainer's garbage. Its collector would run finalizers that belong to the trainer, such
+    as that of an earlier DataLoader, which raises AssertionError where the workers are not its own. If that is
+    formatted while numpy parses the header of an array, Python 3.11 raises SystemError there.
+    """
+    gc.freeze()
 
 
 def _as_it_is(part: Any) -> Any:
