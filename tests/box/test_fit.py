@@ -113,6 +113,7 @@ def test_three_pieces_are_found() -> None:
     assert fit.held_out_error < 1e-3
 
 
+@pytest.mark.slow
 def test_one_line_is_seldom_cut() -> None:
     cut = sum(len(fit_link(SIZES, drawn(seed, 0.05, 9)).pieces) > 1 for seed in range(100))
     assert cut <= 15

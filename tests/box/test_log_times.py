@@ -224,6 +224,7 @@ SLOW = {  # as they were, or might be
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
 def test_a_slow_pattern_is_found(name: str) -> None:
     assert slow_attack(re.compile(SLOW[name])) != ""

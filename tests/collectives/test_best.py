@@ -233,6 +233,7 @@ def test_nvls_tree_gets_a_number_of_segments_that_no_other_beats_by_one_per_cent
     assert best(size, cluster).seconds <= ranking.seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [

@@ -139,6 +139,7 @@ def test_real_schedules_on_any_cluster(everything: bool) -> None:
     compare_drawn()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ports", [1, 2, 3])
 def test_rounding_decides_nothing(ports: int) -> None:
     """What is ready at the same time stays so where bytes and latencies are changed in their last bits."""

@@ -42,6 +42,7 @@ def test_every_algorithm_at_every_number_of_ranks(collective: str, name: str, ev
             assert schedule.ports == ports.get(name, 1)
 
 
+@pytest.mark.slow
 @SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize(("collective", "name"), NAMES)
 def test_every_setting(collective: str, name: str, everything: bool) -> None:
@@ -175,6 +176,7 @@ def moved(rows: list[list[Row]], rng: random.Random) -> list[list[Row]] | None:
     return rows
 
 
+@pytest.mark.slow
 @SAMPLE_OR_EVERYTHING
 def test_every_corrupted_schedule_is_caught(everything: bool) -> None:
     """Each algorithm, corrupted at random in each way. Where `verify` finds nothing, `is_right` must agree with it.

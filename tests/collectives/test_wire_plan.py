@@ -56,6 +56,7 @@ def check_memory(rank_plan: Plan) -> None:
     assert not under_way, "the program waits for every transfer"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", first_in_test(4, [1, 3, 4, 6, 2, 8]))
 def test_nothing_is_written_where_a_message_may_be_read(num_ranks: int) -> None:
     for schedule in everything(num_ranks):

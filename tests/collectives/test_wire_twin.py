@@ -228,6 +228,7 @@ def test_a_real_run_has_the_spans_that_were_predicted(algorithm: str) -> None:
 # ---- ranks that do the same are simulated once
 
 
+@pytest.mark.slow
 @SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("collective", ALGORITHMS)
 def test_ranks_that_do_the_same_take_what_they_take_one_by_one(

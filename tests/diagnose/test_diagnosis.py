@@ -19,6 +19,7 @@ from tests.diagnose.made_jobs import BUCKETS, RANKS, STEPS, RankRecord, job, on_
 WAYS = [{}, {"gpu": True}, {"buffers": True}, {"metric": True}, {"buffers": True, "metric": True}, {"by_hand": True}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "_".join(way) or "plain")
 @pytest.mark.parametrize("cause", CAUSES)
 def test_the_late_rank_and_its_cause_are_named_and_cost_what_their_absence_saves(cause, way):

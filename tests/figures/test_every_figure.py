@@ -86,6 +86,7 @@ def test_a_figure_helps_with_its_parameters(name: str) -> None:
 # ---- drawings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drawing", DRAWINGS.values(), ids=DRAWINGS)
 def test_both_painters_paint_the_same(drawing: Drawing) -> None:
     assert drawing.title

@@ -178,6 +178,7 @@ def test_results_are_framed_where_not_all_chunks_are_wanted() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_ranks", "share"),
     [(1, 1.0), (2, 0.3), (5, 0.0), (5, 0.3), (8, 1.0), (16, 0.3), (32, 0.0), (32, 0.3), (32, 1.0)],

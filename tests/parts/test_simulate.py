@@ -119,6 +119,7 @@ def shards(draw):
     return loads, steps
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None, derandomize=True)
 @given(shards(), st.none() | st.integers(1, 4), st.integers(1, 4), st.floats(0.0, 0.5), st.data())
 def test_every_span_is_where_simpy_has_it(shards, queue_size, num_loaders, barrier_s, data):

@@ -53,6 +53,7 @@ def pipelines(draw, most_workers_last: int = 8) -> Pipeline:
     return Pipeline(stages)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(pipelines(), st.integers(0, 40), st.integers(0, 5))
 def test_every_item_passes_every_stage_when_simpy_says(pipeline, num_items, seed):
@@ -71,6 +72,7 @@ def assignments(draw) -> Assignment:
     return assignment
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(pipelines(most_workers_last=1), assignments())
 def test_an_assignment_passes_as_simpy_says(pipeline, assignment):

@@ -195,6 +195,7 @@ def test_a_cost_of_ones_own():
     assert np.median(imbalance(costs_per_step(sampler.all_ranks(), sampler.costs))) < 1.05
 
 
+@pytest.mark.slow
 def test_many_restarts_within_a_window_are_loaded_in_time_in_proportion(monkeypatch):
     sampler = BalancedSampler([1] * 2000, 2, 0, batch_size=1)
     for restart in range(60):

@@ -113,6 +113,7 @@ def read_through_schedule(kind, draw):
     return recipe, np.array(read, dtype=int), padding
 
 
+@pytest.mark.slow
 @SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_sample_is_lost_or_read_twice_over_random_schedules(kind, everything):

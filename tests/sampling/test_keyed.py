@@ -90,6 +90,7 @@ LARGE = [836625890273, 877146504755, 55648208107, 362193196577]
 # ---- as random as randperm
 
 
+@pytest.mark.slow
 @SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize("size", [500, 4097, 5000, 65_537, 1_000_003])
 def test_pairs_runs_and_chi_squared_are_those_of_uniform_orders(size, everything):

@@ -60,6 +60,7 @@ def differing(expected: dict[str, str], got: dict[str, str]) -> list[tuple[str, 
 
 
 class TestAgainstLibtorch:
+    @pytest.mark.slow
     def test_recorded_vectors(self, replayed: dict[str, str]) -> None:
         expected = {case.line(): output for case, output in oracle.recorded()}
         assert len(expected) >= 400

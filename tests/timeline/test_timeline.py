@@ -58,6 +58,7 @@ def overlap(spans, one, other):
 # ---- figures
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(SPANS)
 def test_figures_are_what_counting_gives(spans):

@@ -25,6 +25,7 @@ def overlapped(
     return OverlappedStep(Buckets(buckets), step.select(kind="backward").busy_s, step.end_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", [(1.2, 2.0), (1.9, 1.2), (2.0, 7.0)])
 def test_one_step_tells_what_all_others_take(pair: tuple[float, float]) -> None:
     fitted = fit_contention([overlapped(Contention(*pair))], LOCAL, COST)
@@ -34,6 +35,7 @@ def test_one_step_tells_what_all_others_take(pair: tuple[float, float]) -> None:
         assert overlapped(fitted, buckets).step_s == pytest.approx(expected_s, rel=0.002)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", [(1.0, 1.0), (1.3, 2.5), (1.0, 6.0)])
 def test_both_numbers_are_found_if_the_backward_outlasts_a_bucket(pair: tuple[float, float]) -> None:
     fitted = fit_contention([overlapped(Contention(*pair))], LOCAL, COST)

@@ -214,6 +214,7 @@ def test_small_steps_are_what_simpy_finds() -> None:
         compare_with_simpy(drawn_case(draw))
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None, derandomize=True)
 @given(cases())
 def test_it_is_what_simpy_finds(case: dict[str, Any]) -> None:
