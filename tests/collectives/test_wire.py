@@ -28,7 +28,7 @@ from rankscope.ranks import RankError, in_threads, launch
 from ..extents import first_in_test
 from .cases import NAMES, ROOTED, WITH_COUNTS, schedules
 from .test_local import DTYPES, FLOATS, OPS, assert_equal, fitting, has_op, small_numbers
-from .wire_job import check_with_the_default_group, numbers
+from .wire_job import check_with_the_default_group, numbers, refusal_of_a_group_for_gpus_alone
 
 pytestmark = pytest.mark.slow
 
@@ -360,6 +360,12 @@ def test_a_rank_that_does_not_begin_is_named_at_the_timeout() -> None:
 
 def test_processes_of_launch_use_the_default_group() -> None:
     launch(check_with_the_default_group, 4, timeout_s=120)
+
+
+def test_a_tensor_on_a_device_that_the_group_does_not_take_is_refused_everywhere() -> None:
+    on_the_cpu, no_tensor = launch(refusal_of_a_group_for_gpus_alone, 2, timeout_s=120)
+    assert on_the_cpu == "tensor must be on a device of the group (cuda), got one on cpu"
+    assert no_tensor == "tensor must be a torch tensor, got None"
 
 
 @pytest.mark.oracle

@@ -74,6 +74,24 @@ def test_functions_go_by_value():
     assert launch(lambda x: factor * x + functions.rank(), 2, [4]) == [12, 13]
 
 
+def test_functions_that_torch_defines_in_others_are_sent():
+    """They have a name of torch, but none by which another process can import them."""
+    import torch
+
+    average = torch.optim.swa_utils.get_ema_avg_fn(0.5)
+    (mean,) = launch(average, 1, (torch.tensor(1.0), torch.tensor(3.0), torch.tensor(1)))
+    assert mean == 2
+
+
+def test_a_module_whose_name_only_begins_like_torch_is_not_part_of_it():
+    def one_more(x):
+        return x + 1
+
+    one_more.__module__ = "torch_helpers"
+    one_more.__qualname__ = one_more.__name__
+    assert launch(one_more, 1, (1,)) == [2]
+
+
 def test_ranks_are_forked_from_one_process_that_has_torch_already():
     """It takes half a second for 8 ranks, as the benchmark shows, where importing torch takes some."""
 

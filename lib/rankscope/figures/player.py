@@ -49,7 +49,6 @@ _LEGIBLE_ROW_PX = 13  # the height of a row whose chunks have numbers, at least
 _FRAME_PX = 2  # the width of the frame around a result
 _MARK_PX = 8  # the width and the height of a message on its line
 _DONE_PX = 8.0  # the height of the bar of how much is finished
-_COVERING_ROWS = 0.55  # a message whose middle is less than this from a row's middle passes over its chunk there
 _PALE = "#d4d4d4"  # lines and bars of what is still to come
 _QUIET = "#5f5f5f"  # text that says how to read the picture
 
@@ -219,9 +218,11 @@ class Strip:
         moving_y = self.height(at_s)[play.message[is_moving]]
         y_of_rank_0 = self.y(np.array(0))
         moving_row = (moving_y - y_of_rank_0) / self.row_px  # 2.5 is between the rows of ranks 2 and 3
+        _, message_px = self.packet_px
+        touching_rows = (message_px + self.number_px) / 2 / self.row_px  # between the middles of a message and a number
         # A message between two rows may cover its chunk in the upper one, in the lower one, or in both.
         for row in (np.floor(moving_row), np.ceil(moving_row)):
-            is_covered = abs(moving_row - row) < _COVERING_ROWS
+            is_covered = abs(moving_row - row) < touching_rows
             indices = row * play.schedule.num_chunks + play.chunk[is_moving]  # of the chunks, as in `places`
             for index in indices[is_covered].astype(int).tolist():
                 words[index] = ""

@@ -514,7 +514,8 @@ def _unpack(start_ns: int, number: int, data: Any, fetched: _Fetched, token: int
     """Make the batch in the process that receives it, with the times of its hand-over; `start_ns` is that of unpacking.
 
     The hand-over of a batch is only known if the receiver was waiting when it was fetched. Otherwise the batch itself
-    waited for the receiver. The first batch of a worker also waited for the worker to start.
+    waited for the receiver. Nor is that of a worker's first batch, for which multiprocessing starts the queue's thread
+    and the server of file descriptors in the worker: it took 8 ms where later ones took 0.5 ms.
     """
     batch = _Batch(number, data, fetched, token)
     receiver = _receivers.get(token)

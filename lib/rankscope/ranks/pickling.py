@@ -53,7 +53,8 @@ class Pickler(_Base):  # type: ignore[misc]
         """Return how to pickle a tensor, or a function or class; NotImplemented for what pickle does by itself.
 
         cloudpickle's own method decides for functions and classes, which it pickles by value if another process cannot
-        import them. Those of numpy and torch can always be imported, so for them the slower decision is left out.
+        import them. Those with a name in a module of numpy or torch can always be imported, so for them the slower
+        decision is left out.
         """
         torch = sys.modules.get("torch")  # a process with tensors has imported it
         if torch is not None and type(value) is torch.Tensor and _is_plain(value, torch):
@@ -64,7 +65,9 @@ class Pickler(_Base):  # type: ignore[misc]
         elif isinstance(value, type | FunctionType):
             module = value.__module__ or ""  # a function whose code was executed without a module has None
             self._add_module(module)
-            if not module.startswith(("numpy", "torch")):
+            package = module.partition(".")[0]
+            is_local = "<" in value.__qualname__  # as in "<lambda>" and "<locals>"
+            if package not in ("numpy", "torch") or is_local:
                 return super().reducer_override(value)
         return NotImplemented
 

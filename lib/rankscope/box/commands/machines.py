@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -75,9 +76,8 @@ def import_(
     print_parts(tables.imported(profiles))
     if output is not None:
         merged(profiles, name=printable(output.stem)).save(output)
-        print_parts(
-            [f"{printable(str(output))} contains all measurements; `rankscope show {printable(str(output))}` shows it"]
-        )
+        path = printable(str(output))
+        print_parts([f"{path} contains all measurements; `rankscope show {shlex.quote(path)}` shows it"])
 
 
 @command("predict")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -141,7 +142,8 @@ def _print_result(measured: Profile, left_out: Sequence[int], output: Path) -> N
         print(f"left out for lack of memory: {', '.join(map(bytes_words, left_out))}")
     print_parts(tables.overview(measured))
     print()
-    print(printable(f"{output} contains all measurements; `rankscope show {output}` shows it again"))
+    shown_again = f"`rankscope show {shlex.quote(str(output))}` shows it again"
+    print(printable(f"{output} contains all measurements; {shown_again}"))
 
 
 # ---- words of the command line

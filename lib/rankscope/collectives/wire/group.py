@@ -48,14 +48,34 @@ def group_of(group: Any) -> Any:
     return group
 
 
-def backend_of(group: Any, tensor: Any) -> Any:
-    """Return the backend that a group uses for such a tensor; a group that was made directly is its own backend."""
-    if not hasattr(group, "_get_backend"):
-        return group
-    device = torch.device("cpu")
-    if isinstance(tensor, Tensor):
-        device = tensor.device
-    return group._get_backend(device)
+def backend_of(group: Any, tensor: Tensor) -> Any:
+    """Return the backend that a group uses for such a tensor."""
+    return _backend_for(group, tensor.device)
+
+
+def _backend_for(group: Any, device: torch.device) -> Any:
+    """Return the backend that a group uses on a device; a group that was made directly is its own backend."""
+    return group._get_backend(device) if hasattr(group, "_get_backend") else group
+
+
+def check_device(group: Any, tensor: Tensor) -> None:
+    """Raise ValueError unless the group has a backend for tensors on this device."""
+    types = _device_types(group)
+    if types and tensor.device.type not in types:
+        raise ValueError(f"tensor must be on a device of the group ({' or '.join(types)}), got one on {tensor.device}")
+
+
+def _device_types(group: Any) -> list[str]:
+    """Return the types of devices for which a group has backends; none are known of one that was made directly."""
+    return [device.type for device in getattr(group, "_device_types", [])]
+
+
+def _device_to_agree_on(group: Any, tensor: Any) -> torch.device:
+    """Return the tensor's device, or one of the group's if what was rejected is no tensor or on another device."""
+    types = _device_types(group)
+    if isinstance(tensor, Tensor) and (not types or tensor.device.type in types):
+        return tensor.device
+    return torch.device(types[0] if types and "cpu" not in types else "cpu")
 
 
 def takes_batches(backend: Any) -> bool:
@@ -141,10 +161,10 @@ def agree(group: Any, tensor: Any, terms: CommonTerms | None) -> None:
     """
     if group.size() == 1:
         return
-    backend = backend_of(group, tensor)
-    device = tensor.device if takes_batches(backend) else torch.device("cpu")
+    device = _device_to_agree_on(group, tensor)
+    backend = _backend_for(group, device)
     numbers = _REJECTS if terms is None else [_ACCEPTS, *terms]
-    row = torch.tensor(numbers, device=device)
+    row = torch.tensor(numbers, device=device if takes_batches(backend) else "cpu")
     rows = [torch.zeros_like(row) for _ in range(group.size())]
     try:
         backend.allgather([rows], [row]).wait()

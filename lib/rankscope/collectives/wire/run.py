@@ -29,6 +29,7 @@ from .group import (
     Starter,
     agree,
     backend_of,
+    check_device,
     fingerprint,
     group_of,
     starter,
@@ -351,6 +352,7 @@ def _with_numbers(
 def _check_arguments(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> None:
     """Raise ValueError unless this rank can carry out the schedule on the tensor."""
     _check_tensor(tensor)
+    check_device(group, tensor)
     one_of("op", op, OP_NAMES)
     if schedule.num_ranks != group.size():
         raise ValueError(f"group must have the schedule's {schedule.num_ranks} ranks, got {group.size()}")
