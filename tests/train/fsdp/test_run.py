@@ -262,6 +262,28 @@ def test_a_module_that_changes_its_inner_ones_output_in_place_has_its_own_backwa
         assert sum(span.stop_s - span.start_s for span in spans if span.item == 1) >= _SLOW_S
 
 
+class Unseen(nn.Module):
+    """A module that changes what its inner one has returned without autograd, and returns that tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(64, 64), Slow())
+
+    def forward(self, values: Tensor) -> Tensor:
+        output: Tensor = self.inner(values)
+        with torch.no_grad():
+            output.clamp_(-9, 9)
+        return output
+
+
+def test_a_change_that_autograd_does_not_see_leaves_the_backward_to_the_inner_module() -> None:
+    module = nn.Sequential(nn.Linear(64, 64), Unseen(), nn.Linear(64, 64))
+    observed = fsdp.run(module, mean, num_ranks=2, wrap=["1", "1.inner"], iterations=1, where=WHERE)
+    for rank in (0, 1):
+        spans = observed.timeline.select(rank=rank, lane="compute", kind="backward")
+        assert sum(span.stop_s - span.start_s for span in spans if span.item == 2) >= _SLOW_S
+
+
 class Repeated(nn.Module):
     """A module whose backward repeats the forward of its layers, the first of which is wrapped."""
 

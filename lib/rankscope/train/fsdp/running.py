@@ -239,7 +239,7 @@ class _FSDPStepper:
         self._marks: list[tuple[float, int]] = []  # an instant, and the group whose module computes from then on
         # For each module that is in its forward, the innermost last: the group whose module computed before.
         self._around: list[int] = []
-        self._marked_outputs: Any = WeakTensorKeyDictionary()  # tensors whose gradient is marked: their versions
+        self._marked_outputs: Any = WeakTensorKeyDictionary()  # tensors whose gradient is marked: their nodes
 
     def _watch(self, module: nn.Module, group: int) -> None:
         """Mark when a group's module begins to compute, and when the module around it goes on, in both passes.
@@ -263,14 +263,15 @@ class _FSDPStepper:
         def after_forward(_: nn.Module, args: Any, output: Any) -> None:
             mark(self._around.pop())
             # In backward, the module begins to compute when the gradient of one of its outputs is there. If an inner
-            # module has returned this output, too, that one begins, unless this one has changed it in place since.
+            # module has returned this output, too, that one begins, unless this one has changed it in place since,
+            # which makes another node. Its version would not tell: a change that autograd does not see raises it, too.
             for item in tree_iter(output):
                 if not isinstance(item, Tensor) or not item.requires_grad:
                     continue
-                if self._marked_outputs.get(item) != item._version:
+                if item not in self._marked_outputs or self._marked_outputs[item] is not item.grad_fn:
                     hooked: Any = item
                     hooked.register_hook(lambda _: mark(group))
-                    self._marked_outputs[item] = item._version
+                    self._marked_outputs[item] = item.grad_fn
 
         module.register_forward_pre_hook(before_forward, with_kwargs=True)
         module.register_forward_hook(after_forward)
@@ -281,6 +282,7 @@ class _FSDPStepper:
         self._pieces = []
         self._marks = []
         self._around = []
+        self._marked_outputs.clear()  # a node may keep its output, which would then never be freed
 
     def run(self) -> None:
         self._forward_and_backward()
