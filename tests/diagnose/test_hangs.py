@@ -185,6 +185,17 @@ def test_a_job_whose_ranks_all_differ_is_one_finding_whose_words_grow_with_its_r
     assert hang_page("job", hang).count("<svg") == 1
 
 
+def test_a_finding_with_several_calls_says_which_rank_made_which(tmp_path: Path) -> None:
+    job = healthy(9)
+    for rank, size in ((1, 7), (4, 9), (6, 7), (7, 9), (8, 7)):
+        job[rank][CALL - 1] = job[rank][CALL - 1]._replace(sizes=(size,))
+    (finding,) = explained(tmp_path, job).findings
+    where = "at train.py:14 in step"
+    assert finding.words.split("\n  ")[1].startswith(
+        f"Ranks 1, 6 and 8 called all_reduce [7] Float {where}, ranks 4 and 7 all_reduce [9] Float {where}, ranks 0, 2"
+    )
+
+
 def test_a_drawing_shows_what_other_findings_of_the_same_stop_name(tmp_path: Path) -> None:
     job = healthy(6)
     del job[3][CALL - 1]

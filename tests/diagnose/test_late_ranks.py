@@ -161,6 +161,18 @@ def test_of_several_next_ranks_those_that_are_late_already_keep_their_figures() 
     assert later.startswith("Rank 1 would be the next that is late, in 4 of 12 steps: its backward takes 106 ms")
 
 
+def test_next_ranks_with_different_causes_are_next_if_only_chance_makes_one_of_them_later() -> None:
+    seconds = noisy("even", 0.05, 3, NUM_STEPS, 1)
+    seconds["loader"][:6, 2] += 0.1
+    seconds["backward"][8:, 0] += 0.1
+    seconds["forward"][8:, 1] += 0.1
+    (_, both, *later), _ = verdict(seconds)
+    assert both.startswith("Ranks 0 and 1 are late together")
+    assert len(later) == 2
+    for rank in (0, 1):
+        assert any(line.startswith(f"Rank {rank} would be the next that is late, in 4 of 12 steps") for line in later)
+
+
 def test_a_rank_that_is_late_in_most_steps_is_not_said_to_be_late_in_each() -> None:
     seconds = noisy("even", 0.05, 4, NUM_STEPS, 1)
     seconds["loader"][:9, 2] += 0.06

@@ -103,6 +103,15 @@ def test_the_grid_is_the_one_asked_for_whatever_the_style_of_matplotlib(grid: st
     assert {name for name, axis in axes.items() if axis.get_gridlines()[0].get_visible()} == shown
 
 
+@pytest.mark.parametrize("grid", ["", "x", "y", "both"])
+def test_a_style_with_a_grid_of_minor_ticks_adds_none(grid: str) -> None:
+    with plt.rc_context({"axes.grid": True, "axes.grid.which": "both"}):
+        ax = line_axes(None, (4, 3), "title", "x [s]", "y [s]", log_y=True, y_limits=(0.1, 10), grid=grid)
+    ax.figure.canvas.draw()
+    assert ax.yaxis.get_minor_ticks()
+    assert not any(tick.gridline.get_visible() for tick in ax.yaxis.get_minor_ticks())
+
+
 def test_powers_of_ten_are_named_without_exponents() -> None:
     ax = line_axes(None, (4, 3), "title", "x", "y", log_y=True, y_limits=(2e-6, 2e7))
     ax.figure.canvas.draw()

@@ -86,6 +86,7 @@ def test_parts_hold_every_row_once_in_order(tmp_path):
         (1, {"x": [object()]}, "'x' must be of one of bool, .*, got object"),
         (1, {"x": np.array([1.0], dtype=">f8")}, "'x' must be of one of bool, .*, got >f8"),
         (1, {"x": np.ma.array([1, 2], mask=[True, False])}, "'x' must have no masked values, .* as with array.filled"),
+        (1, {"x": np.ma.array([(1, 2)], dtype=[("a", "i4"), ("b", "i4")])}, "'x' must be of one of bool, .*, got "),
         (1, {"file": [1, 2]}, "an array's name must differ .*, got 'file'"),
     ],
 )

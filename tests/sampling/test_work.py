@@ -63,6 +63,14 @@ def test_packed_sequences_are_padded_to_their_room():
         epoch_work(packed, [6, 3, 5, 2, 4], max_tokens=2**62)
 
 
+@pytest.mark.parametrize("num_ranks", [1, 8192])
+def test_padding_that_exceeds_64_bits_is_refused(num_ranks):
+    ones = [1] * 8192
+    with pytest.raises(ValueError, match=f"max_tokens must be at most {2**50 - 1} for 8192 batches, got {2**50}"):
+        epoch_work(assign(8192, num_ranks), ones, max_tokens=2**50)
+    assert epoch_work(assign(8192, num_ranks), ones, max_tokens=2**50 - 1).num_padding_tokens == 8192 * (2**50 - 2)
+
+
 def test_unequal_costs_and_padding_are_found_and_balanced_epochs_are_clean():
     lengths = np.exp(np.random.default_rng(0).normal(5, 1, 8 * 4 * 100)).astype(int) + 1
     at_random = audit(assign(lengths.size, 8).with_loader(4), lengths=lengths)

@@ -466,6 +466,10 @@ def test_tuples_with_other_arguments_and_sets() -> None:
         def __new__(cls, first: Any, second: Any) -> Any:
             return super().__new__(cls, (first, second))
 
+    class Listed(tuple[Any, ...]):
+        def __new__(cls, *items: Any) -> Any:
+            return super().__new__(cls, items)
+
     class Sized(namedtuple("Sized", ["tensor", "size"])):
         def __new__(cls, tensor: torch.Tensor) -> Any:
             return super().__new__(cls, tensor, len(tensor))
@@ -474,6 +478,8 @@ def test_tuples_with_other_arguments_and_sets() -> None:
     assert found[0] == [2, "a"]  # the items alone, because the class cannot be called with them
     assert type(found[1]) is Sized
     assert (found[1].tensor.tolist(), found[1].size) == ([2, 2, 2], 3)
+    listed = Listed(torch.ones(1), "a")  # to call the class with the list of them makes a tuple of one list
+    assert mapped([listed, Listed(torch.ones(1))], lambda leaf: leaf + 1) == [[2, "a"], [2]]
     tensor = torch.ones(1)
     assert list(tensors_of({"set": {tensor}})) == [tensor]
 

@@ -672,9 +672,11 @@ def _odd_causes(stop: _Stop) -> Iterator[_Cause]:
         if cause == "left out":
             seem = "seems" if len(all_ranks) == 1 else "seem"
             verdict = f"{listed('Rank', all_ranks)} {seem} to have left out {stop}."
-        first_rank, *other_ranks = [ranks[0] for ranks in ranks_of_calls[:_MOST_ODD_CALLS]]  # one for each call
-        calls = [f"Rank {first_rank} called {stop.call(first_rank)}"]
-        calls += [f"rank {rank} {stop.call(rank)}" for rank in other_ranks]
+        first_ranks, *others_ranks = ranks_of_calls[:_MOST_ODD_CALLS]
+        if len(ranks_of_calls) == 1:  # the verdict names all ranks of the only call
+            first_ranks = first_ranks[:1]
+        calls = [f"{listed('Rank', first_ranks)} called {stop.call(first_ranks[0])}"]
+        calls += [f"{listed('rank', ranks)} {stop.call(ranks[0])}" for ranks in others_ranks]
         calls.append(f"{listed('rank', usual_ranks)} {usual_call}")
         words = [verdict, f"{', '.join(calls)}."]
         num_others = len(ranks_of_calls) - _MOST_ODD_CALLS

@@ -104,8 +104,10 @@ class _VerdictWords:
         for late in group:
             for culprit in late.culprits:
                 by_cause[culprit.cause].append(late)
+        least_s = self._least_late_s(group)
         for cause, ranks in by_cause.items():
-            late_now, next_ranks = self._late_now_and_next(ranks)
+            late_now = [late for late in ranks if self._mean_late_s(late) > least_s]
+            next_ranks = [late for late in ranks if self._mean_late_s(late) <= least_s]
             if late_now:
                 late_s = [self._mean_late_s(late) for late in late_now]
                 arrive = f"{'arrives' if len(late_now) == 1 else 'arrive'} {_range(late_s)} late"
@@ -115,19 +117,16 @@ class _VerdictWords:
                 lines.append(self._of_cause(next_ranks, cause, arrive))
         return lines
 
-    def _late_now_and_next(self, ranks: Sequence[LateRank]) -> tuple[list[LateRank], list[LateRank]]:
-        """Return those of these ranks that are late, and those that are only once others are mended.
+    def _least_late_s(self, group: Sequence[LateRank]) -> float:
+        """Return how late a rank of a group must be; one that is less late is late only once others are mended.
 
         `late_s` leaves out only the first group. Ranks of a later group are compared with each other, too, and one that
         is less late than the others may have less own time than their median.
         """
-        late_s = [self._mean_late_s(late) for late in ranks]
-        least_s = 0.0
-        if min(late_s) <= 0:  # of ranks that are late alike, about half are a little above the median of the others
-            least_s = _LEAST_SAVED * self._lateness.step_s
-        late_now = [late for late, seconds in zip(ranks, late_s, strict=True) if seconds > least_s]
-        next_ranks = [late for late, seconds in zip(ranks, late_s, strict=True) if seconds <= least_s]
-        return late_now, next_ranks
+        if min(self._mean_late_s(late) for late in group) > 0:
+            return 0.0
+        # of ranks that are late alike, about half are a little above the median of the others
+        return _LEAST_SAVED * self._lateness.step_s
 
     def _of_cause(self, ranks: Sequence[LateRank], cause: str, arrive: str) -> str:
         """Return a line on ranks with the same cause; `arrive` says how late they are."""

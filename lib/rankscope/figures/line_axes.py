@@ -69,7 +69,7 @@ def line_axes(
     if y_limits is not None:
         ax.set_ylim(y_limits)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(visible=False)  # the user's style of matplotlib may have one
+    ax.grid(visible=False, which="both")  # the user's style of matplotlib may have one, also of minor ticks
     if grid:
         ax.grid(axis=grid, color=grid_color, linewidth=0.7)  # type: ignore[arg-type]
     if grid == "both":

@@ -161,12 +161,12 @@ def check_part(part: Any, name: str) -> Part:
     torch = sys.modules.get("torch")  # a process with tensors has imported it
     checked_part: Part = {}
     for key, array in part.items():
-        if np.ma.is_masked(array):
-            reason = "which torch does not have; fill them, as with array.filled(0)"
-            raise ValueError(f"{name}: {key!r} must have no masked values, {reason}")
         if isinstance(array, np.ndarray):
             if array.dtype.name not in _TYPES or not array.dtype.isnative:
                 raise ValueError(f"{name}: {key!r} must be of one of {', '.join(sorted(_TYPES))}, got {array.dtype}")
+            if np.ma.is_masked(array):  # after the type, because it fails on an array of records
+                reason = "which torch does not have; fill them, as with array.filled(0)"
+                raise ValueError(f"{name}: {key!r} must have no masked values, {reason}")
             plain_array = np.asarray(array)  # of no subclass, such as a matrix, whose rows are not plain
             # Contiguous, because torch takes no array with a negative stride; writable, or torch would warn.
             array = np.require(plain_array, requirements=["C", "W"])

@@ -106,8 +106,8 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
 
     A map-style dataset is not read; the loader's own sampler, workers and worker_init_fn run on its indices instead.
     An iterable dataset is read. Afterwards, the library's own samplers are where they were, and so are this process's
-    random generators on the CPU and the torch generators of the loader and its samplers; generators of another kind
-    that a sampler of yours has have moved on. Raises ValueError if `loader` is not a DataLoader.
+    random generators on the CPU and each torch generator that the loader or one of its samplers keeps as `generator`;
+    other generators of a sampler of yours have moved on. Raises ValueError if `loader` is not a DataLoader.
 
     Since version 1.9, torch also seeds NumPy in each worker, anew in each epoch; a worker_init_fn can undo that:
 

@@ -13,6 +13,8 @@ from .assignment import Assignment
 from .sample_values import MOST_TOKENS, CostFunction, checked_lengths, checked_weights, costs_of
 from .weighted import expected_counts
 
+_MOST_SUM = 2**63 - 1  # sums of tokens have 64 bits
+
 
 @attrs.frozen(eq=False)
 class EpochWork:
@@ -79,7 +81,7 @@ def epoch_work(
     longest sample. By default, this holds for the packs of a `PackedSampler`.
 
     Raises ValueError if `lengths` are not one whole number of at least 0 per sample, if a rank reads outside the
-    dataset, or if a batch has more than `max_tokens` tokens.
+    dataset, if a batch has more than `max_tokens` tokens, or if the tokens of all padded batches exceed 64 bits.
 
     >>> from rankscope.sampling import assign
     >>> epoch = assign(4, 2, shuffle=False).with_loader(batch_size=2)  # rank 0 reads samples 0 and 2
@@ -94,6 +96,10 @@ def epoch_work(
     if max_tokens is not None:
         padded_to = whole("max_tokens", max_tokens, 1, MOST_TOKENS)
     stops_of_ranks = batch_stops_of(assignment)  # step i of a rank is its i-th batch
+    num_batches = sum(stops.size for stops in stops_of_ranks)
+    if padded_to is not None and padded_to * num_batches > _MOST_SUM:
+        most = _MOST_SUM // num_batches
+        raise ValueError(f"max_tokens must be at most {most} for {num_batches} batches, got {padded_to}")
     num_steps = max(stops.size for stops in stops_of_ranks)
     step_costs = np.zeros((num_steps, assignment.num_ranks))
     tokens = np.zeros(assignment.num_ranks, dtype=np.int64)

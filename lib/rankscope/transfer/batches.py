@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 from collections import UserString
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence, Set
 from typing import Any
@@ -128,7 +129,10 @@ def _rebuilt(value: Any, items: dict[Any, Any] | list[Any], mutable: type) -> An
     """
     try:
         if not isinstance(value, mutable):
-            return type(value)(items)
+            made: Any = type(value)(items)
+            if isinstance(value, tuple) and not _has_items(made, items):  # its class takes the items one by one
+                return items
+            return made
         container: Any = copy.copy(value)  # with all other attributes that the container may have
         pairs = items.items() if isinstance(items, dict) else enumerate(items)
         for key, item in pairs:
@@ -136,3 +140,8 @@ def _rebuilt(value: Any, items: dict[Any, Any] | list[Any], mutable: type) -> An
         return container
     except TypeError:
         return items
+
+
+def _has_items(made: Any, items: Any) -> bool:
+    """Return whether a tuple has these items, the same objects in the same order."""
+    return len(made) == len(items) and all(map(operator.is_, made, items))
