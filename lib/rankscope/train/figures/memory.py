@@ -86,7 +86,7 @@ def draw_memory(
 def _clear_of_limits(
     bar_ends: NDArray[np.float64], words: list[str], limits: Mapping[str, float], width: float
 ) -> NDArray[np.float64]:
-    """Return the left ends of the totals: after their bars, or after the line of the last limit that would cross them."""
+    """Return the left ends of the totals: after their bars, or after the last limit whose line would cross them."""
     gap = _TEXT_GAP * width
     lefts = []
     for bar_end, text in zip(bar_ends.tolist(), words, strict=True):
