@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import attrs
 import numpy as np
 import pytest
 
@@ -146,6 +147,20 @@ def test_weights_that_are_obeyed_are_clean_and_others_are_found():
     messages = [finding.message for finding in ignored.findings]
     assert messages[0] == "20 reads of samples whose weight is 0"
     assert "standard deviations" in messages[1]
+
+
+def test_draws_that_drop_last_leaves_unread_are_expected_so():
+    """A heavy sample is drawn in each of these epochs, but read in four of seven, because three draws are dropped."""
+    weights = [100.0] + [1.0] * 30
+    settings = {"sampler": "weighted", "weights": weights, "num_samples": 7, "replacement": False, "drop_last": True}
+    epochs = [assign(31, 4, epoch=epoch, **settings) for epoch in range(300)]
+    assert "weight_bias" not in kinds(audit(epochs, weights=weights))
+    without_number = [attrs.evolve(epoch, num_draws=None) for epoch in epochs]
+    assert "weight_bias" in kinds(audit(without_number, weights=weights))
+    samplers = [
+        WeightedSampler(weights, 4, rank, num_samples=7, replacement=False, drop_last=True) for rank in range(4)
+    ]
+    assert Assignment.collect(samplers, 31).num_draws == 7
 
 
 def test_draws_without_replacement_are_compared_with_their_own_expectation():

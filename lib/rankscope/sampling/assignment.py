@@ -65,6 +65,7 @@ class _StoredRecipe(StoredPart):
     drop_last: bool | None
     padded_to: int | None = None
     replacement: bool | None = None
+    num_draws: int | None = None
 
 
 class _StoredHeader(StoredPart):
@@ -180,7 +181,8 @@ class Assignment:
     different numbers of samples. `loader` is the DataLoader on top, if `with_loader` added one. If the sampler makes
     the batches, ``batch_stops[r]`` contains the positions in ``ranks[r]`` at which the batches of rank r end. If the
     sampler packs, `padded_to` is the number of tokens to which each batch is padded. For draws by weight, `replacement`
-    states whether a sample can be drawn twice. The arrays are read-only.
+    states whether a sample can be drawn twice, and `num_draws` how many draws the epoch has, of which `drop_last` may
+    leave some unread. The arrays are read-only.
     """
 
     size: int = checked(whole, 0, MOST_SAMPLES)
@@ -194,6 +196,7 @@ class Assignment:
     batch_stops: tuple[IntArray, ...] | None = checked(_stops_of_all_ranks, default=None)
     padded_to: int | None = checked(optional, whole, 1, MOST_TOKENS, default=None)
     replacement: bool | None = checked(optional, truth, default=None)
+    num_draws: int | None = checked(optional, whole, 0, MOST_SAMPLES, default=None)
 
     def __attrs_post_init__(self) -> None:
         if self.batch_stops is None:
@@ -245,6 +248,7 @@ class Assignment:
             batch_stops=batch_stops,
             padded_to=_common(samplers, "padded_to"),
             replacement=_common(samplers, "replacement"),
+            num_draws=_common(samplers, "num_draws"),
         )
 
     @property
@@ -479,6 +483,7 @@ def assign(
         batch_stops=reads.batch_stops,
         padded_to=reads.padded_to,
         replacement=reads.replacement,
+        num_draws=reads.num_draws,
     )
 
 

@@ -34,13 +34,15 @@ class RankReads(NamedTuple):
     """What each rank reads: `indices`, and `batch_stops` if they come in batches.
 
     Batch b of a rank ends before item ``batch_stops[b]`` of its indices. `padded_to` is the number of tokens that each
-    batch is padded to, if it is a pack. `replacement` says, of draws by weight, whether a sample can be drawn twice.
+    batch is padded to, if it is a pack. Of draws by weight, `replacement` says whether a sample can be drawn twice, and
+    `num_draws` how many an epoch has, read or not.
     """
 
     indices: tuple[IntArray, ...]
     batch_stops: tuple[IntArray, ...] | None = None
     padded_to: int | None = None
     replacement: bool | None = None
+    num_draws: int | None = None
 
 
 class _BegunIteration(NamedTuple):
@@ -77,6 +79,7 @@ class ElasticSampler(Movable):
     makes_batches: ClassVar[bool] = False  # whether it yields lists of indices
     padded_to: int | None = None  # the number of tokens that each batch is padded to, if it is a pack
     replacement: bool | None = None  # of draws by weight: whether a sample can be drawn twice in an epoch
+    num_draws: int | None = None  # of draws by weight: how many an epoch has, also if some of them are not read
     _RECIPE: ClassVar[Mapping[str, str]]  # what a state must agree with: names in the state, and attributes
     _FIXED_SETTINGS: ClassVar[tuple[str, ...]] = ()  # those of _RECIPE that only this kind of sampler has
 
@@ -400,7 +403,7 @@ class InterleavedSampler(ElasticSampler):
             beginning = np.concatenate(list(self._order_blocks(0, num_repeated, 1)))
             order = np.concatenate([order, beginning[positions]])
         ranks = tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas))
-        return RankReads(ranks, replacement=self.replacement)
+        return RankReads(ranks, replacement=self.replacement, num_draws=self.num_draws)
 
 
 def check_same_recipes(recipes: Iterable[dict[str, Any]]) -> None:

@@ -79,6 +79,7 @@ class WeightedSampler(InterleavedSampler):
         if num_samples is None:
             num_samples = self.size
         self.num_samples = whole("num_samples", num_samples, 0, MOST_DRAWS)
+        self.num_draws = self.num_samples
         self.replacement: bool = truth("replacement", replacement)
         num_positive = int((self.weights > 0).sum())
         if self.num_samples and not num_positive:

@@ -185,7 +185,11 @@ def weighted_reads(
         num_reads = min(int(reads.sum()), num_possible)  # samples of weight 0 may have been read, against their weight
     if not num_possible or not num_reads:
         return reads, np.zeros(weights.size)
-    return reads, expected_counts(weights, num_reads, replacement)
+    num_draws = num_reads
+    if not replacement and assignment.num_draws is not None:
+        num_draws = min(assignment.num_draws, num_possible)
+    share_read = num_reads / num_draws  # below one if `drop_last` left draws out; which ones is random
+    return reads, expected_counts(weights, num_draws, replacement) * share_read
 
 
 def weights_for(assignment: Assignment, weights: Any) -> NDArray[np.float64]:

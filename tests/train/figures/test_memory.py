@@ -62,6 +62,17 @@ def test_no_line_of_a_limit_crosses_a_total() -> None:
             assert not [limit for limit in drawing.rules if x < limit < x + 7.0 * len(text) * per_px]
 
 
+def test_a_total_that_is_moved_past_a_limit_at_the_right_edge_has_room_there() -> None:
+    bar = zero.memory(10**9, 1, 0, activation_bytes=52_300_000_000)
+    assert bar.total_bytes == 68_300_000_000
+    drawing = draw_memory({"one GPU": bar}, {"75 GB": 75e9, "80 GB": 80e9})
+    assert drawing.rules == (75.0, 80.0)
+    (x,) = drawing.texts[0].x.tolist()
+    assert x > 80
+    per_px = drawing.width / drawing.size_px[0]
+    assert x + 7.0 * len("68.3 GB") * per_px < drawing.width
+
+
 def test_lines_are_the_totals() -> None:
     lines = {f"stage {s}": [zero.memory(7.5e9, 2**p, s) for p in range(8)] for s in (1, 3)}
     ax = figures.zero_memory(lines, {"24 GB": 24e9})

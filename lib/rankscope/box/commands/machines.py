@@ -76,8 +76,8 @@ def import_(
     print_parts(tables.imported(profiles))
     if output is not None:
         merged(profiles, name=printable(output.stem)).save(output)
-        path = printable(str(output))
-        print_parts([f"{path} contains all measurements; `rankscope show {shlex.quote(path)}` shows it"])
+        shown_path = printable(str(output))
+        print_parts([f"{shown_path} contains all measurements; `rankscope show {shlex.quote(shown_path)}` shows it"])
 
 
 @command("predict")

@@ -55,7 +55,11 @@ def draw_memory(
     rows = np.arange(len(names))
     framed = [row for row, name in enumerate(names) if name == chosen]
     words = [decimal_words(total) for total in totals.tolist()]
-    words_x = _clear_of_limits(totals / scale + _TEXT_GAP * width, words, limits, width)
+    words_x = _clear_of_limits(totals / scale, words, limits, width)
+    text_shares = np.array([_TOTAL_CHARACTER_PX * len(text) / _WIDE_PX for text in words])  # of the width
+    if (words_x + text_shares * width > width).any():  # one has moved to the right of a line near the right edge
+        width = max(limits.values()) / (1 - _TEXT_GAP - float(text_shares.max()))  # there any total has room
+        words_x = _clear_of_limits(totals / scale, words, limits, width)
     totals_shown = Texts(words_x, rows + 0.5, words, anchor="start", halo=PAPER)
     limit_names, num_label_rows = _limit_names(limits, width, len(names))
     parts = _parts(memories, scale)
@@ -80,18 +84,19 @@ def draw_memory(
 
 
 def _clear_of_limits(
-    lefts: NDArray[np.float64], words: list[str], limits: Mapping[str, float], width: float
+    bar_ends: NDArray[np.float64], words: list[str], limits: Mapping[str, float], width: float
 ) -> NDArray[np.float64]:
-    """Return the left ends of the totals, moved to the right of each limit's line that would cross them."""
+    """Return the left ends of the totals: after their bars, or after the last limit whose line would cross them."""
     gap = _TEXT_GAP * width
-    moved = []
-    for left, text in zip(lefts.tolist(), words, strict=True):
+    lefts = []
+    for bar_end, text in zip(bar_ends.tolist(), words, strict=True):
+        left = bar_end + gap
         text_width = _TOTAL_CHARACTER_PX * len(text) * width / _WIDE_PX
         for limit in sorted(limits.values()):  # from the left, because a text that is moved may meet the next line
-            if left - gap / 2 < limit < left + text_width:  # a line so close to the first letter would touch it
+            if left - gap / 2 < limit < left + text_width:  # half a gap to the left, a line touches the first letter
                 left = limit + gap
-        moved.append(left)
-    return np.array(moved)
+        lefts.append(left)
+    return np.array(lefts)
 
 
 def _parts(memories: Mapping[str, ZeroMemory], scale: float) -> dict[Key, NDArray[np.float64]]:

@@ -16,6 +16,7 @@ from ...timeline import Span, Timeline
 
 HANDLINGS = ("hang", "drop", "pad", "throw", "join")
 LANE = "training"
+KINDS = ("step", "allreduce", "shadow", "wait")  # in the order of a legend, for a prediction and a run alike
 _NO_SAMPLES = np.empty(0, dtype=np.int64)  # joined with a rank's batches or files, of which there may be none
 _MOST_RANKS = 1024
 _MOST_BATCHES = 1_000_000
@@ -69,7 +70,7 @@ def simulate(
             if rank_batches > num_steps:  # one more step, whose allreduce never ends
                 spans.append(Span(rank, LANE, "step", num_steps, start_s, computed_s))
                 spans.append(Span(rank, LANE, "wait", num_steps, computed_s, computed_s + timeout_s))
-    return Timeline.of(spans).named(lanes=(), kinds=("step", "allreduce", "shadow", "wait"))
+    return Timeline.of(spans).named(lanes=(), kinds=KINDS)
 
 
 def steps_by_rank(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:

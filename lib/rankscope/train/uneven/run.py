@@ -26,7 +26,7 @@ from ...ranks.launcher import launch
 from ...sampling import Assignment, audit
 from ...timeline import Recorder, Span, Timeline
 from ..gradients import Vector, gradient_alone, gradient_of, rounding_of
-from .model import LANE, Counts, Prediction, batches_by_rank, predict, steps_by_rank
+from .model import KINDS, LANE, Counts, Prediction, batches_by_rank, predict, steps_by_rank
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss per sample
 _COLLECTIVE = ("allreduce", "shadow")
@@ -364,7 +364,7 @@ def split_waits(timeline: Timeline) -> Timeline:
                 add(span._replace(kind="wait", stop_s=arrival_s))
                 span = span._replace(start_s=arrival_s)
         add(span)
-    return Timeline.of(spans).named(lanes=(), kinds=("step", *_COLLECTIVE, "wait"))
+    return Timeline.of(spans).named(lanes=(), kinds=KINDS)
 
 
 # ---- in a rank
