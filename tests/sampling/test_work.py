@@ -163,6 +163,13 @@ def test_draws_that_drop_last_leaves_unread_are_expected_so():
     assert Assignment.collect(samplers, 31).num_draws == 7
 
 
+@pytest.mark.parametrize("num_draws", [0, 1, 2**31])
+def test_an_epoch_may_state_any_number_of_draws_that_a_sampler_may_have(num_draws):
+    epoch = assign(3, 1, sampler="weighted", weights=[1, 1, 1], num_samples=3, replacement=False)
+    stated = attrs.evolve(epoch, num_draws=num_draws)
+    assert audit(stated, weights=[1, 1, 1]).weight_bias.expected.tolist() == [1, 1, 1]
+
+
 def test_draws_without_replacement_are_compared_with_their_own_expectation():
     weights = [100, 1, 1, 1, 1]
     settings = {"sampler": "weighted", "weights": weights, "num_samples": 3, "replacement": False}

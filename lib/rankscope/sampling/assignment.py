@@ -23,6 +23,7 @@ from .kinds import SAMPLERS, EpochRecipe
 from .permutation import SEEDS, IntArray, torch_order
 from .reading import unmoved
 from .sample_values import MOST_TOKENS
+from .weighted import MOST_DRAWS
 from .wrapping import layers_of
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class Assignment:
     batch_stops: tuple[IntArray, ...] | None = checked(_stops_of_all_ranks, default=None)
     padded_to: int | None = checked(optional, whole, 1, MOST_TOKENS, default=None)
     replacement: bool | None = checked(optional, truth, default=None)
-    num_draws: int | None = checked(optional, whole, 0, MOST_SAMPLES, default=None)
+    num_draws: int | None = checked(optional, whole, 0, MOST_DRAWS, default=None)
 
     def __attrs_post_init__(self) -> None:
         if self.batch_stops is None:

@@ -187,7 +187,8 @@ def weighted_reads(
         return reads, np.zeros(weights.size)
     num_draws = num_reads
     if not replacement and assignment.num_draws is not None:
-        num_draws = min(assignment.num_draws, num_possible)
+        stated = max(assignment.num_draws, num_reads)  # an assignment made by hand may state fewer than it reads
+        num_draws = min(stated, num_possible)
     share_read = num_reads / num_draws  # below one if `drop_last` left draws out; which ones is random
     return reads, expected_counts(weights, num_draws, replacement) * share_read
 

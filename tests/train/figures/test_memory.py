@@ -73,6 +73,15 @@ def test_a_total_that_is_moved_past_a_limit_at_the_right_edge_has_room_there() -
     assert x + 7.0 * len("68.3 GB") * per_px < drawing.width
 
 
+@pytest.mark.parametrize("limits", [None, {"half": 8e20}])
+def test_a_total_of_many_digits_has_room(limits: dict[str, float] | None) -> None:
+    drawing = draw_memory({"large": zero.memory(10**20, 1, 0)}, limits)
+    (text,) = drawing.texts[0].text
+    (x,) = drawing.texts[0].x.tolist()
+    assert text == "1600000000 TB"
+    assert 1.6e9 < x < x + 7.0 * len(text) * drawing.width / drawing.size_px[0] < drawing.width
+
+
 def test_lines_are_the_totals() -> None:
     lines = {f"stage {s}": [zero.memory(7.5e9, 2**p, s) for p in range(8)] for s in (1, 3)}
     ax = figures.zero_memory(lines, {"24 GB": 24e9})

@@ -57,8 +57,9 @@ def draw_memory(
     words = [decimal_words(total) for total in totals.tolist()]
     words_x = _clear_of_limits(totals / scale, words, limits, width)
     text_shares = np.array([_TOTAL_CHARACTER_PX * len(text) / _WIDE_PX for text in words])  # of the width
-    if (words_x + text_shares * width > width).any():  # one has moved to the right of a line near the right edge
-        width = max(limits.values()) / (1 - _TEXT_GAP - float(text_shares.max()))  # there any total has room
+    if (words_x + text_shares * width > width).any():  # one is long, or has moved to the right of a line near the edge
+        rightmost = max([longest / scale, *limits.values()])
+        width = rightmost / (1 - _TEXT_GAP - float(text_shares.max()))  # any total has room to the right of it
         words_x = _clear_of_limits(totals / scale, words, limits, width)
     totals_shown = Texts(words_x, rows + 0.5, words, anchor="start", halo=PAPER)
     limit_names, num_label_rows = _limit_names(limits, width, len(names))
