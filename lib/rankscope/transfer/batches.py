@@ -129,11 +129,11 @@ def _rebuilt(value: Any, items: dict[Any, Any] | list[Any], mutable: type) -> An
     """
     try:
         if not isinstance(value, mutable):
-            made: Any = type(value)(items)
-            if isinstance(value, tuple) and not _has_items(made, items):  # its class takes the items one by one
+            container: Any = type(value)(items)
+            if isinstance(value, tuple) and not _has_items(container, items):  # its class takes the items one by one
                 return items
-            return made
-        container: Any = copy.copy(value)  # with all other attributes that the container may have
+            return container
+        container = copy.copy(value)  # with all other attributes that the container may have
         pairs = items.items() if isinstance(items, dict) else enumerate(items)
         for key, item in pairs:
             container[key] = item
@@ -142,6 +142,6 @@ def _rebuilt(value: Any, items: dict[Any, Any] | list[Any], mutable: type) -> An
         return items
 
 
-def _has_items(made: Any, items: Any) -> bool:
+def _has_items(container: Any, items: Any) -> bool:
     """Return whether a tuple has these items, the same objects in the same order."""
-    return len(made) == len(items) and all(map(operator.is_, made, items))
+    return len(container) == len(items) and all(map(operator.is_, container, items))
