@@ -61,6 +61,22 @@ def chunk_middles(of: Playback) -> Iterator[tuple[int, int, tuple[int, int]]]:
         yield rank, chunk, (round((chunk + 0.5) * strip.cell_px), round(float(strip.y(np.array(rank)))))
 
 
+@pytest.mark.parametrize("num_ranks", [4, 8, 16])
+def test_no_message_touches_a_number_that_is_shown(num_ranks: int) -> None:
+    ring = play(cluster=Cluster.uniform(num_ranks, Link(1.0, 25.0)))
+    (strip,) = strips([ring])
+    for at_s in np.linspace(0, ring.finish_s, 50).tolist():
+        rows = np.flatnonzero(np.isin(ring.message, ring.on_the_way(at_s)))
+        middle = strip.height(at_s)[ring.message[rows]]
+        (frames, _), _ = strip.packets(rows, middle)
+        numbers = strip.numbers(at_s)
+        is_shown = np.array(numbers.text) != ""
+        number_y = numbers.y[is_shown]
+        is_same_chunk = np.floor(numbers.x[is_shown] / strip.cell_px)[:, None] == ring.chunk[rows]
+        distance = abs(number_y[:, None] - middle)
+        assert (distance[is_same_chunk] >= (frames.height.max(initial=0) + 0.72 * strip.number_px) / 2 - 1e-6).all()
+
+
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.55, 0.8, 1.0])
 def test_each_chunk_has_the_shade_and_the_number_of_its_shares(share: float) -> None:
     ring = play(cluster=NODES)

@@ -49,6 +49,7 @@ _LEGIBLE_ROW_PX = 13  # the height of a row whose chunks have numbers, at least
 _FRAME_PX = 2  # the width of the frame around a result
 _MARK_PX = 8  # the width and the height of a message on its line
 _DONE_PX = 8.0  # the height of the bar of how much is finished
+_DIGIT_HEIGHT = 0.73  # of the size of a number
 _PALE = "#d4d4d4"  # lines and bars of what is still to come
 _QUIET = "#5f5f5f"  # text that says how to read the picture
 
@@ -219,7 +220,8 @@ class Strip:
         y_of_rank_0 = self.y(np.array(0))
         moving_row = (moving_y - y_of_rank_0) / self.row_px  # 2.5 is between the rows of ranks 2 and 3
         _, message_px = self.packet_px
-        touching_rows = (message_px + self.number_px) / 2 / self.row_px  # between the middles of a message and a number
+        heights_px = message_px + 2 * self.packet_frame_px + _DIGIT_HEIGHT * self.number_px
+        touching_rows = heights_px / 2 / self.row_px  # between the middles of a message and of a number
         # A message between two rows may cover its chunk in the upper one, in the lower one, or in both.
         for row in (np.floor(moving_row), np.ceil(moving_row)):
             is_covered = abs(moving_row - row) < touching_rows
@@ -239,6 +241,11 @@ class Strip:
     def packet_px(self) -> tuple[float, float]:
         """The width and the height of a chunk on its way."""
         return 0.66 * self.cell_px, 0.54 * self.row_px
+
+    @property
+    def packet_frame_px(self) -> float:
+        """The width of the frame around a chunk on its way, in the colour of its message."""
+        return min(2.5, 0.1 * self.cell_px)
 
     @cached_property
     def packet_left(self) -> FloatArray:
@@ -280,7 +287,7 @@ class Strip:
         play = self.play
         width, height = self.packet_px
         left = play.chunk[rows] * self.cell_px + self.packet_left[rows]
-        edge = min(2.5, 0.1 * self.cell_px)  # the width of the frame in the colour of the message
+        edge = self.packet_frame_px
         fill, words = self.looks(play.carries[rows], play.chunk[rows])
         color = self.colors[play.message[rows]].tolist()
         frame = Rects(left - edge, y - height / 2 - edge, color, width=width + 2 * edge, height=height + 2 * edge)
