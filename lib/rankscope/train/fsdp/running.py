@@ -24,8 +24,9 @@ from ...common.checks import function, of_type, whole
 from ...common.frozen import optional
 from ...timeline import Span, Timeline
 from ..ddp.run import HERE, Loss, Optimizer, Where
+from ..losses import checked_loss
 from ..zero.run import storages
-from .calls import checked_loss, step_without_events
+from .calls import step_without_events
 from .live import LiveCounter
 from .memory import LiveBytes
 from .observed import FSDPIteration, FSDPRun
