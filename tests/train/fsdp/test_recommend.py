@@ -175,10 +175,19 @@ def test_what_torch_does_not_offer_is_never_chosen() -> None:
     assert [candidate.name for candidate in advice().candidates if not candidate.in_torch] == ["ZeRO, stage 2"]
 
 
+def inside_itself() -> nn.Module:
+    """A module in which a search for layers would go on forever."""
+    module = nn.Sequential(nn.Linear(2, 2))
+    blocks = nn.ModuleList()
+    blocks.append(nn.Sequential(blocks))
+    return module.append(blocks)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: advice(module=nn.ReLU()), "module must have parameters to shard"),
+        (lambda: advice(module=inside_itself()), "module must not contain itself, got a ModuleList that is inside"),
         (lambda: advice(module=3), "module must be a Module, got 3"),
         (lambda: advice(num_ranks=1), "num_ranks must be a whole number from 2 to"),
         (lambda: advice(memory_bytes=0), "memory_bytes must be a finite number above 0, got 0"),

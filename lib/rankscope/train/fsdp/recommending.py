@@ -18,7 +18,7 @@ from ..ddp.buckets import ParameterSpec
 from ..ddp.step import LocalStep
 from ..ddp.step import simulate as ddp_step
 from ..zero.model import OPTIMIZERS, memory, with_own_parameters
-from .calls import module_step, observed_step
+from .calls import module_step, observed_step, sharded_parameters
 from .costs import FSDPCosts, costs_from, seconds_of
 from .replay import ITEMSIZES, MOST_SHARDS, dtype_name
 from .step import ModuleStep
@@ -147,6 +147,7 @@ def recommend(
     one_of("optimizer", optimizer, tuple(OPTIMIZERS))
     param_dtype = optional("param_dtype", param_dtype, dtype_name)
     costs = costs_from(cost, num_replicas=1)
+    sharded_parameters(module)  # for its errors, before layers are looked for inside the module
     names_by_wrap = _checked_wraps(module, wraps)
     if step is None:
         step = _step(module, names_by_wrap.values(), loss, backward_s, param_dtype)
