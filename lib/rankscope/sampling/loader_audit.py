@@ -167,10 +167,12 @@ def _same_random_numbers(layers: Iterable[Any]) -> Iterator[None]:
 
 def _put_back(value: Any, at_end: contextlib.ExitStack) -> None:
     """Have a generator be put back to its present state at the end; do nothing for any other value."""
-    if isinstance(value, torch.Generator | np.random.RandomState):
+    if isinstance(value, torch.Generator):
         at_end.callback(value.set_state, value.get_state())
     elif isinstance(value, np.random.Generator):
         at_end.callback(setattr, value.bit_generator, "state", value.bit_generator.state)
+    elif isinstance(value, np.random.RandomState):  # NumPy's older generator
+        at_end.callback(value.set_state, value.get_state())
     elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):  # that one has no state
         at_end.callback(value.setstate, value.getstate())
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 from torch import nn
 
 from rankscope.train import ddp, fsdp, zero
@@ -91,6 +92,20 @@ def test_ddp_updates_all_parameters_on_each_rank() -> None:
     for name, step_s in without.items():
         update_s = 0.008 if name == "DDP" else 0.001
         assert with_update[name] == pytest.approx(step_s + update_s), name
+
+
+def test_an_optimizer_measured_on_other_ranks_updates_the_shards_that_are_predicted() -> None:
+    net = module(4)
+    step = fsdp.module_step(net, ["*"]).scaled(0.02, 0.04)
+    on_two = evolve(step, optimizer_s=0.004, optimizer_shards=2)  # 0.008 for all parameters
+    on_eight = evolve(step, optimizer_s=0.001)
+    found, expected = [advice(module=net, step=one) for one in (on_two, on_eight)]
+    for measured, known in zip(found.candidates, expected.candidates, strict=True):
+        assert measured.name == known.name
+        assert measured.step_s == pytest.approx(known.step_s), known.name
+    # with two replicas there are 4 shards, each with a quarter of the parameters
+    hsdp = fsdp.predict(on_two, fsdp.FSDPCosts(slow, slow, slow), num_ranks=8, num_replicas=2)
+    assert hsdp.timeline.select(kind="optimizer").busy_s == pytest.approx(0.002)
 
 
 def test_a_module_in_bfloat16_has_its_own_width_in_all_ways() -> None:
