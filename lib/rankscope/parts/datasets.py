@@ -241,7 +241,7 @@ def _next_part(parts: Iterator[Any], file: str) -> Part | PartError:
 
 
 def _leave_inherited_objects(worker: int) -> None:
-    """Be the worker_init_fn: no finalizer of an object of the trainer's runs in a worker.
+    """Be the worker_init_fn: from here on, the worker's garbage collector leaves out what is the trainer's.
 
     A forked worker inherits the trainer's garbage. Its collector would run finalizers that belong to the trainer, such
     as that of an earlier DataLoader, which raises AssertionError where the workers are not its own. If that is
