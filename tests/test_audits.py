@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,6 +71,19 @@ def test_so_is_a_stream() -> None:
     assert kinds(audit_loader(DataLoader(Stream(False), batch_size=5, num_workers=2))) == ["read_by_each_worker"]
     assert kinds(audit_loader(DataLoader(Stream(True), batch_size=5, num_workers=2))) == []
     assert kinds(audit_loader(DataLoader(Stream(False), batch_size=5))) == []
+
+
+class StuckAfterOne(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield 0
+        time.sleep(60)
+
+
+@pytest.mark.slow
+def test_a_worker_that_takes_longer_than_the_timeout_of_the_loader_ends_the_audit() -> None:
+    loader = DataLoader(StuckAfterOne(), batch_size=1, num_workers=1, timeout=2)
+    with pytest.raises(RuntimeError, match="timed out after 2 seconds"):
+        audit_loader(loader)
 
 
 class Lists(IterableDataset[list[int]]):

@@ -107,7 +107,8 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
     A map-style dataset is not read; the loader's own sampler, workers and worker_init_fn run on its indices instead.
     An iterable dataset is read. Afterwards, the library's own samplers are where they were, and so are this process's
     random generators on the CPU and each generator of torch, NumPy or random that is an attribute of the loader, a
-    sampler or the dataset; one that is deeper inside has moved on. Raises ValueError if `loader` is not a DataLoader.
+    sampler or the dataset; one that is deeper inside has moved on. Raises ValueError if `loader` is not a DataLoader,
+    and RuntimeError, as the loader itself does, if a worker dies or takes longer than the loader's `timeout`.
 
     Since version 1.9, torch also seeds NumPy in each worker, anew in each epoch; a worker_init_fn can undo that:
 
@@ -194,7 +195,10 @@ class _ProbedBatch(NamedTuple):
 
 
 def _probe(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Return a loader like this one that yields a `_ProbedBatch` for each batch."""
+    """Return a loader like this one that yields a `_ProbedBatch` for each batch.
+
+    Pinned memory is left out, as it changes neither reads nor random numbers.
+    """
     dataset: Any = loader.dataset
     options: dict[str, Any]
     is_iterable = isinstance(dataset, IterableDataset)
@@ -212,6 +216,7 @@ def _probe(loader: DataLoader[Any]) -> DataLoader[Any]:
         collate_fn=_Draw(
             is_single=loader.batch_size is None and loader.batch_sampler is None, has_indices=not is_iterable
         ),
+        timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
         generator=loader.generator,
         multiprocessing_context=loader.multiprocessing_context,

@@ -211,11 +211,12 @@ class ModuleStep:
         modules = _depth_first(dict.fromkeys(sequence.modules))
         return cls(tuple(sequence.parameters), modules, events_of(sequence.calls), optimizer_s)
 
-    def scaled(self, forward_s: float, backward_s: float, optimizer_s: float = 0.0) -> ModuleStep:
+    def scaled(self, forward_s: float, backward_s: float, optimizer_s: float | None = None) -> ModuleStep:
         """Return the same step with these totals, divided among the pieces of computing as now.
 
         If forward has no times yet, each of its pieces gets a share in proportion to the parameters of its module, or
-        an equal share if none of these modules has parameters. The same holds for backward.
+        an equal share if none of these modules has parameters. The same holds for backward. Without `optimizer_s` the
+        optimizer takes as long as now.
         """
         totals_s = {
             "forward": number("forward_s", forward_s, 0),
@@ -227,6 +228,8 @@ class ModuleStep:
             sum_of_weights = sum(weights.values())
             for index, weight in weights.items():
                 events[index] = events[index]._replace(seconds=total_s * weight / sum_of_weights)
+        if optimizer_s is None:
+            return evolve(self, events=tuple(events))
         return evolve(self, events=tuple(events), optimizer_s=optimizer_s, optimizer_shards=None)
 
     def with_shards(self, num_shards: int) -> ModuleStep:
