@@ -18,6 +18,7 @@ from rankscope.box import Profile
 from rankscope.box import read_log as box_read_log
 from rankscope.box.logs import READERS as COMMON
 from rankscope.box.logs import merged
+from rankscope.box.logs.log import Log
 from rankscope.cli import main
 from rankscope.common.storage import StorageError
 from tests.tools.rare_logs import ALL as READERS
@@ -1012,3 +1013,17 @@ def test_every_copy_of_a_published_trace_is_read(name: str) -> None:
 def test_what_no_benchmark_prints_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read(tmp_path, made.OSU_PAIRS.replace(old, new))
+
+
+def test_numbers_that_no_float_holds_are_refused_with_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("[" + "9" * 5000 + "]")
+    log = Log(path, None)
+    with pytest.raises(StorageError, match="line 7: 10+ … 0+ must be a number"):
+        log.number(7, 10**400)
+    with pytest.raises(StorageError, match="'0.5' must be a number of at least 1"):
+        log.number(1, "0.5", 1)
+    with pytest.raises(StorageError, match="'0' must be a number above 0"):
+        log.number(1, "0", 1e-9)
+    with pytest.raises(StorageError, match="digits"):
+        log.json()

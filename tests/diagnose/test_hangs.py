@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,47 @@ def test_point_to_point_calls_are_counted_and_coalesced_ones_compared(tmp_path: 
     assert hang.notes == ("2 point-to-point calls not compared.",)
     del job[1][-2]
     assert explained(tmp_path / "odd", job).culprits[0][1:] == ("collective", "default_pg", 40)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])  # without and with a usual call
+def test_of_coalesced_calls_the_one_that_differs_is_named(tmp_path: Path, num_ranks: int) -> None:
+    job = healthy(num_ranks)
+    together = {"collective_seq_id": 40}
+    for rank, calls in job.items():
+        odd_size = 32 if rank == num_ranks - 1 else 16
+        for size in (8, odd_size):
+            calls.append(QueuedCall("0", "all_reduce", (size,), at_s=21.0, fields=together))
+    hang = explained(tmp_path, job)
+    assert {culprit.cause for culprit in hang.culprits} == {"size"}
+    words = str(hang)
+    assert "all_reduce [16] Float" in words
+    assert "all_reduce [32] Float" in words
+    assert "all_reduce [8]" not in words
+
+
+def test_a_rank_that_coalesced_fewer_calls_made_nothing_more(tmp_path: Path) -> None:
+    job = healthy(3)
+    together = {"collective_seq_id": 40}
+    for rank, calls in job.items():
+        sizes = (8,) if rank == 2 else (8, 16)
+        calls += [QueuedCall("0", "all_reduce", (size,), at_s=21.0, fields=together) for size in sizes]
+    hang = explained(tmp_path, job)
+    assert [culprit[:2] for culprit in hang.culprits] == [(2, "collective")]
+    assert "Rank 2 called nothing more, ranks 0 and 1 all_reduce [16] Float at " in str(hang)
+
+
+def test_of_calls_that_all_differ_each_is_named_and_the_largest_difference_counts(tmp_path: Path) -> None:
+    job = {
+        0: [QueuedCall("0", "all_reduce", (8,), at_s=1.0)],
+        1: [QueuedCall("0", "all_reduce", (16,), at_s=1.0)],
+        2: [QueuedCall("0", "broadcast", (16,), at_s=1.0)],
+    }
+    words = str(explained(tmp_path / "three", job))
+    assert words.startswith("Ranks 0 to 2 disagree on the collective of collective 1 of the default group.")
+    called = re.findall(r"[Rr]ank (\d) (?:called )?(\w+ \[\d+\])", words)
+    assert called == [("0", "all_reduce [8]"), ("1", "all_reduce [16]"), ("2", "broadcast [16]")]
+    many = {rank: [QueuedCall("0", "all_reduce", (rank + 1,), at_s=1.0)] for rank in range(5)}
+    assert "2 more calls differ, too." in str(explained(tmp_path / "many", many))
 
 
 def test_groups_of_one_description_have_different_names(tmp_path: Path) -> None:

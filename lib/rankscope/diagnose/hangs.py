@@ -7,6 +7,7 @@ Point-to-point calls and the sizes of alltoall are not compared. `log_hangs` has
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -184,7 +185,13 @@ class _Stop:
         return {*self.absent, *self.dead}
 
     def call(self, rank: int) -> Call:
+        """Return a rank's call, or the first one of its coalesced calls, which share a number."""
         return self.group.calls[rank][self.number][0]
+
+    def call_at(self, rank: int, place: int) -> Call | None:
+        """Return the call at a place of a rank's coalesced calls, or None if it has made fewer."""
+        calls = self.group.calls[rank][self.number]
+        return calls[place] if place < len(calls) else None
 
     @property
     def first(self) -> Call:
@@ -646,54 +653,94 @@ def _odd_causes(stop: _Stop) -> Iterator[_Cause]:
     """Yield a cause for each way in which calls differ from the usual one, or a single one if no call is usual."""
     odd = {*stop.odd}
     usual_ranks = [rank for rank in stop.came if rank not in odd]
-    ranks_by_call: dict[Any, list[int]] = {}
-    for rank in stop.odd:
-        ranks_by_call.setdefault(stop.group.signature(rank, stop.number), []).append(rank)
     if not usual_ranks:
-        first_ranks, second_ranks, *_ = ranks_by_call.values()  # without a usual call there are at least two
-        first_call = stop.call(first_ranks[0])
-        second_call = stop.call(second_ranks[0])
-        difference = _difference(first_call, second_call)
-        words = [
-            f"{listed('Rank', stop.odd)} disagree on the {difference} of {stop}.",
-            f"Rank {first_ranks[0]} called {first_call}, {listed('rank', second_ranks)} {second_call}.",
-        ]
-        yield _Cause(difference, stop.odd, words)
+        yield _disagreement(stop)
         return
-    usual_call = stop.call(usual_ranks[0])
-    next_calls = _next_calls(stop.group, stop.number, usual_ranks[0])
-    by_cause: dict[str, list[list[int]]] = {}  # the ranks of each call; a job can have as many calls as ranks
-    for signature, ranks in ranks_by_call.items():
-        cause = "left out" if signature in next_calls else _difference(stop.call(ranks[0]), usual_call)
-        by_cause.setdefault(cause, []).append(ranks)
-    for cause, ranks_of_calls in by_cause.items():
+    usual_rank = usual_ranks[0]
+    next_calls = _next_calls(stop.group, stop.number, usual_rank)
+    # The ranks of each odd call, of which a job can have as many as ranks, by cause and by the place of the call.
+    by_cause: dict[tuple[str, int], list[list[int]]] = {}
+    for signature, ranks in _ranks_by_signature(stop).items():
+        place = _first_odd_place(stop, [ranks[0], usual_rank])
+        cause = _difference([stop.call_at(ranks[0], place), stop.call_at(usual_rank, place)])
+        if signature in next_calls:
+            cause = "left out"
+        by_cause.setdefault((cause, place), []).append(ranks)
+    for (cause, place), ranks_of_calls in by_cause.items():
         all_ranks = sorted(rank for ranks in ranks_of_calls for rank in ranks)
         verdict = f"{listed('Rank', all_ranks)} called {stop} with a different {cause}."
         if cause == "left out":
             seem = "seems" if len(all_ranks) == 1 else "seem"
             verdict = f"{listed('Rank', all_ranks)} {seem} to have left out {stop}."
-        first_ranks, *others_ranks = ranks_of_calls[:_MOST_ODD_CALLS]
         if len(ranks_of_calls) == 1:  # the verdict names all ranks of the only call
-            first_ranks = first_ranks[:1]
-        calls = [f"{listed('Rank', first_ranks)} called {stop.call(first_ranks[0])}"]
-        calls += [f"{listed('rank', ranks)} {stop.call(ranks[0])}" for ranks in others_ranks]
-        calls.append(f"{listed('rank', usual_ranks)} {usual_call}")
-        words = [verdict, f"{', '.join(calls)}."]
-        num_others = len(ranks_of_calls) - _MOST_ODD_CALLS
-        if num_others > 0:
-            words.append(f"{count_of(num_others, 'more call')} {'differs' if num_others == 1 else 'differ'}, too.")
+            ranks_of_calls = [ranks_of_calls[0][:1]]
+        shown = [*ranks_of_calls[:_MOST_ODD_CALLS], usual_ranks]
+        words = [verdict, _calls_words(stop, shown, place), *_more_calls(len(ranks_of_calls) - _MOST_ODD_CALLS)]
         yield _Cause(cause, all_ranks, words)
 
 
-def _difference(call: Call, other: Call) -> str:
-    """Return what differs first: the "collective", the "size" in elements, or the "dtype"."""
-    collective, *tensors = call.signature
-    other_collective, *other_tensors = other.signature
-    if collective != other_collective:
+def _disagreement(stop: _Stop) -> _Cause:
+    """Return the cause at a stop where no call is the usual one, so that all ranks that came are odd."""
+    place = _first_odd_place(stop, stop.odd)
+    ranks_by_call: dict[Any, list[int]] = {}
+    for rank in stop.odd:
+        call = stop.call_at(rank, place)
+        ranks_by_call.setdefault(call and call.signature, []).append(rank)
+    ranks_of_calls = list(ranks_by_call.values())
+    difference = _difference([stop.call_at(ranks[0], place) for ranks in ranks_of_calls])
+    words = [
+        f"{listed('Rank', stop.odd)} disagree on the {difference} of {stop}.",
+        _calls_words(stop, ranks_of_calls[:_MOST_ODD_CALLS], place),
+        *_more_calls(len(ranks_of_calls) - _MOST_ODD_CALLS),
+    ]
+    return _Cause(difference, stop.odd, words)
+
+
+def _ranks_by_signature(stop: _Stop) -> dict[Any, list[int]]:
+    """Return the odd ranks by what they called."""
+    ranks_by_signature: dict[Any, list[int]] = {}
+    for rank in stop.odd:
+        ranks_by_signature.setdefault(stop.group.signature(rank, stop.number), []).append(rank)
+    return ranks_by_signature
+
+
+def _first_odd_place(stop: _Stop, ranks: Sequence[int]) -> int:
+    """Return the place of the first call that differs between ranks, of coalesced calls, which share a number."""
+    signatures = [stop.group.signature(rank, stop.number) for rank in ranks]
+    for place, calls in enumerate(itertools.zip_longest(*signatures)):  # None where a rank has made fewer calls
+        if len({*calls}) > 1:
+            return place
+    return 0
+
+
+def _calls_words(stop: _Stop, ranks_of_calls: Sequence[Sequence[int]], place: int) -> str:
+    """Return a sentence with the call at a place of each of several lists of ranks that have called the same."""
+    calls = [stop.call_at(ranks[0], place) or "nothing more" for ranks in ranks_of_calls]
+    first_ranks, *others_ranks = ranks_of_calls
+    first_call, *other_calls = calls
+    words = [f"{listed('Rank', first_ranks)} called {first_call}"]
+    words += [f"{listed('rank', ranks)} {call}" for ranks, call in zip(others_ranks, other_calls, strict=True)]
+    return f"{', '.join(words)}."
+
+
+def _more_calls(num_calls: int) -> list[str]:
+    """Return a sentence on the odd calls that a finding does not name, if there are any."""
+    if num_calls <= 0:
+        return []
+    return [f"{count_of(num_calls, 'more call')} {'differs' if num_calls == 1 else 'differ'}, too."]
+
+
+def _difference(calls: Sequence[Call | None]) -> str:
+    """Return what differs first: the "collective" (also if a call is missing), "size" in elements, or "dtype"."""
+    collectives = set()
+    sizes = set()
+    for call in calls:
+        collective, *tensors = call.signature if call else (None,)
+        collectives.add(collective)
+        sizes.add(tuple(counts for counts, _types in tensors))
+    if len(collectives) > 1:
         return "collective"
-    num_elements = [counts for counts, _types in tensors]
-    other_num_elements = [counts for counts, _types in other_tensors]
-    return "dtype" if num_elements == other_num_elements else "size"
+    return "size" if len(sizes) > 1 else "dtype"
 
 
 def _missing_cause(stop: _Stop, missing: list[int], of_rank: dict[int, Dump]) -> _Cause:
