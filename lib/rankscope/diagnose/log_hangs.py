@@ -224,7 +224,7 @@ def _odd_call(group: GroupRecords) -> HangFinding | None:
     odd, usual = odd_ranks(parties)
     where = f"call {number} of {group_words(group.name)}"
     if usual:
-        words = f"{listed('Rank', odd)} made {where} with another {cause} than {listed('rank', usual)}."
+        words = f"{listed('Rank', odd)} called {where} with a different {cause} than {listed('rank', usual)}."
     else:
         words = f"{listed('Rank', odd)} disagree on the {cause} of {where}. The log cannot tell which of them is wrong."
     shown = [f"{listed('rank', party)} called {_torch_words(calls[party[0]])}" for party in parties[:MOST_LISTED]]
