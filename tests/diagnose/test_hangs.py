@@ -138,7 +138,7 @@ def test_words_of_a_dump_that_is_not_there_and_of_a_time_that_is_short(tmp_path:
     assert "Ranks 1 and 2 left no dump" in str(hang)
     assert "Ranks 1 and 2 ended or were killed" in str(hang)
     job = {0: [QueuedCall("0", at_s=1.0), QueuedCall("0", at_s=2.0)], 1: [QueuedCall("0", at_s=2.0 - 1e-6)]}
-    assert "The last call of rank 1, 1 µs before the first of them" in str(explained(tmp_path / "short", job))
+    assert "The last call of rank 1 came 1 µs before the first of them" in str(explained(tmp_path / "short", job))
 
 
 def test_two_that_differ_without_a_past_are_both_named(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_drawing_shows_what_other_findings_of_the_same_stop_name(tmp_path: Pat
         cells, column = drawing.rects[0], [label for _, label in drawing.x_ticks].index(str(CALL))
         fills = {int(y): fill for x, y, fill in zip(cells.x, cells.y, cells.fill, strict=True) if x == column}
         assert {rank for rank, fill in fills.items() if fill == ALARM} == {3, 4, 5}
-        assert [key.label for key in drawing.legend if key.fill == ALARM] == ["left out, size or dtype"]
+        assert [key.label for key in drawing.legend if key.fill == ALARM] == ["left out, other size or other dtype"]
         assert ">all_reduce [32] Half<" in to_svg(drawing)
     assert hang_page("job", hang).count("<svg") == 1  # three would be alike
 
@@ -339,7 +339,7 @@ def test_the_table_and_the_drawing(tmp_path: Path) -> None:
     assert list(zip(cells.x[hatched], cells.y[hatched], strict=True)) == [(column, 1)]
     assert drawing.title == f"Rank 1 did not reach collective {CALL} of the default group"
     assert drawing.x_label == "collective of the default group, by number"
-    assert "did not come" in to_svg(drawing)
+    assert "no call" in to_svg(drawing)
     with pytest.raises(ValueError, match="finding must be the place of one of 0 findings, got 0"):
         draw_hang(explain_hang([]))
 
@@ -351,7 +351,7 @@ def test_the_drawing_of_many_ranks_shows_those_to_look_at(tmp_path: Path) -> Non
     assert len(drawing.y_ticks) == 16
     assert "70" in {label for _, label in drawing.y_ticks}
     assert drawing.y_label == "rank (16 of 99 shown)"
-    assert [key.label for key in drawing.legend] == ["waits", "did not make it"]  # all stop at their first call
+    assert [key.label for key in drawing.legend] == ["waits", "did not call it"]  # all stop at their first call
 
 
 def test_one_rank_that_differs_in_jobs_of_random_groups(tmp_path: Path) -> None:
