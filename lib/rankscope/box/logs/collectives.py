@@ -78,7 +78,7 @@ def osu(log: Log) -> list[Profile]:
     return [_osu_table(log, start, end, notes) for start, end in read]
 
 
-class _Places(NamedTuple):
+class _BufferPlaces(NamedTuple):
     """Whether the sender's and the receiver's buffers are on the host, and the words that say so."""
 
     sends_from_host: bool
@@ -179,16 +179,16 @@ def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
     return _OsuRun(title, benchmark, num_ranks, num_nodes, pairs, _is_on_gpu(log, start, end))
 
 
-def _osu_places(log: Log, start: int, end: int) -> _Places | None:
+def _osu_places(log: Log, start: int, end: int) -> _BufferPlaces | None:
     """Return where the buffers of a table of messages are; None if neither the table nor its command says it."""
     printed = _OSU_BUFFERS.search(_table_text(log, start, end))
     if printed is not None:
-        return _Places(printed[1] == "HOST", printed[2] == "HOST", printed[0])
+        return _BufferPlaces(printed[1] == "HOST", printed[2] == "HOST", printed[0])
     by_command = list(_OSU_PLACES.finditer(_launch_command(log, start)))
     if not by_command:
         return None
     nearest = by_command[-1]  # to the title
-    return _Places(nearest[1] == "H", nearest[2] == "H", nearest[0].strip())
+    return _BufferPlaces(nearest[1] == "H", nearest[2] == "H", nearest[0].strip())
 
 
 def _is_on_gpu(log: Log, start: int, end: int) -> bool:
