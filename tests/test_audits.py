@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, get_worker_info
 
 from rankscope.ranks import launch
 from rankscope.ranks.errors import RankError
@@ -73,6 +74,19 @@ def test_so_is_a_stream() -> None:
     assert kinds(audit_loader(DataLoader(Stream(False), batch_size=5))) == []
 
 
+class StuckAfterOne(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield 0
+        time.sleep(60)
+
+
+@pytest.mark.slow
+def test_a_worker_that_takes_longer_than_the_timeout_of_the_loader_ends_the_audit() -> None:
+    loader = DataLoader(StuckAfterOne(), batch_size=1, num_workers=1, timeout=2)
+    with pytest.raises(RuntimeError, match="timed out after 2 seconds"):
+        audit_loader(loader)
+
+
 class Lists(IterableDataset[list[int]]):
     """Samples that are lists, such as the tokens of a text."""
 
@@ -132,6 +146,58 @@ def test_a_loader_that_shuffles_goes_on_as_if_there_had_been_no_audit(num_worker
         return [int(batch) for batch in loader]
 
     assert order(is_audited=True) == order(is_audited=False)
+
+
+class ShufflesWith(Sampler[int]):
+    """Shuffles with a generator of its own, whose name is not `generator`."""
+
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+    def __iter__(self) -> Iterator[int]:
+        if isinstance(self.rng, torch.Generator):
+            return iter(torch.randperm(20, generator=self.rng).tolist())
+        order = list(range(20))
+        self.rng.shuffle(order)
+        return iter(order)
+
+
+class DrawsFrom(IterableDataset[float]):
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+    def __iter__(self) -> Iterator[float]:
+        return iter([self.rng.random() for _ in range(20)])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.Generator().manual_seed(1),
+        lambda: np.random.default_rng(1),
+        lambda: np.random.RandomState(1),
+        lambda: random.Random(1),
+    ],
+    ids=["torch", "numpy", "RandomState", "random"],
+)
+def test_the_own_generator_of_a_sampler_is_where_it_was_after_an_audit(make: Any) -> None:
+    orders = []
+    for is_audited in (True, False):
+        sampler = ShufflesWith(make())
+        if is_audited:
+            audit_loader(DataLoader(range(20), sampler=sampler))  # type: ignore[arg-type]
+        orders.append(list(sampler))
+    assert orders[0] == orders[1]
+
+
+def test_so_is_that_of_a_dataset_that_is_read() -> None:
+    dataset = DrawsFrom(random.Random(1))
+    audit_loader(DataLoader(dataset))
+    assert list(dataset) == list(DrawsFrom(random.Random(1)))
+
+
+def test_a_sampler_that_draws_from_the_operating_system_is_audited() -> None:
+    assert kinds(audit_loader(DataLoader(range(20), sampler=ShufflesWith(random.SystemRandom())))) == []  # type: ignore[arg-type]
 
 
 def test_a_dataset_that_is_read_for_an_audit_draws_from_generators_that_are_put_back() -> None:
@@ -198,6 +264,30 @@ def test_a_step_that_equals_one_process_has_no_findings() -> None:
         assert audited.num_allreduces == num_allreduces
         assert "the gradients are those of one process" in str(audited)
     assert dropping[1].training
+
+
+class Turned(nn.Module):
+    """Turns complex numbers by its only parameter, whose gradient is imaginary too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = nn.Parameter(torch.tensor(0.6 + 0.8j, dtype=torch.complex128))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (inputs[:, :1] * (2 + 1j) * self.turn).imag
+
+
+@pytest.mark.slow
+def test_imaginary_parts_of_gradients_are_compared() -> None:
+    def turned(ddp: Any, inputs: Tensor, targets: Tensor) -> None:
+        """Change only the imaginary part of the gradient."""
+        mse(ddp(inputs), targets).backward()
+        ddp.module.turn.grad.imag.mul_(2)
+
+    audited = audit_step(work(Turned()))
+    assert kinds(audited) == []
+    assert audited.num_allreduces == 1
+    assert kinds(audit_step(work(Turned()), 2, turned)) == ["not_the_whole_batch"]
 
 
 @pytest.mark.slow

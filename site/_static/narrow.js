@@ -8,6 +8,7 @@ const narrow = (() => {
   const SHRUNK_TEXT_PX = 8; // a picture whose smallest text stays this high is only shrunk
   const LEAST_SHARE = 0.2; // of their width that marks keep, so that long labels leave something to see
   const LINE = 1.3; // the distance of two lines, in heights of their letters
+  const ROW = 3; // texts whose baselines differ by less stand in one row
   const SVG = "http://www.w3.org/2000/svg";
   const ruler = document.createElement("canvas").getContext("2d");
 
@@ -157,6 +158,36 @@ const narrow = (() => {
     return joined;
   }
 
+  const filledBy = (spans) => spans.reduce((sum, [from, to]) => sum + to - from, 0);
+
+  /* Columns of numbers between marks, such as those of ranks at both ends of arrows: these keep their width. */
+  function columnsOf(texts, marks, gap) {
+    const columns = new Map();
+    for (const text of texts) {
+      if (text.mark || text.anchor === "middle" || !/^\d/.test(text.words)) continue;
+      const key = `${text.anchor} ${text.x.toFixed(1)}`;
+      columns.set(key, [...(columns.get(key) ?? []), text]);
+    }
+    const boxes = marks.filter((mark) => !mark.element.node.closest(".lines"));
+    const kept = [];
+    for (const column of columns.values()) {
+      const from = Math.min(...column.map((text) => leftOf(text, text.x))) - gap;
+      const to = Math.max(...column.map((text) => leftOf(text, text.x) + text.width)) + gap;
+      const isBetween = boxes.some((mark) => mark.x1 <= from) && boxes.some((mark) => mark.x0 >= to);
+      if (column.length > 1 && isBetween && !boxes.some((mark) => mark.x1 > from && mark.x0 < to)) kept.push([from, to]);
+    }
+    return kept;
+  }
+
+  /* Spans without these parts. */
+  function without(spans, parts) {
+    let left = spans;
+    for (const [from, to] of parts) {
+      left = left.flatMap(([start, end]) => [[start, Math.min(end, from)], [Math.max(start, to), end]].filter(([a, b]) => a < b));
+    }
+    return left;
+  }
+
   /* Where a place goes when the areas keep this share of their width. */
   const across = (spans, share) => (x) =>
     x - spans.reduce((sum, [from, to]) => sum + (1 - share) * (Math.min(Math.max(x, from), to) - from), 0);
@@ -278,9 +309,8 @@ const narrow = (() => {
     const marks = elements.filter(({ node }) => !grounds.has(node))
       .flatMap((element) => [...marksOf(element, small)].map((mark) => ({ ...mark, element }))).filter((mark) => !isPage(mark));
     const areas = areasOf(svg, elements, marks, isPage, smallest);
-    const spans = spansOf(areas);
+    let spans = spansOf(areas);
     const bottom = svg.classList.contains("figure") ? Math.max(...areas.map((area) => area.y1)) : Infinity;
-    const filled = spans.reduce((sum, [from, to]) => sum + to - from, 0);
 
     // The legend: in a group, or what begins below the areas
     for (const text of texts) text.inLegend ||= !text.turned && text.anchor === "start" && text.y > bottom + 2.2 * smallest && !text.bold;
@@ -307,10 +337,13 @@ const narrow = (() => {
       const around = ours.filter((mark) => !mark.rigid && mark.y0 < middle && middle < mark.y1
         && mark.x0 <= left + 1 && right - 1 <= mark.x1 && mark.y1 - mark.y0 < 0.9 * high);
       text.mark = around.sort((a, b) => (a.x1 - a.x0) - (b.x1 - b.x0))[0];
-      if (text.mark && text.mark.x1 - text.mark.x0 > 0.9 * filled / spans.length && text.anchor !== "middle") text.mark = undefined;
+      if (text.mark && text.mark.x1 - text.mark.x0 > 0.9 * filledBy(spans) / spans.length && text.anchor !== "middle") text.mark = undefined;
       text.beside = text.anchor === "start" && !text.bold && !ours.some((mark) =>
-        mark.x1 > left && mark.x0 < right && mark.y1 > text.y - text.size && mark.y0 < text.y && mark.x1 - mark.x0 < 0.9 * filled);
+        mark.x1 > left && mark.x0 < right && mark.y1 > text.y - text.size && mark.y0 < text.y && mark.x1 - mark.x0 < 0.9 * filledBy(spans));
     }
+
+    if (svg.classList.contains("rankscope")) spans = without(spans, columnsOf(plot, ours, gap));
+    const filled = filledBy(spans);
 
     // The largest share at which all that stands next to marks fits on the page
     let share = (target - (wide - filled)) / filled;
@@ -388,7 +421,7 @@ const narrow = (() => {
       text.lines = [short];
       text.hidden = text.width > inside || !/^\d/.test(short);
     }
-    const down = (y) => byRow(moves).reduce((sum, [below, by]) => sum + (y > below + 0.1 ? by : 0), y);
+    const down = (y) => byRow(moves).reduce((sum, [below, by]) => sum + (y > below + ROW ? by : 0), y);
 
     // No text on another: titles, axes and what stands on marks first
     const kept = [];
@@ -468,7 +501,7 @@ const narrow = (() => {
   function byRow(moves) {
     const most = new Map();
     for (const [below, by] of moves) {
-      const near = [...most.keys()].find((y) => Math.abs(y - below) < 3) ?? below;
+      const near = [...most.keys()].find((y) => Math.abs(y - below) < ROW) ?? below;
       most.set(near, Math.max(by, most.get(near) ?? 0));
     }
     return [...most];

@@ -236,6 +236,24 @@ def test_of_slow_pairs_all_ends_are_named_that_have_the_most_and_of_a_single_one
     assert one_way.endswith("the slowest 12 GB/s (2 and 5), the fastest 240 GB/s.")
 
 
+def test_many_slow_pairs_without_an_end_in_common_may_be_as_built() -> None:
+    """Of the eight V100s of a DGX-1, each has two NVLinks to two others, one to two more, and none to three."""
+
+    def dgx_1(src: int, dst: int) -> float:
+        apart = src ^ dst
+        if src // 4 != dst // 4 and apart != 4:
+            return 9e9
+        return {1: 24e9, 2: 24e9, 3: 48e9, 4: 48e9}[apart]
+
+    (finding,) = compare_with_peers(copies(dgx_1)).findings
+    assert finding.rule == "degraded_pair"
+    assert not finding.is_fault
+    assert "24 of 56 pairs" in finding.sentence
+    assert finding.sentence.endswith("nvidia-smi topo -m shows the links.")
+    sick = compare_with_peers(copies(lambda src, dst: 12e9 if 3 in (src, dst) else 240e9))
+    assert [found.is_fault for found in sick.findings] == [True]
+
+
 def test_where_nothing_is_known_nothing_is_said() -> None:
     assert found(made(25e-6, 1e9, backend="gloo")) == {}
     assert found(made(25e-6, 1e9, gpus=[{"name": "A card of tomorrow"}] * 8)) == {}

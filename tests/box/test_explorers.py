@@ -10,6 +10,7 @@ import pytest
 
 from rankscope import explorers
 from rankscope.box import Profile
+from rankscope.box.explorers import nccl as nccl_explorer
 from rankscope.box.explorers.transfers import LINKS as PCIE
 from rankscope.box.explorers.transfers import between
 from rankscope.box.link_facts import METHODS
@@ -357,3 +358,15 @@ def test_links_of_presets_are_those_of_nccls_model(links: dict[str, int], gpu: s
     offered = {setting.name: setting.values for setting in explorer_of(explorers.allreduce).settings}
     for name, value in real.items():
         assert links[name] == min(offered[name], key=lambda one: abs(one - value))
+
+
+def test_of_a_line_between_two_limits_level_pieces_on_them_are_shown() -> None:
+    x = np.array([0.0, 1.0, 2.0])
+    for level, is_shown in ((2.0, True), (-1.0, True), (2.1, False), (-1.1, False), (0.5, True)):
+        lines = nccl_explorer._line(nccl_explorer._RatioCurve(x, np.full(3, level), "black", False, 1.0), -1.0, 2.0)
+        assert len(lines.x0) == (2 if is_shown else 0)
+    rising = nccl_explorer._line(
+        nccl_explorer._RatioCurve(x, np.array([-3.0, 1.0, 3.0]), "black", False, 1.0), -1.0, 2.0
+    )
+    assert rising.x0.tolist() == [0.5, 1.0]
+    assert rising.x1.tolist() == [1.0, 1.5]

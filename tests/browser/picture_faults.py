@@ -1,4 +1,4 @@
-"""What is wrong with the pictures of a page as a browser shows them: text that is small, cut or on other text."""
+"""What is wrong with the pictures of a page as a browser shows them: text that is small, cut, or on text or arrows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,31 @@ PICTURE_FAULTS = """least => {
         const beyond = [page.left - box.left, box.right - page.right, page.top - box.top, box.bottom - page.bottom];
         if (Math.max(...beyond) > 2) faults.push(`“${words}” is cut`);
         const air = Math.min(box.width, box.height) / 4; // a box is higher than its letters
-        boxes.push({words, x0: box.left + 0.5, x1: box.right - 0.5, y0: box.top + air, y1: box.bottom - air});
+        const hasHalo = Boolean(text.getAttribute("stroke"));
+        const [x0, x1, y0, y1] = [box.left + 0.5, box.right - 0.5, box.top + air, box.bottom - air];
+        boxes.push({words, hasHalo, height: box.height, x0, x1, y0, y1});
+      }
+    }
+    for (const line of picture.querySelectorAll("g.lines:has(path[d*=Z]) line")) { // lines with the heads of arrows
+      const [x0, y0, x1, y1] = ["x1", "y1", "x2", "y2"].map(name => line[name].baseVal.value);
+      for (let part = 0; part <= 1; part += 1 / 64) {
+        const at = new DOMPoint(x0 + part * (x1 - x0), y0 + part * (y1 - y0)).matrixTransform(line.getScreenCTM());
+        const struck = boxes.find(box => box.x0 < at.x && at.x < box.x1 && box.y0 < at.y && at.y < box.y1);
+        if (!struck) continue;
+        faults.push(`an arrow crosses “${struck.words}”`);
+        break;
+      }
+    }
+    for (const rect of picture.querySelectorAll(".marks rect")) {
+      const bar = rect.getBoundingClientRect();
+      if (rect.closest(".playing") || !bar.width) continue;
+      for (const box of boxes) { // on a mark that is higher than its letters a text is well placed
+        const isGround = bar.height >= 0.8 * box.height && bar.top <= box.y0 + 1 && bar.bottom >= box.y1 - 1;
+        const across = Math.min(bar.right, box.x1) - Math.max(bar.left, box.x0);
+        const down = Math.min(bar.bottom, box.y1) - Math.max(bar.top, box.y0);
+        if (!isGround && !box.hasHalo && bar.height > 2 && across > 1 && down > 1) {
+          faults.push(`the edge of a bar crosses “${box.words}”`);
+        }
       }
     }
     boxes.forEach((box, place) => boxes.slice(place + 1).forEach(other => {

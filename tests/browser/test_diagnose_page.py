@@ -9,6 +9,7 @@ import pytest
 from rankscope.cli import main
 from rankscope.train.ddp import LocalStep
 from tests.browser.jupyterlab import browser_page, find_browser
+from tests.diagnose.made_dumps import sick, write
 from tests.diagnose.made_traces import write_traces
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +24,13 @@ ATTACK = """() => {
   const color = name => getComputedStyle(document.querySelector(name)).color;
   return [window.ran ?? 0, color("#late"), color("h1")];
 }"""
+
+# The size of letters on the screen: that of the font, scaled as the picture around it is.
+LETTERS_PX = """texts => texts.map(text => {
+  const picture = text.ownerSVGElement;
+  const scale = picture.getBoundingClientRect().width / picture.viewBox.baseVal.width;
+  return parseFloat(text.closest("[font-size]").getAttribute("font-size")) * scale;
+})"""
 
 
 @pytest.mark.browser
@@ -51,3 +59,21 @@ def test_its_own_style_holds_and_nothing_else_does(tmp_path: Path) -> None:
     assert "rgb(1, 2, 3)" not in (own_color, head_color)
     assert blocked == ["http://127.0.0.1:9/x: csp"]
     assert any("Content Security Policy" in one for one in said)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_letters_of_a_hang_are_about_as_large_as_those_of_its_page(tmp_path: Path, width: int) -> None:
+    """A drawing of a few calls was as wide as the page, so that its title was larger than the page's."""
+    find_browser()
+    write(tmp_path / "dumps", sick("missing", 4, 2))
+    assert main(["diagnose", str(tmp_path / "dumps"), "-o", str(tmp_path / "page.html")]) == 0
+    with browser_page(tmp_path / "browser", ROOT / "test-artifacts" / "hang-page.png") as page:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto((tmp_path / "page.html").as_uri())
+        heights = page.locator("svg text").evaluate_all(LETTERS_PX)
+        head_px = float(page.locator("h1").evaluate("head => parseFloat(getComputedStyle(head).fontSize)"))
+        is_scrolled = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    assert min(heights) > 8
+    assert max(heights) < head_px
+    assert not is_scrolled

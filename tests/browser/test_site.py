@@ -166,7 +166,7 @@ def test_what_is_wrong_with_a_picture_is_seen(site: Path, page: Page) -> None:
 
 @pytest.mark.browser
 def test_a_folded_figure_is_as_wide_as_one_in_the_open(site: Path, page: Page) -> None:
-    """Folded outputs were as narrow as prose, so that figures in them shrank."""
+    """Folded outputs were as narrow as prose, so that figures in them shrank, and so was the line that unfolds them."""
     page.set_viewport_size({"width": 1280, "height": 900})
     page.goto((site / "notebooks" / "05_your_box.html").as_uri())
     page.evaluate(UNFOLDED)
@@ -176,6 +176,12 @@ def test_a_folded_figure_is_as_wide_as_one_in_the_open(site: Path, page: Page) -
         box = picture.bounding_box()
         assert box
         assert box["width"] == pytest.approx(float(picture.get_attribute("width") or 0), abs=1)
+    for cell in page.locator(".cell:has(details.hide)").all():
+        source = cell.locator(".cell_input").bounding_box()
+        line = cell.locator("summary > p.collapsed, summary > p.expanded").locator("visible=true").bounding_box()
+        assert source
+        assert line
+        assert line["x"] + line["width"] == pytest.approx(source["x"] + source["width"], abs=2)
 
 
 @pytest.mark.browser

@@ -380,6 +380,8 @@ def test_workers_of_stages_are_scored_by_throughput_and_thrift() -> None:
     assert stage_score({"decode": 3}, pipeline, 80).wrong is None
     assert stage_score({"decode": 2}, pipeline, 80).wrong == "decode delivers 66.7/s, and 80/s are needed"
     assert stage_score({"decode": 4}, pipeline, 80).wrong == "you spend 6 workers, and 5 are enough"
+    nearly = Pipeline([Stage("decode", 0.010004), Stage("step", 0.001)])
+    assert stage_score({}, nearly, 100).wrong == "decode delivers 99.96001599/s, and 100/s are needed"
     assert rows(stage_score({"decode": 3}, pipeline, 80))["yours"].split() == ["yours", "5", "83.3/s", "train"]
     for wrong in ({"encode": 3}, {"decode": 0}, 3):
         with pytest.raises(ValueError, match=r"decode|whole number"):

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ def test_words_of_a_dump_that_is_not_there_and_of_a_time_that_is_short(tmp_path:
     assert "Ranks 1 and 2 left no dump" in str(hang)
     assert "Ranks 1 and 2 ended or were killed" in str(hang)
     job = {0: [QueuedCall("0", at_s=1.0), QueuedCall("0", at_s=2.0)], 1: [QueuedCall("0", at_s=2.0 - 1e-6)]}
-    assert "The last call of rank 1, 1 µs before the first of them" in str(explained(tmp_path / "short", job))
+    assert "The last call of rank 1 came 1 µs before the first of them" in str(explained(tmp_path / "short", job))
 
 
 def test_two_that_differ_without_a_past_are_both_named(tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_a_drawing_shows_what_other_findings_of_the_same_stop_name(tmp_path: Pat
         cells, column = drawing.rects[0], [label for _, label in drawing.x_ticks].index(str(CALL))
         fills = {int(y): fill for x, y, fill in zip(cells.x, cells.y, cells.fill, strict=True) if x == column}
         assert {rank for rank, fill in fills.items() if fill == ALARM} == {3, 4, 5}
-        assert [key.label for key in drawing.legend if key.fill == ALARM] == ["left out, size or dtype"]
+        assert [key.label for key in drawing.legend if key.fill == ALARM] == ["left out, other size or other dtype"]
         assert ">all_reduce [32] Half<" in to_svg(drawing)
     assert hang_page("job", hang).count("<svg") == 1  # three would be alike
 
@@ -272,6 +273,47 @@ def test_point_to_point_calls_are_counted_and_coalesced_ones_compared(tmp_path: 
     assert explained(tmp_path / "odd", job).culprits[0][1:] == ("collective", "default_pg", 40)
 
 
+@pytest.mark.parametrize("num_ranks", [2, 3])  # without and with a usual call
+def test_of_coalesced_calls_the_one_that_differs_is_named(tmp_path: Path, num_ranks: int) -> None:
+    job = healthy(num_ranks)
+    together = {"collective_seq_id": 40}
+    for rank, calls in job.items():
+        odd_size = 32 if rank == num_ranks - 1 else 16
+        for size in (8, odd_size):
+            calls.append(QueuedCall("0", "all_reduce", (size,), at_s=21.0, fields=together))
+    hang = explained(tmp_path, job)
+    assert {culprit.cause for culprit in hang.culprits} == {"size"}
+    words = str(hang)
+    assert "all_reduce [16] Float" in words
+    assert "all_reduce [32] Float" in words
+    assert "all_reduce [8]" not in words
+
+
+def test_a_rank_that_coalesced_fewer_calls_made_nothing_more(tmp_path: Path) -> None:
+    job = healthy(3)
+    together = {"collective_seq_id": 40}
+    for rank, calls in job.items():
+        sizes = (8,) if rank == 2 else (8, 16)
+        calls += [QueuedCall("0", "all_reduce", (size,), at_s=21.0, fields=together) for size in sizes]
+    hang = explained(tmp_path, job)
+    assert [culprit[:2] for culprit in hang.culprits] == [(2, "collective")]
+    assert "Rank 2 called nothing more, ranks 0 and 1 all_reduce [16] Float at " in str(hang)
+
+
+def test_of_calls_that_all_differ_each_is_named_and_the_largest_difference_counts(tmp_path: Path) -> None:
+    job = {
+        0: [QueuedCall("0", "all_reduce", (8,), at_s=1.0)],
+        1: [QueuedCall("0", "all_reduce", (16,), at_s=1.0)],
+        2: [QueuedCall("0", "broadcast", (16,), at_s=1.0)],
+    }
+    words = str(explained(tmp_path / "three", job))
+    assert words.startswith("Ranks 0 to 2 disagree on the collective of collective 1 of the default group.")
+    called = re.findall(r"[Rr]ank (\d) (?:called )?(\w+ \[\d+\])", words)
+    assert called == [("0", "all_reduce [8]"), ("1", "all_reduce [16]"), ("2", "broadcast [16]")]
+    many = {rank: [QueuedCall("0", "all_reduce", (rank + 1,), at_s=1.0)] for rank in range(5)}
+    assert "2 more calls differ, too." in str(explained(tmp_path / "many", many))
+
+
 def test_groups_of_one_description_have_different_names(tmp_path: Path) -> None:
     job = healthy(4)
     for rank, calls in job.items():
@@ -297,7 +339,7 @@ def test_the_table_and_the_drawing(tmp_path: Path) -> None:
     assert list(zip(cells.x[hatched], cells.y[hatched], strict=True)) == [(column, 1)]
     assert drawing.title == f"Rank 1 did not reach collective {CALL} of the default group"
     assert drawing.x_label == "collective of the default group, by number"
-    assert "did not come" in to_svg(drawing)
+    assert "no call" in to_svg(drawing)
     with pytest.raises(ValueError, match="finding must be the place of one of 0 findings, got 0"):
         draw_hang(explain_hang([]))
 
@@ -309,7 +351,7 @@ def test_the_drawing_of_many_ranks_shows_those_to_look_at(tmp_path: Path) -> Non
     assert len(drawing.y_ticks) == 16
     assert "70" in {label for _, label in drawing.y_ticks}
     assert drawing.y_label == "rank (16 of 99 shown)"
-    assert [key.label for key in drawing.legend] == ["waits", "did not make it"]  # all stop at their first call
+    assert [key.label for key in drawing.legend] == ["waits", "did not call it"]  # all stop at their first call
 
 
 def test_one_rank_that_differs_in_jobs_of_random_groups(tmp_path: Path) -> None:

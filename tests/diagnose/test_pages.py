@@ -203,6 +203,17 @@ def test_the_legend_names_what_can_be_seen(folder: Path) -> None:
     assert "zero_grad" not in keys
 
 
+def test_a_drawing_of_some_ranks_says_so_and_its_legend_goes_through_the_step(tmp_path: Path) -> None:
+    late_s = (0.0,) * 9 + (0.02,)
+    traces = read_traces(write_traces(tmp_path, LAYERS, lambda num_bytes: num_bytes / 400e6, late_s=late_s))
+    diagnosis = diagnose(traces)
+    legend = [key.label for key in draw_step(traces, join(traces), diagnosis).legend]
+    assert legend[:4] == ["loader", "forward", "backward", "optimizer"]
+    assert "8 of 10 ranks are shown: the latest" in legend
+    for drawing in (draw_phases(diagnosis), draw_lateness(diagnosis)):  # which have room for all
+        assert not any("shown" in key.label for key in drawing.legend)
+
+
 def test_the_command_says_who_is_late_and_writes_what_it_is_asked_for(folder: Path, tmp_path: Path) -> None:
     page, trace = tmp_path / "page.html", tmp_path / "job.json.gz"
     shown = output(str(folder), "-o", str(page), "--perfetto", str(trace))

@@ -147,7 +147,7 @@ def test_unequal_lengths_shows_that_balancing_equalizes_steps_and_packing_remove
     times, shares = {}, {}
     for name, words in lines.items():
         times[name] = float(words[0].split("takes ")[1].split(" times")[0])
-        shares[name] = int(words[1].split("%")[0])
+        shares[name] = int(words[1].split(" %")[0])
     assert times["unequal lengths, in random order"] > 1.3
     assert times["the same, balanced"] < 1.05
     assert times["64 ranks, in random order"] > times["unequal lengths, in random order"]
@@ -155,6 +155,7 @@ def test_unequal_lengths_shows_that_balancing_equalizes_steps_and_packing_remove
     assert shares["packed: hardly any padding"] < 5 < shares["the same, balanced"]
     assert at_random[2] == "16 steps of up to 8 samples per rank"
     assert balanced[2] == "16 batches per rank of 8 samples"
+    assert report(explorer, num_ranks=64, batch_size=8, size=512)[2] == "1 step of up to 8 samples per rank"
     weighted = {
         replacement: report(explorer, sampler="weighted", replacement=replacement) for replacement in (True, False)
     }

@@ -125,3 +125,10 @@ def test_markers_have_the_hue_of_their_line_if_a_known_algorithm_was_only_measur
     ax = figures.costs([1, 2], {"mine": [3, 4]}, measured=measured)
     markers, *_ = artist(ax, "mine, measured")
     assert artist(ax, "mine").get_color() == markers.get_color() != artist(ax, "flat, measured")[0].get_color()
+
+
+def test_a_bound_of_zero_has_its_name_at_the_bottom_of_the_axis() -> None:
+    ax = figures.costs([1, 100, 10_000], {"ring": [1e-5, 1e-4, 1e-3]}, bound_s=[1e-6, 1e-6, 0])
+    ax.figure.canvas.draw()  # a name far below the axes would leave no room for them, of which matplotlib warns
+    (name,) = [text for text in ax.texts if text.get_text() == "lower bound"]
+    assert -0.1 < name.get_position()[1] < 0.5  # as a share of the height of the axes

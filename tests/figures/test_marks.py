@@ -11,7 +11,9 @@ import pytest
 from matplotlib import pyplot as plt
 
 from rankscope import figures
+from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, build
+from rankscope.collectives.playback import playback
 from rankscope.figures.axes import _columns, to_axes
 from rankscope.figures.marks import Drawing, Key, Lines, Rects, Texts, whole_ticks
 from rankscope.figures.palette import (
@@ -30,6 +32,7 @@ from rankscope.figures.palette import (
     ramp,
     rank_colors,
 )
+from rankscope.figures.player import draw_play
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
 from rankscope.timeline import Span, Timeline
@@ -76,6 +79,19 @@ def test_a_legend_has_as_many_columns_as_there_is_room_for_and_the_figure_grows_
     assert heights[1] - heights[0] == pytest.approx(0.18 * 2)
 
 
+def test_the_label_of_an_axis_is_below_its_middle_and_not_below_that_of_the_picture() -> None:
+    whole = Drawing("t", "time", "y", 10.0, 1.0, (300.0, 100.0))
+    for drawing, middle in ((whole, 150), (attrs.evolve(whole, x_axis=(2.0, 6.0)), 120)):
+        assert f'<text x="{middle}" y="131" text-anchor="middle" font-size="12">time</text>' in to_svg(drawing)
+        assert to_axes(drawing).xaxis.label.get_position()[0] == middle / 300
+    play = playback(build("allreduce", "ring", 4), 1e6, Cluster.uniform(4, Link(1e-5, 1e9)))
+    drawn = draw_play([play], play.finish_s)
+    assert drawn.x_axis is not None
+    start, end = drawn.x_axis
+    assert 0 < start == drawn.x_ticks[0][0]  # the axis of time is to the right of the chunks
+    assert end < drawn.width
+
+
 def test_panels_of_one_figure_share_one_legend() -> None:
     ring = build("allreduce", "ring", 4)
     _, axes = plt.subplots(1, 2, layout="constrained")
@@ -83,8 +99,12 @@ def test_panels_of_one_figure_share_one_legend() -> None:
         figures.schedule(ring, step, ax=ax, title=f"step {step}")
     (legend,) = axes[0].figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
-    of_both = ["rank 0", "rank 3", "sent, received", "is added"]
-    assert labels == [*of_both, "a stripe: this rank's share is in the chunk; rank 0 at the left", "replaces"]
+    of_both = ["rank 0", "rank 3", "sent, received", "message: the receiver adds it"]
+    assert labels == [
+        *of_both,
+        "a stripe: this rank's share is in the chunk; rank 0 at the left",
+        "message: the receiver copies it",
+    ]
     assert [ax.get_title(loc="left") for ax in axes] == ["step 0", "step 5"]
 
 

@@ -110,7 +110,7 @@ def test_more_than_eight_ranks_and_small_cells_are_counted() -> None:
     assert drawing.rects[1].fill == tuple(ramp(np.sqrt(counts / 16)))
     assert words_of(drawing)[:16] == list(map(str, counts.tolist()))
     assert keys_of(drawing) == [
-        *("1 share", "8 shares", "all shares", "sent, received", "is added"),
+        *("1 share", "8 shares", "all shares", "sent, received", "message: the receiver adds it"),
         "shade and number: how many shares are in the chunk",
     ]
     segmented = build("allreduce", "segmented_ring", 8, num_segments=8)
@@ -153,11 +153,11 @@ def test_what_is_passed_on_has_the_colour_and_number_of_its_origin() -> None:
 
 def test_the_legend_names_only_ranks_whose_colours_can_be_seen_and_few_of_them() -> None:
     one_color = draw_schedule(build("broadcast", "binomial", 8), 1)
-    assert keys_of(one_color)[:-1] == ["rank 0", "sent, received", "replaces"]
+    assert keys_of(one_color)[:-1] == ["rank 0", "sent, received", "message: the receiver copies it"]
     last_step = draw_schedule(build("gather", "flat", 3), 0)
     assert keys_of(last_step)[:2] == ["rank 0", "rank 2"]
     stripes = draw_schedule(build("allreduce", "ring", 8), 1)
-    assert keys_of(stripes)[:4] == ["rank 0", "rank 7", "sent, received", "is added"]
+    assert keys_of(stripes)[:4] == ["rank 0", "rank 7", "sent, received", "message: the receiver adds it"]
     assert keys_of(stripes)[-1].endswith("; rank 0 at the left")
     two = draw_schedule(build("allreduce", "ring", 2), 1)
     assert keys_of(two)[:2] == ["rank 0", "rank 1"]
@@ -209,7 +209,7 @@ def test_each_message_runs_from_its_sender_to_its_receiver(name: str) -> None:
     adding, bars = spans.select(kind="reduce"), drawing.rects[1]
     assert np.allclose(bars.x * scale, adding.start_s)
     assert np.allclose(bars.width * scale, adding.stop_s - adding.start_s)
-    assert keys_of(drawing) == ["message, is added", "message, replaces", "adding"]
+    assert keys_of(drawing) == ["message that is added", "message that replaces", "adding"]
 
 
 def over_time(name: str, num_ranks: int) -> Drawing:
@@ -265,3 +265,8 @@ def test_messages_name_their_chunks_where_there_is_room() -> None:
     alone = over_time("ring", 1)
     assert alone.title == "allreduce ring, 1 rank: 0 messages in 0 s"
     to_svg(alone)
+
+
+def test_a_step_of_many_ranks_numbers_each_row() -> None:
+    drawing = draw_schedule(build("broadcast", "binomial", 100), 0)
+    assert [label for _, label in drawing.y_ticks] == [str(rank) for rank in range(100)]

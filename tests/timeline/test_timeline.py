@@ -8,7 +8,7 @@ import math
 import re
 from fractions import Fraction
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +144,23 @@ def test_check_finds_exactly_the_overlaps_on_a_lane(spans):
             Timeline.of(spans).check()
     else:
         Timeline.of(spans).check()
+
+
+def test_check_names_the_same_spans_in_any_stored_order():
+    spans = [
+        Span(0, "gpu", "step", 1, 0.0, 2.0),
+        Span(0, "gpu", "load", 1, 0.0, 2.0),
+        Span(0, "gpu", "step", 0, 0.0, 2.0),
+        Span(0, "gpu", "step", 2, 0.0, 1.0),
+        Span(0, "comm", "step", 4, 0.0, 1.0),
+        Span(0, "comm", "load", 3, 0.0, 1.0),
+    ]
+    messages = set()
+    for order in permutations(spans):
+        with pytest.raises(TimelineError) as caught:
+            Timeline.of(order).check()
+        messages.add(str(caught.value))
+    assert messages == {f"spans overlap on one lane: {spans[5]} and {spans[4]}"}
 
 
 def test_a_timeline_is_printed_in_a_line():

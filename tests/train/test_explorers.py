@@ -11,6 +11,7 @@ import pytest
 from rankscope.explorers import ddp, pipeline_parallel, zero
 from rankscope.train.explorers.pipeline_parallel import LINKS, plan, step
 from rankscope.train.explorers.zero import memory
+from rankscope.train.explorers.zero import picture as zero_picture
 from rankscope.train.pipeline_parallel import bubble_share, traffic
 from rankscope.train.pipeline_parallel import build as build_pipeline
 from rankscope.train.pipeline_parallel import simulate as simulate_schedule
@@ -48,6 +49,7 @@ def test_zero_says_what_its_memory_does() -> None:
     assert lines[: len(expected.words())] == expected.words()
     assert fits == "24 GB: does not fit; 80 GB: fits; 141 GB: fits"
     assert traffic.startswith("stage 2, 16 ranks: each rank sends 28.1 GB per step")
+    assert zero_picture(None, ZERO.at(num_ranks=1, stage=0)).title.startswith("7.5 B on 1 rank: ")
 
 
 def test_a_layer_is_no_larger_than_its_model_and_buckets_are_ddps() -> None:
@@ -95,6 +97,8 @@ def test_pipeline_parallel_says_what_the_schedule_does() -> None:
         "each rank sends at most 20 MB per step",
     ]
     assert bubble_share("gpipe", 3, 5) == Fraction(2, 7)
+    interleaved = report(SCHEDULES, schedule="interleaved_1f1b", num_ranks=2, num_microbatches=4, num_chunks=3)
+    assert interleaved[2] == "activations kept per rank, in micro-batches: 2.33, 1.67"
     assert max(traffic(build_pipeline("gpipe", 3, 5), 2e6)) == 20e6
 
 

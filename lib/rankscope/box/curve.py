@@ -53,10 +53,11 @@ class Curve:
 
     `interval_s` covers 90 % of further measurements. Its width comes from split conformal prediction with a local scale
     (Lei et al. 2018). Each size is left out in turn, and its residual is divided by its distance from its neighbours in
-    octaves, a b / (a + b). The scale is the weighted mean of these and of the typical residual of published curves; the
-    weight halves with each octave of distance. The half-width in log time is the scale, times the distance, times the
-    factor that covered 90 % of the sizes left out of published curves. Outside the measured range the distance counts
-    from its last size, so the interval widens.
+    octaves, a b / (a + b), which is 0 at a neighbour, and nearly the distance from it if the other one is far. The
+    scale is the weighted mean of these and of the typical residual of published curves; the weight halves with each
+    octave of distance. The half-width in log time is the scale, times the distance, times the factor that covered 90 %
+    of the sizes left out of published curves. Outside the measured range the distance counts from its last size, so the
+    interval widens.
 
     Times must be above 0, as those of points are, and are not checked. Raises ValueError for fewer than 5 sizes above
     0.

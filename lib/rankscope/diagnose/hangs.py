@@ -7,6 +7,7 @@ Point-to-point calls and the sizes of alltoall are not compared. `log_hangs` has
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 _MOST_RANKS = 1 << 21  # of all groups together
 _MOST_LINES = 30  # that one finding lists of groups that wait for each other
-_MOST_ALIKE = 3  # calls before a call that are compared with those before an earlier call like it
+# Calls before a call that are compared with those before an earlier call like it. In 1,308 hung jobs drawn as in
+# tests/diagnose/test_hangs.py, 1 named a wrong rank 16 times, 2 did twice, and 3 and more never.
+_MOST_ALIKE = 3
 _MOST_LAST_CALLS = 4  # missing ranks whose last call a finding names
 _MOST_ODD_CALLS = 3  # that differ from the usual one in the same way and that a finding names
 _MOST_CALLS = 6  # of a group with a finding, in the table of a hang
@@ -38,10 +41,10 @@ _PROGRESS = {"scheduled": 0, "started": 1, "ended": 2, "completed": 2}  # of a c
 # microsecond, so nanoseconds would mean nothing.
 _LEAST_SHOWN_S = 2e-6
 _ADVICE = {
-    "missing": "See its log and its stack (py-spy dump): a slow batch, an evaluation, an error, the end of its loop.",
-    "left out": "It made the one that comes next on the others: look for a condition that differs, or a caught error.",
-    "late": "See its log: what it did since its last call took longer than the timeout.",
-    "dead": "{who} ended or {was} killed before writing one, or the file is not here: see the log, and dmesg.",
+    "missing": "Check its log and its stack (py-spy dump) for a slow batch, an evaluation, an error or the loop's end.",
+    "left out": "It called the one that comes next on the others. Look for a condition that differs or a caught error.",
+    "late": "Check its log: what it did since its last call took longer than the timeout.",
+    "dead": "{who} ended or {was} killed before writing one, or the file is not here: check the log and dmesg.",
     "group": "Call the groups in the same order on all ranks.",
     "stuck": "The code of the ranks agrees: look at the network, the GPUs, and what runs before on their streams.",
 }
@@ -184,7 +187,13 @@ class _Stop:
         return {*self.absent, *self.dead}
 
     def call(self, rank: int) -> Call:
+        """Return a rank's call, or the first one of its coalesced calls, which share a number."""
         return self.group.calls[rank][self.number][0]
+
+    def call_at(self, rank: int, place: int) -> Call | None:
+        """Return the call at a place of a rank's coalesced calls, or None if it has made fewer."""
+        calls = self.group.calls[rank][self.number]
+        return calls[place] if place < len(calls) else None
 
     @property
     def first(self) -> Call:
@@ -609,7 +618,7 @@ def _circle(stops: list[_Stop], histories: dict[int, _CallHistory]) -> list[Hang
         "The groups wait for each other:",
     ]
     for stop in stops[:_MOST_LINES]:
-        words.append(f"{listed('Rank', stop.came)} made {stop}, {stop.first}, without {listed('rank', stop.absent)}.")
+        words.append(f"{listed('Rank', stop.came)} called {stop}, {stop.first}, without {listed('rank', stop.absent)}.")
     if len(stops) > _MOST_LINES:
         words.append(f"So do {len(stops) - _MOST_LINES} more groups.")
     return [_finding(_Cause("group", ranks, words), first_odd_stop)]
@@ -629,7 +638,7 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[_Cause]:
     elif stop.late and not stop.odd:  # a missing or odd rank would have kept the call from ending anyway
         yield _late_cause(stop)
     if dead:
-        arrival_words = f"{listed('Rank', stop.came)} made it: {stop.first}."
+        arrival_words = f"{listed('Rank', stop.came)} called it: {stop.first}."
         yield _Cause(
             "dead", dead, [f"{listed('Rank', dead)} left no dump, and the others stop at {stop}.", arrival_words]
         )
@@ -638,7 +647,7 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[_Cause]:
         if stop.behind:
             stand = "stands" if len(stop.behind) == 1 else "stand"
             where = f"{listed('rank', stop.behind)} {stand} behind the others"
-        words = [f"All ranks made {stop}, and {where}.", f"They called {stop.first}."]
+        words = [f"All ranks called {stop}, and {where}.", f"They called {stop.first}."]
         yield _Cause("stuck", stop.behind, words)
 
 
@@ -646,61 +655,101 @@ def _odd_causes(stop: _Stop) -> Iterator[_Cause]:
     """Yield a cause for each way in which calls differ from the usual one, or a single one if no call is usual."""
     odd = {*stop.odd}
     usual_ranks = [rank for rank in stop.came if rank not in odd]
-    ranks_by_call: dict[Any, list[int]] = {}
-    for rank in stop.odd:
-        ranks_by_call.setdefault(stop.group.signature(rank, stop.number), []).append(rank)
     if not usual_ranks:
-        first_ranks, second_ranks, *_ = ranks_by_call.values()  # without a usual call there are at least two
-        first_call = stop.call(first_ranks[0])
-        second_call = stop.call(second_ranks[0])
-        difference = _difference(first_call, second_call)
-        words = [
-            f"{listed('Rank', stop.odd)} disagree on the {difference} of {stop}.",
-            f"Rank {first_ranks[0]} called {first_call}, {listed('rank', second_ranks)} {second_call}.",
-        ]
-        yield _Cause(difference, stop.odd, words)
+        yield _disagreement(stop)
         return
-    usual_call = stop.call(usual_ranks[0])
-    next_calls = _next_calls(stop.group, stop.number, usual_ranks[0])
-    by_cause: dict[str, list[list[int]]] = {}  # the ranks of each call; a job can have as many calls as ranks
-    for signature, ranks in ranks_by_call.items():
-        cause = "left out" if signature in next_calls else _difference(stop.call(ranks[0]), usual_call)
-        by_cause.setdefault(cause, []).append(ranks)
-    for cause, ranks_of_calls in by_cause.items():
+    usual_rank = usual_ranks[0]
+    next_calls = _next_calls(stop.group, stop.number, usual_rank)
+    # The ranks of each odd call, of which a job can have as many as ranks, by cause and by the place of the call.
+    by_cause: dict[tuple[str, int], list[list[int]]] = {}
+    for signature, ranks in _ranks_by_signature(stop).items():
+        place = _first_odd_place(stop, [ranks[0], usual_rank])
+        cause = _difference([stop.call_at(ranks[0], place), stop.call_at(usual_rank, place)])
+        if signature in next_calls:
+            cause = "left out"
+        by_cause.setdefault((cause, place), []).append(ranks)
+    for (cause, place), ranks_of_calls in by_cause.items():
         all_ranks = sorted(rank for ranks in ranks_of_calls for rank in ranks)
-        verdict = f"{listed('Rank', all_ranks)} made {stop} with another {cause}."
+        verdict = f"{listed('Rank', all_ranks)} called {stop} with a different {cause}."
         if cause == "left out":
             seem = "seems" if len(all_ranks) == 1 else "seem"
             verdict = f"{listed('Rank', all_ranks)} {seem} to have left out {stop}."
-        first_ranks, *others_ranks = ranks_of_calls[:_MOST_ODD_CALLS]
         if len(ranks_of_calls) == 1:  # the verdict names all ranks of the only call
-            first_ranks = first_ranks[:1]
-        calls = [f"{listed('Rank', first_ranks)} called {stop.call(first_ranks[0])}"]
-        calls += [f"{listed('rank', ranks)} {stop.call(ranks[0])}" for ranks in others_ranks]
-        calls.append(f"{listed('rank', usual_ranks)} {usual_call}")
-        words = [verdict, f"{', '.join(calls)}."]
-        num_others = len(ranks_of_calls) - _MOST_ODD_CALLS
-        if num_others > 0:
-            words.append(f"{count_of(num_others, 'more call')} {'differs' if num_others == 1 else 'differ'}, too.")
+            ranks_of_calls = [ranks_of_calls[0][:1]]
+        shown = [*ranks_of_calls[:_MOST_ODD_CALLS], usual_ranks]
+        words = [verdict, _calls_words(stop, shown, place), *_more_calls(len(ranks_of_calls) - _MOST_ODD_CALLS)]
         yield _Cause(cause, all_ranks, words)
 
 
-def _difference(call: Call, other: Call) -> str:
-    """Return what differs first: the "collective", the "size" in elements, or the "dtype"."""
-    collective, *tensors = call.signature
-    other_collective, *other_tensors = other.signature
-    if collective != other_collective:
+def _disagreement(stop: _Stop) -> _Cause:
+    """Return the cause at a stop where no call is the usual one, so that all ranks that came are odd."""
+    place = _first_odd_place(stop, stop.odd)
+    ranks_by_call: dict[Any, list[int]] = {}
+    for rank in stop.odd:
+        call = stop.call_at(rank, place)
+        ranks_by_call.setdefault(call and call.signature, []).append(rank)
+    ranks_of_calls = list(ranks_by_call.values())
+    difference = _difference([stop.call_at(ranks[0], place) for ranks in ranks_of_calls])
+    words = [
+        f"{listed('Rank', stop.odd)} disagree on the {difference} of {stop}.",
+        _calls_words(stop, ranks_of_calls[:_MOST_ODD_CALLS], place),
+        *_more_calls(len(ranks_of_calls) - _MOST_ODD_CALLS),
+    ]
+    return _Cause(difference, stop.odd, words)
+
+
+def _ranks_by_signature(stop: _Stop) -> dict[Any, list[int]]:
+    """Return the odd ranks by what they called."""
+    ranks_by_signature: dict[Any, list[int]] = {}
+    for rank in stop.odd:
+        ranks_by_signature.setdefault(stop.group.signature(rank, stop.number), []).append(rank)
+    return ranks_by_signature
+
+
+def _first_odd_place(stop: _Stop, ranks: Sequence[int]) -> int:
+    """Return the place of the first call that differs between ranks, of coalesced calls, which share a number."""
+    signatures = [stop.group.signature(rank, stop.number) for rank in ranks]
+    for place, calls in enumerate(itertools.zip_longest(*signatures)):  # None where a rank has made fewer calls
+        if len({*calls}) > 1:
+            return place
+    return 0
+
+
+def _calls_words(stop: _Stop, ranks_of_calls: Sequence[Sequence[int]], place: int) -> str:
+    """Return a sentence with the call at a place of each of several lists of ranks that have called the same."""
+    calls = [stop.call_at(ranks[0], place) or "nothing more" for ranks in ranks_of_calls]
+    first_ranks, *others_ranks = ranks_of_calls
+    first_call, *other_calls = calls
+    words = [f"{listed('Rank', first_ranks)} called {first_call}"]
+    words += [f"{listed('rank', ranks)} {call}" for ranks, call in zip(others_ranks, other_calls, strict=True)]
+    return f"{', '.join(words)}."
+
+
+def _more_calls(num_calls: int) -> list[str]:
+    """Return a sentence on the odd calls that a finding does not name, if there are any."""
+    if num_calls <= 0:
+        return []
+    return [f"{count_of(num_calls, 'more call')} {'differs' if num_calls == 1 else 'differ'}, too."]
+
+
+def _difference(calls: Sequence[Call | None]) -> str:
+    """Return what differs first: the "collective" (also if a call is missing), "size" in elements, or "dtype"."""
+    collectives = set()
+    sizes = set()
+    for call in calls:
+        collective, *tensors = call.signature if call else (None,)
+        collectives.add(collective)
+        sizes.add(tuple(counts for counts, _types in tensors))
+    if len(collectives) > 1:
         return "collective"
-    num_elements = [counts for counts, _types in tensors]
-    other_num_elements = [counts for counts, _types in other_tensors]
-    return "dtype" if num_elements == other_num_elements else "size"
+    return "size" if len(sizes) > 1 else "dtype"
 
 
 def _missing_cause(stop: _Stop, missing: list[int], of_rank: dict[int, Dump]) -> _Cause:
     """Ranks did not reach the call."""
     words = [
         f"{listed('Rank', missing)} did not reach {stop}.",
-        f"{listed('Rank', stop.came)} made it: {stop.first}.",
+        f"{listed('Rank', stop.came)} called it: {stop.first}.",
     ]
     for rank in missing[:_MOST_LAST_CALLS]:
         calls = of_rank[rank].calls  # of all groups
@@ -710,7 +759,7 @@ def _missing_cause(stop: _Stop, missing: list[int], of_rank: dict[int, Dump]) ->
         after_s = last.created_s - stop.first.created_s
         distance = "1 µs" if abs(after_s) < _LEAST_SHOWN_S else time_words(abs(after_s))
         when = f"{distance} {'after' if after_s > 0 else 'before'} the first of them"
-        words.append(f"The last call of rank {rank}, {when}: {last}, {last.state}.")
+        words.append(f"The last call of rank {rank} came {when}: {last}, {last.state}.")
     return _Cause("missing", missing, words)
 
 

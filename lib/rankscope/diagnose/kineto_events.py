@@ -460,12 +460,15 @@ class EventReader:
                     raise ValueError(f"more than {_MOST_OPEN} of its events begin and do not end")
                 self._open[event.pid, event.tid].append(event)
             elif event.ph == "E":
-                open_events = self._open.get((event.pid, event.tid))
+                thread = (event.pid, event.tid)
+                open_events = self._open.get(thread)
                 if not open_events:
                     self._num_others["unreadable"] += 1
                     continue
                 self._num_open -= 1
                 begin = open_events.pop()
+                if not open_events:
+                    del self._open[thread]  # a trace may have any number of threads
                 stop_us, start_us = _floats([event.ts, begin.ts])
                 begin.ph = "X"
                 begin.dur = stop_us - start_us

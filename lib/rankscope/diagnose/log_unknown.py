@@ -210,7 +210,7 @@ def _start(evidence: Evidence) -> Iterator[str]:
 
 def _reports(evidence: Evidence) -> Iterator[str]:
     """What torch's own reports say of ranks by their numbers in a group, and torchrun's of ranks that failed."""
-    for words in sorted(evidence.subgroup_barriers):
+    for words in sorted(evidence.subgroup_barriers):  # at most the two sentences that there are
         yield f"{words}."
     if evidence.reached_barrier:
         reached = listed("Rank", evidence.reached_barrier)

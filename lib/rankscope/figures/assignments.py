@@ -307,6 +307,7 @@ def draw_lengths(lengths: ArrayLike, title: str | None = None) -> Drawing:
                 size_px=10.0,
             )
         ],
+        x_axis=(0.0, width),
         x_ticks=[(float(tick), f"{tick:,}") for tick in range(0, width + 1, tick_step)],
         y_ticks=[(row + 0.5, label) for row, label in enumerate(labels)],
         legend=[Key("number of samples", _COMPUTE), Key("numbers: share of all tokens", PAPER, line="none")],
@@ -321,7 +322,8 @@ def _lengths_title(tokens: NDArray[np.int64]) -> str:
     num_longest = max(round(tokens.size / 10), 1)
     share = longest_first[:num_longest].sum() / max(int(tokens.sum()), 1)  # all samples may have 0 tokens
     median = float(np.median(tokens))
-    return f"Half of the samples have at most {median:.0f} tokens; the longest tenth has {share:.0%} of all tokens"
+    of_longest = f"the longest tenth has {percent_words(share)} of all tokens"
+    return f"Half of the samples have at most {median:.0f} tokens; {of_longest}"
 
 
 def draw_step_costs(
@@ -371,6 +373,7 @@ def draw_step_costs(
             Rects(means, rows + 0.1, WAITING, width=highest - means, height=0.8, hatched=True),
         ],
         texts=[Texts(highest + 0.01 * width, rows + 0.5, words, anchor="start", size_px=10.0)],
+        x_axis=(0.0, width),
         x_ticks=[(float(tick), f"{tick:,.6g}") for tick in ticks],
         y_ticks=whole_ticks(num_steps, most=20),
         legend=[

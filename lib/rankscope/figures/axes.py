@@ -194,7 +194,7 @@ def _label(drawing: Drawing, ax: Axes) -> None:
     style: dict[str, Any] = {"fontsize": 8, "parse_math": False}
     ax.set_xticks([x for x, _ in drawing.x_ticks], [label for _, label in drawing.x_ticks], **style)
     ax.set_yticks([y for y, _ in drawing.y_ticks], [label for _, label in drawing.y_ticks], **style)
-    as_text(ax.set_xlabel(drawing.x_label), ax.set_ylabel(drawing.y_label))
+    as_text(ax.set_xlabel(drawing.x_label, x=drawing.x_middle / drawing.width), ax.set_ylabel(drawing.y_label))
     title_of(ax, drawing.title)
     if any(_is_below(other, ax) for other in ax.get_shared_x_axes().get_siblings(ax)):  # which has the same x labels
         ax.set_xlabel("")

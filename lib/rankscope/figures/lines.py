@@ -195,7 +195,8 @@ def costs(
         ax.plot(sizes, y, color=look.color, linestyle=dash(look), linewidth=1.8, label=name, zorder=layer)
         ends[name] = float(y[-1]), look
     if lower_bound_s is not None:
-        ends["lower bound"] = float(lower_bound_s[-1]) / scale, Look(GREY, dashed=False, marker="")
+        bound_end = max(float(lower_bound_s[-1]) / scale, y_limits[0])  # it may be 0, for which the axis has no place
+        ends["lower bound"] = bound_end, Look(GREY, dashed=False, marker="")
     for name, (x, times_s) in points.items():
         low = times_s.min(axis=1) / scale
         middle = np.median(times_s, axis=1) / scale

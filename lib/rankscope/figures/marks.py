@@ -154,7 +154,8 @@ class Drawing:
 
     `width` and `height` are the extent in data units from (0, 0); `size_px` is the size of the area they fill. Lines
     lie on rectangles, texts on both. `rules` are vertical lines from the top down to `rules_to`, over the whole height
-    if that is None. All texts are written as `plain` returns them.
+    if that is None. `x_axis` says from where to where the horizontal axis runs, over the whole width if that is None:
+    its label is below the middle of it. All texts are written as `plain` returns them.
     """
 
     title: str = attrs.field(converter=plain)
@@ -168,9 +169,16 @@ class Drawing:
     texts: tuple[Texts, ...] = attrs.field(converter=_tuple, default=())
     rules: tuple[float, ...] = attrs.field(converter=_tuple, default=())
     rules_to: float | None = None
+    x_axis: tuple[float, float] | None = None
     x_ticks: tuple[tuple[float, str], ...] = attrs.field(converter=_ticks, default=())
     y_ticks: tuple[tuple[float, str], ...] = attrs.field(converter=_ticks, default=())
     legend: tuple[Key, ...] = attrs.field(converter=_tuple, default=())
+
+    @property
+    def x_middle(self) -> float:
+        """The middle of the horizontal axis, in data units."""
+        left, right = self.x_axis or (0.0, self.width)
+        return (left + right) / 2
 
 
 def grid_drawing(

@@ -413,7 +413,8 @@ class Strip:
         )
         x = (0.0, self.left, self.left)
         y = (self.top + _READ_PX, self.top + _READ_PX, self.busy - _LEGEND_OF_BARS_PX)
-        return Texts(x, y, words, _QUIET, size_px=10.0, anchor="start")
+        # with a halo, because the playhead passes behind the text above the bars
+        return Texts(x, y, words, _QUIET, size_px=10.0, anchor="start", halo=PAPER)
 
     def _numbers_of_chunks(self) -> Texts:
         every = max(1, int(np.ceil(_CHUNK_NUMBER_PX / self.cell_px)))
@@ -598,6 +599,7 @@ def still_parts(laid: Sequence[Strip], title: str | None, at_s: float) -> Drawin
         rects=[strip.bars(at_s).to_come for strip in laid],
         lines=lines,
         texts=[texts for strip in laid for texts in strip.fixed],
+        x_axis=(last.left, last.left + TIME_PX),
         x_ticks=[(float(last.x(time * scale)), label) for time, label in round_ticks(last.horizon_s / scale)],
         y_ticks=[tick for strip in laid for tick in strip.ticks],
         legend=_legend(plays),

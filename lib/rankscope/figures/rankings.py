@@ -329,6 +329,7 @@ def draw_ranking(
         lines=lines,
         texts=(Texts(np.array(ends) + 0.01 * width, rows + 0.5, words, anchor="start"),),
         rules=(bound_s / scale,) if bound_s else (),
+        x_axis=(0.0, longest_s / scale) if longest_s else None,
         x_ticks=x_ticks,
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
         legend=_ranking_legend(

@@ -208,7 +208,8 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         lines=lines,
         texts=texts,
         x_ticks=[(left + chunks * cell_px, label) for left in grid_edges for chunks, label in chunk_ticks],
-        y_ticks=[(rows + _HEAD, label) for rows, label in whole_ticks(num_ranks, most=64)],
+        # all ranks, because a row of `_ROW_PX` has space for its number, as it has next to the second grid
+        y_ticks=[(rows + _HEAD, label) for rows, label in whole_ticks(num_ranks, most=num_ranks)],
         legend=_step_legend(num_ranks, cells, sent, np.flatnonzero(is_origin).tolist()),
     )
 
@@ -350,9 +351,9 @@ def _step_legend(num_ranks: int, cells: str, sent: list[Message], origins: list[
     if sent:
         keys.append(Key("sent, received", PAPER, edge=INK))
     if any(message.reduce for message in sent):
-        keys.append(Key("is added", INK, line="solid"))
+        keys.append(Key("message: the receiver adds it", INK, line="solid"))
     if not all(message.reduce for message in sent):
-        keys.append(Key("replaces", INK, line="dashed"))
+        keys.append(Key("message: the receiver copies it", INK, line="dashed"))
     return [*keys, Key(explanation, PAPER, line="none")]
 
 
@@ -437,9 +438,9 @@ def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Dra
 def _time_legend(is_added: Bools, has_adding: bool) -> list[Key]:
     keys = []
     if is_added.any():
-        keys.append(Key("message, is added", ADDED, line="solid"))
+        keys.append(Key("message that is added", ADDED, line="solid"))
     if not is_added.all():
-        keys.append(Key("message, replaces", COPIED, line="dashed"))
+        keys.append(Key("message that replaces", COPIED, line="dashed"))
     if has_adding:
         keys.append(Key("adding", ADDED))
     return keys

@@ -235,7 +235,7 @@ def _texts(texts: Texts, across: float, down: float) -> str:
 def _axes(drawing: Drawing, left: float, top: int) -> str:
     """Return the labels and ticks of both axes, around the area of the marks whose corner is at `left` and `top`."""
     across, down = _px_per_unit(drawing)
-    width, height = drawing.size_px
+    _, height = drawing.size_px
     x_ticks = "".join(
         f'<text x="{x * across:.6g}" y="{height + _TICKS_DOWN_PX:g}" text-anchor="middle">{escape(label)}</text>'
         for x, label in drawing.x_ticks
@@ -245,7 +245,7 @@ def _axes(drawing: Drawing, left: float, top: int) -> str:
         for y, label in drawing.y_ticks
     )
     half_label_px = 3.6 * len(drawing.x_label)  # a letter is `_LETTER_PX` wide at size 11, so 7.2 at the label's 12
-    middle = max(width / 2, half_label_px - left)  # under a narrow picture the label begins at the edge
+    middle = max(drawing.x_middle * across, half_label_px - left)  # under a narrow picture the label begins at the edge
     label_style = 'text-anchor="middle" font-size="12"'
     label_y = height + _X_LABEL_DOWN_PX
     x_label = f'<text x="{middle:g}" y="{label_y:g}" {label_style}>{escape(drawing.x_label)}</text>'

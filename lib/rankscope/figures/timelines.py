@@ -166,14 +166,38 @@ def _looks(timeline: Timeline, hatched: Collection[str]) -> dict[str, WorkLook]:
     longest_first = sorted(unknown, key=lambda kind: -seconds[timeline.kinds.index(kind)])
     with_hue = sorted(longest_first[: len(free_hues)], key=unknown.index)
     hue_of = dict(zip(with_hue, free_hues, strict=False))  # some hues may be left over
-    waits_last = sorted(present, key=lambda kind: kind in WAITS)
     looks = {}
-    for kind in waits_last:
+    for kind in _in_legend_order(present):
         look = known.get(kind)
         if look is None:
             look = WorkLook(hue_of.get(kind, OTHER), hatched=False)
         looks[kind] = WorkLook(look.hue, look.hatched or kind in hatched)
     return looks
+
+
+def _in_legend_order(kinds: Sequence[str]) -> list[str]:
+    """Return kinds in their order, but "forward 1" and so on next to "forward", and waits last.
+
+    >>> _in_legend_order(["forward", "wait", "backward", "send", "forward 2", "forward 1"])
+    ['forward', 'forward 1', 'forward 2', 'backward', 'send', 'wait']
+    """
+    first_place: dict[str, int] = {}  # by the kind without its number
+    for place, kind in enumerate(kinds):
+        first_place.setdefault(_without_number(kind)[0], place)
+
+    def place_in_legend(kind: str) -> tuple[bool, int, int]:
+        base, number = _without_number(kind)
+        return kind in WAITS, first_place[base], number
+
+    return sorted(kinds, key=place_in_legend)
+
+
+def _without_number(kind: str) -> tuple[str, int]:
+    """Split "forward 1" into "forward" and 1; a kind without a number has 0."""
+    base, _, number = kind.rpartition(" ")
+    if base and number.isdecimal():
+        return base, int(number)
+    return kind, 0
 
 
 def _keys(looks: Mapping[str, WorkLook]) -> list[Key]:

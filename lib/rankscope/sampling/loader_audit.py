@@ -106,8 +106,9 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
 
     A map-style dataset is not read; the loader's own sampler, workers and worker_init_fn run on its indices instead.
     An iterable dataset is read. Afterwards, the library's own samplers are where they were, and so are this process's
-    random generators on the CPU and each torch generator that the loader or one of its samplers keeps as `generator`;
-    other generators of a sampler of yours have moved on. Raises ValueError if `loader` is not a DataLoader.
+    random generators on the CPU and each generator of torch, NumPy or random that is an attribute of the loader, a
+    sampler or the dataset; one that is deeper inside has moved on. Raises ValueError if `loader` is not a DataLoader,
+    and RuntimeError, as the loader itself does, if a worker dies or takes longer than the loader's `timeout`.
 
     Since version 1.9, torch also seeds NumPy in each worker, anew in each epoch; a worker_init_fn can undo that:
 
@@ -149,24 +150,32 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
 
 @contextlib.contextmanager
 def _same_random_numbers(layers: Iterable[Any]) -> Iterator[None]:
-    """Put this process's generators, and the torch generators of the loader and its samplers, back at the block's end.
+    """Put this process's generators, and those that are attributes of these layers, back at the block's end.
 
     To iterate over a loader draws a seed for its workers, and to shuffle draws numbers, so a training that follows
     would read its samples in another order.
     """
-    # from `__dict__`, because a property, or a wrapper's `__getattr__`, would execute code of the user's
-    generators = [getattr(layer, "__dict__", {}).get("generator") for layer in layers]
-    states = [(generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)]
-    state_of_random = random.getstate()
-    state_of_numpy = np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):  # no devices: samplers draw on the CPU
-            yield
-    finally:
-        random.setstate(state_of_random)
-        np.random.set_state(state_of_numpy)
-        for generator, state in states:
-            generator.set_state(state)
+    with contextlib.ExitStack() as at_end:
+        at_end.enter_context(torch.random.fork_rng(devices=[]))  # no devices: samplers draw on the CPU
+        at_end.callback(random.setstate, random.getstate())
+        at_end.callback(np.random.set_state, np.random.get_state())
+        for layer in layers:
+            # from `__dict__`, because a property, or a wrapper's `__getattr__`, would execute code of the user's
+            for value in getattr(layer, "__dict__", {}).values():
+                _put_back(value, at_end)
+        yield
+
+
+def _put_back(value: Any, at_end: contextlib.ExitStack) -> None:
+    """Have a generator be put back to its present state at the end; do nothing for any other value."""
+    if isinstance(value, torch.Generator):
+        at_end.callback(value.set_state, value.get_state())
+    elif isinstance(value, np.random.Generator):
+        at_end.callback(setattr, value.bit_generator, "state", value.bit_generator.state)
+    elif isinstance(value, np.random.RandomState):  # NumPy's older generator
+        at_end.callback(value.set_state, value.get_state())
+    elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):  # that one has no state
+        at_end.callback(value.setstate, value.getstate())
 
 
 def _grouped_twice(loader: DataLoader[Any]) -> str:
@@ -186,7 +195,10 @@ class _ProbedBatch(NamedTuple):
 
 
 def _probe(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Return a loader like this one that yields a `_ProbedBatch` for each batch."""
+    """Return a loader like this one that yields a `_ProbedBatch` for each batch.
+
+    Pinned memory is left out, as it changes neither reads nor random numbers.
+    """
     dataset: Any = loader.dataset
     options: dict[str, Any]
     is_iterable = isinstance(dataset, IterableDataset)
@@ -204,6 +216,7 @@ def _probe(loader: DataLoader[Any]) -> DataLoader[Any]:
         collate_fn=_Draw(
             is_single=loader.batch_size is None and loader.batch_sampler is None, has_indices=not is_iterable
         ),
+        timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
         generator=loader.generator,
         multiprocessing_context=loader.multiprocessing_context,

@@ -384,11 +384,16 @@ class Timeline:
     def check(self, tolerance_s: float = 1e-9) -> None:
         """Raise TimelineError if two spans on the same lane of a rank overlap by more than `tolerance_s`.
 
-        Spans of at most that length are marks rather than work, and may be anywhere.
+        Spans of at most that length are marks rather than work, and may be anywhere. The error names the first two by
+        rank, lane and start, whatever the order in which spans are stored.
         """
         number("tolerance_s", tolerance_s, 0)
         work = self.take(np.flatnonzero(self.stop_s - self.start_s > tolerance_s))
-        work = work.take(np.lexsort((work.start_s, work.lane, work.rank)))  # by rank, lane and start
+        # The place of each name in the alphabet, because the indices of lanes and kinds depend on the stored order.
+        lane = np.argsort(np.argsort(work.lanes))[work.lane]
+        kind = np.argsort(np.argsort(work.kinds))[work.kind]
+        # By rank, lane and start; the other columns decide only between spans that start together.
+        work = work.take(np.lexsort((kind, work.item, work.stop_s, work.start_s, lane, work.rank)))
         # In this order, a span that overlaps any later one of its lane also overlaps the next one.
         is_same_lane = (np.diff(work.rank) == 0) & (np.diff(work.lane) == 0)  # of each span and the next one
         overlaps = is_same_lane & (work.stop_s[:-1] - work.start_s[1:] > tolerance_s)

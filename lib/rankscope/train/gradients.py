@@ -108,8 +108,18 @@ class Work:
 
 
 def flat(tensors: Iterable[Tensor]) -> Vector:
-    """Return all elements in one vector."""
-    return np.concatenate([tensor.detach().double().numpy().ravel() for tensor in tensors])
+    """Return all elements in one vector, a complex one as its real and its imaginary part.
+
+    >>> flat([torch.tensor([1.0, 2.0]), torch.tensor(3 + 4j)])
+    array([1., 2., 3., 4.])
+    """
+    vectors = []
+    for tensor in tensors:
+        tensor = tensor.detach()
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor.resolve_conj())  # torch cannot view a conjugate that is not computed yet
+        vectors.append(tensor.double().numpy().ravel())
+    return np.concatenate(vectors)
 
 
 def values_of(module: nn.Module) -> Vector:
@@ -557,13 +567,13 @@ def _audited(work: Work, step: Step | None) -> _Audited:
         mean = (sum_of_gradients / dist.get_world_size()).numpy()
         return _Audited(mean, unused, _digests(alone.named_buffers()), num_allreduces=0)
     ddp = DistributedDataParallel(copy.deepcopy(work.module))
-    sent_sizes: list[int] = []  # the elements of each bucket that DDP reduces
-    on_bucket(ddp, lambda buffer: sent_sizes.append(buffer.numel()))
+    sent_sizes: list[int] = []  # the bytes of each bucket that DDP reduces; it has two elements for a complex number
+    on_bucket(ddp, lambda buffer: sent_sizes.append(buffer.nbytes))
     if step is None:
         part.loss(ddp).backward()  # type: ignore[no-untyped-call]
     else:
         step(ddp, part.inputs, part.targets)
-    num_allreduces = sum(sent_sizes) / sum(parameter.numel() for _, parameter in trained)
+    num_allreduces = sum(sent_sizes) / sum(parameter.nbytes for _, parameter in trained)
     return _Audited(gradient_of(ddp), unused, _digests(ddp.module.named_buffers()), num_allreduces)
 
 

@@ -228,10 +228,34 @@ def test_modules_inside_those_of_torch_are_found() -> None:
     assert len(reduces(calls)) == 2
 
 
+def inside_itself() -> nn.Module:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Sequential())
+    inner = module[1]
+    assert isinstance(inner, nn.Sequential)
+    inner.append(module)
+    return module
+
+
+def doubled(times: int) -> nn.Module:
+    """A layer with 2 ** times names, because each module around it has the one inside twice."""
+    module: nn.Module = nn.Linear(2, 2)
+    for _ in range(times):
+        module = nn.Sequential(module, module)
+    return module
+
+
 SIZES = {"num_ranks": 2}
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: fsdp.collectives(nn.ReLU(), **SIZES), "module must have parameters to shard, got a ReLU without any"),
     (lambda: fsdp.collectives([1], **SIZES), r"module must be a Module, got \[1\]"),  # type: ignore[arg-type]
+    (
+        lambda: fsdp.collectives(inside_itself(), **SIZES),
+        "module must not contain itself, got a Sequential that is inside itself",
+    ),
+    (
+        lambda: fsdp.collectives(doubled(40), **SIZES),
+        "module must have at most 1000000 names of modules, got 2199023255551: a module inside a shared one has",
+    ),
     (lambda: fsdp.collectives(rows(2), num_ranks=1), "num_ranks must be a whole number from 2 to .*, got 1"),
     (lambda: fsdp.collectives(rows(2), num_ranks=2, wrap="0"), "wrap must be a list of names of submodules, got '0'"),
     (

@@ -39,6 +39,7 @@ def test_a_measured_step_has_the_events_of_the_observed_one_and_times() -> None:
     assert 0 < measured.forward_s < 10
     assert 0 < measured.backward_s < 10
     assert measured.optimizer_s > 0
+    assert measured.optimizer_shards == 2
     for wrap in ([], ["blocks.*"], ["embed", "blocks.0.first"]):
         assert fsdp.collectives(measured, num_ranks=2, wrap=wrap) == fsdp.collectives(module, num_ranks=2, wrap=wrap)
 

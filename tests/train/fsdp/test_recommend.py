@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 from torch import nn
 
 from rankscope.train import ddp, fsdp, zero
@@ -93,6 +94,20 @@ def test_ddp_updates_all_parameters_on_each_rank() -> None:
         assert with_update[name] == pytest.approx(step_s + update_s), name
 
 
+def test_an_optimizer_measured_on_other_ranks_updates_the_shards_that_are_predicted() -> None:
+    net = module(4)
+    step = fsdp.module_step(net, ["*"]).scaled(0.02, 0.04)
+    on_two = evolve(step, optimizer_s=0.004, optimizer_shards=2)  # 0.008 for all parameters
+    on_eight = evolve(step, optimizer_s=0.001)
+    found, expected = [advice(module=net, step=one) for one in (on_two, on_eight)]
+    for measured, known in zip(found.candidates, expected.candidates, strict=True):
+        assert measured.name == known.name
+        assert measured.step_s == pytest.approx(known.step_s), known.name
+    # with two replicas there are 4 shards, each with a quarter of the parameters
+    hsdp = fsdp.predict(on_two, fsdp.FSDPCosts(slow, slow, slow), num_ranks=8, num_replicas=2)
+    assert hsdp.timeline.select(kind="optimizer").busy_s == pytest.approx(0.002)
+
+
 def test_a_module_in_bfloat16_has_its_own_width_in_all_ways() -> None:
     net = module(4).to(torch.bfloat16)
     by_name = {candidate.name: candidate for candidate in advice(module=net).candidates}
@@ -175,10 +190,19 @@ def test_what_torch_does_not_offer_is_never_chosen() -> None:
     assert [candidate.name for candidate in advice().candidates if not candidate.in_torch] == ["ZeRO, stage 2"]
 
 
+def inside_itself() -> nn.Module:
+    """A module in which a search for layers would go on forever."""
+    module = nn.Sequential(nn.Linear(2, 2))
+    blocks = nn.ModuleList()
+    blocks.append(nn.Sequential(blocks))
+    return module.append(blocks)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: advice(module=nn.ReLU()), "module must have parameters to shard"),
+        (lambda: advice(module=inside_itself()), "module must not contain itself, got a ModuleList that is inside"),
         (lambda: advice(module=3), "module must be a Module, got 3"),
         (lambda: advice(num_ranks=1), "num_ranks must be a whole number from 2 to"),
         (lambda: advice(memory_bytes=0), "memory_bytes must be a finite number above 0, got 0"),

@@ -112,6 +112,25 @@ def layers_of_which_some_are_frozen() -> nn.Sequential:
     return module
 
 
+class Attending(nn.Module):
+    """Attention whose query, key and value are one tensor, which is computed from parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(256, 256)
+        self.attention = nn.MultiheadAttention(256, 4, batch_first=True)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.before(inputs)
+        output: Tensor = self.attention(hidden, hidden, hidden, need_weights=False)[0]
+        return output + hidden
+
+
+def of_sequences(model: nn.Module, rank: int, number: int) -> Tensor:
+    output: Tensor = model(torch.ones(8, 16, 256))
+    return output.square().mean()
+
+
 HALF = {"num_ranks": 2, "param_dtype": "bfloat16"}
 ON_TWO_RANKS = [
     PeakCase("recomputed inside", recomputed(), ["*.inner.0", "*.inner.2"], {"num_ranks": 2}),
@@ -120,6 +139,8 @@ ON_TWO_RANKS = [
     PeakCase("without parameters, ahead", activations_between(), ["*"], {"num_ranks": 2, "prefetch": 1}),
     PeakCase("resharded to all", activations_between(), ["*"], {"num_ranks": 2, "reshard_after_forward": 2}),
     PeakCase("a layer of two modules", Shared(256), ["first.0", "first", "second"], {"num_ranks": 2}),
+    PeakCase("wrapped attention", Attending(), ["attention"], {"num_ranks": 2}, of_sequences),
+    PeakCase("attention in the root", Attending(), ["before"], {"num_ranks": 2}, of_sequences),
     PeakCase("a loss in float32", TokenModel(), ["blocks.*"], HALF, cross_entropy_in_float32),
     PeakCase("summed", TokenModel(), ["blocks.*"], {**HALF, "reduce_dtype": "float32"}, cross_entropy_in_float32),
 ]

@@ -382,6 +382,13 @@ def test_totals_are_met_if_no_layer_has_the_parameters_that_it_reads() -> None:
     assert {event.seconds for event in step.events if event.kind == "backward"} == {1.5}
 
 
+def test_a_step_that_is_scaled_keeps_its_optimizer_unless_it_gets_another() -> None:
+    layers = [fsdp.ShardedLayer("0", [fsdp.ShardedParameter(("0.weight",), (4,))])]
+    step = fsdp.ModuleStep.of_layers(layers, optimizer_s=0.5)
+    assert step.scaled(1.0, 2.0).optimizer_s == 0.5
+    assert step.scaled(1.0, 2.0, optimizer_s=0.0).optimizer_s == 0.0
+
+
 # ---- refusals
 
 

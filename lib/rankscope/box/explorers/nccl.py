@@ -227,13 +227,18 @@ def _line(curve: _RatioCurve, low: float, high: float) -> Lines:
     """Return the pieces of a line from each point to the next, without what lies below `low` or above `high`."""
     y0 = curve.y[:-1]
     rise = np.diff(curve.y)
-    rise = np.where(rise == 0, 1e-12, rise)  # a level piece is inside or outside as a whole
+    is_level = rise == 0
+    divisor = np.where(is_level, 1.0, rise)
     # Where each piece crosses the two limits, as a share of its length: from 0, its beginning, to 1, its end.
-    at_low = (low - y0) / rise
-    at_high = (high - y0) / rise
+    at_low = (low - y0) / divisor
+    at_high = (high - y0) / divisor
     enters = np.clip(np.minimum(at_low, at_high), 0, 1)
     leaves = np.clip(np.maximum(at_low, at_high), 0, 1)
-    shown = leaves > enters
+    # A level piece is inside or outside as a whole, and the limits are inside.
+    is_inside = is_level & (low <= y0) & (y0 <= high)
+    enters = np.where(is_level, 0.0, enters)
+    leaves = np.where(is_level, 1.0, leaves)
+    shown = np.where(is_level, is_inside, leaves > enters)
     x0 = curve.x[:-1]
     width = np.diff(curve.x)
     return Lines(

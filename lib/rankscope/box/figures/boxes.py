@@ -142,6 +142,7 @@ def draw_boxes(
         lines=drawn_lines,
         texts=[Texts(names_x, names_y, [line.name for line in lines], anchor="start")],
         rules=rules,
+        x_axis=(0.0, frame.width),
         x_ticks=_size_ticks(lines, frame.left),
         y_ticks=frame.y_ticks,
         legend=legend,

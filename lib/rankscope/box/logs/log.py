@@ -102,15 +102,15 @@ class Log:
         """Return a printed number; it must be finite and at least `least`."""
         try:
             value = float(text)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # the last one for an integer of hundreds of digits in JSON
             value = math.nan  # which is not finite
         if math.isfinite(value) and value >= least:
             return value
         bound = ""
-        if least > 0:  # readers pass 1e-9 to refuse 0, or 1 for a count
+        if 0 < least < 1:  # readers pass 1e-9 to refuse 0
             bound = " above 0"
-        elif least == 0:
-            bound = " of at least 0"
+        elif least > -math.inf:
+            bound = f" of at least {least:g}"
         self.fail(line, f"{text!r} must be a number{bound}")
 
     def check_num_values(self) -> None:
@@ -127,6 +127,8 @@ class Log:
             return json.loads(self.text)
         except json.JSONDecodeError as error:
             self.fail(error.lineno, f"not JSON, damaged or cut short: {error.msg}")
+        except ValueError as error:  # a number has more digits than Python converts
+            raise StorageError(self.path, str(error)) from error
         except RecursionError:
             self.fail(1, "nested too deeply")
 

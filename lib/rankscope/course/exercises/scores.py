@@ -206,8 +206,12 @@ def stage_score(mine: Mapping[str, int], pipeline: Pipeline, at_least_per_s: flo
         rows[name] = (str(num_workers[name]), f"{three_digits(compared.bound_per_s)}/s", compared.bottleneck)
     wrong = None
     if yours.bound_per_s < at_least_per_s * (1 - _ROUNDING):
-        delivers = f"{yours.bottleneck} delivers {three_digits(yours.bound_per_s)}/s"
-        wrong = f"{delivers}, and {three_digits(at_least_per_s)}/s are needed"
+        delivered = three_digits(yours.bound_per_s)
+        needed_rate = three_digits(at_least_per_s)
+        if delivered == needed_rate:  # they differ in later digits
+            delivered = f"{yours.bound_per_s:.10g}"
+            needed_rate = f"{at_least_per_s:.10g}"
+        wrong = f"{yours.bottleneck} delivers {delivered}/s, and {needed_rate}/s are needed"
     elif num_workers["yours"] > num_workers["enough"]:
         wrong = f"you spend {num_workers['yours']} workers, and {num_workers['enough']} are enough"
     return Score(("workers", "throughput", "bottleneck"), rows, wrong)

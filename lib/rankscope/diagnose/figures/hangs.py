@@ -21,6 +21,9 @@ _LETTER_PX = 6.6  # the width of a letter
 _MARGIN_PX = 16.0  # of a cell, next to its label
 _LEAST_COLUMN_PX = 60.0  # the width of a column whose labels are short
 _ROW_PX = 26.0
+_WORDS_OF_CAUSE = {"collective": "other collective", "size": "other size", "dtype": "other dtype"}
+_NO_CALL = "no call"  # in a cell, if the rank left a dump without this call
+_NO_DUMP = "no dump"
 
 
 class _HangCell(NamedTuple):
@@ -125,7 +128,7 @@ def _cell(group: Group, finding: HangFinding, cause_of: dict[int, str], rank: in
     if not calls:
         if not is_stop:
             return _HangCell(PAPER, "")
-        absence = "did not come" if rank in group.calls else "no dump"
+        absence = _NO_CALL if rank in group.calls else _NO_DUMP
         return _HangCell(PAPER, absence, hatched=True)
 
     # the first of calls that share a number; the types of tensors take room, so they are shown only if they differ
@@ -141,11 +144,17 @@ def _cell(group: Group, finding: HangFinding, cause_of: dict[int, str], rank: in
 
 def _legend(cells: Sequence[_HangCell]) -> list[Key]:
     """Return a key for each kind of cell that the drawing has."""
-    causes = [*dict.fromkeys(cell.cause for cell in cells if cell.cause)]
+    causes = [_WORDS_OF_CAUSE.get(cause, cause) for cause in dict.fromkeys(cell.cause for cell in cells if cell.cause)]
     cause_words = " or ".join([", ".join(causes[:-1]), causes[-1]] if len(causes) > 1 else causes)
-    keys = [Key("made alike by all", PAPER, edge=FAINT), Key("waits", WAITING), Key(cause_words, ALARM)]
+    keys = [Key("same call on all ranks", PAPER, edge=FAINT), Key("waits", WAITING), Key(cause_words, ALARM)]
     fills = {cell.fill for cell in cells if cell.label and not cell.hatched}  # of the calls that were made
     shown = [key for key in keys if key.fill in fills]
-    if any(cell.hatched for cell in cells):
-        shown.append(Key("did not make it", PAPER, hatched=True, edge=FAINT))
+    absences = {cell.label for cell in cells if cell.hatched}
+    absence_words = []
+    if _NO_CALL in absences:
+        absence_words.append("did not call it")
+    if _NO_DUMP in absences:
+        absence_words.append("left no dump")
+    if absence_words:
+        shown.append(Key(" or ".join(absence_words), PAPER, hatched=True, edge=FAINT))
     return shown

@@ -76,6 +76,7 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
         for color, width_px in ((PAPER, 4), (INK, 2)):  # a light edge below the line, so that it shows on bars
             lines.append(Lines(x0=median_x, y0=[0], x1=median_x, y1=[len(rows)], color=color, width_px=width_px))
         keys.append(Key("the median of all ranks", INK, line="solid"))
+    keys += _left_out(len(rows), len(own_s), "ranks", "those with the most own time")
     names = [f"rank {diagnosis.ranks[row]}" for row in rows]
     return _drawing(f"own time per step [{unit}]", width, names, bars, keys, lines)
 
@@ -100,6 +101,7 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
     if np.abs(late_s[rows]).max() > most_s:
         most = f"{most} or more"
     keys = [Key(f"early by {most}", diverging([-1.0])[0]), Key(f"late by {most}", diverging([1.0])[0])]
+    keys += _left_out(len(rows), len(diagnosis.ranks), "ranks", "the latest")
     ticks = []
     for position, label in whole_ticks(len(columns), most=6):  # more labels would overlap on a narrow drawing
         first_step = steps_of_column[int(label)][0]  # the label is the number of the column
@@ -125,7 +127,8 @@ def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
     if width == 0:  # nobody communicated
         width = 1.0
     names = [buckets[row].name for row in rows]
-    return _drawing(f"per step [{unit}]", width, names, stacked(lengths), list(lengths))
+    keys = [*lengths, *_left_out(len(rows), len(buckets), "buckets", "those with the most communication")]
+    return _drawing(f"per step [{unit}]", width, names, stacked(lengths), keys)
 
 
 def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) -> Drawing:
@@ -146,6 +149,8 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     parts = [_coarse(_of_step(timeline, window_s)) for timeline in timelines]
     spans = Timeline.concat(parts).named(("main", "backward"), ())  # these lanes come first
     drawing = draw_timeline(spans, " ")  # a blank title, as the page has one; without any, the drawing gets its own
+    legend = [*sorted(drawing.legend, key=_place_in_step), *_left_out(len(columns), len(traces), "ranks", "the latest")]
+    drawing = attrs.evolve(drawing, legend=legend)
     if diagnosis.missing:  # one of them may have been later than those that are drawn
         key = Key(f"no trace of {listed('rank', diagnosis.missing)}", PAPER, line="none")
         return attrs.evolve(drawing, legend=(*drawing.legend, key))
@@ -160,6 +165,18 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     rule = (float(launches.start_s.max()) - spans.begin_s) / scale
     key = Key(f"rank {diagnosis.ranks[columns[latest]]} starts its last collective", INK, line="solid")
     return attrs.evolve(drawing, rules=(rule,), legend=(*drawing.legend, key))
+
+
+def _place_in_step(key: Key) -> int:
+    """Where a kind of work comes in a step, by the key of its legend; what is no phase comes last."""
+    return PHASES.index(key.label) if key.label in PHASES else len(PHASES)
+
+
+def _left_out(num_shown: int, num_all: int, noun: str, which: str) -> list[Key]:
+    """Return an entry of the legend that says of how many ranks or buckets so many are shown, unless all are."""
+    if num_shown == num_all:
+        return []
+    return [Key(f"{num_shown} of {num_all} {noun} are shown: {which}", PAPER, line="none")]
 
 
 def _of_step(timeline: Timeline, window_s: tuple[float, float]) -> Timeline:
@@ -235,10 +252,14 @@ body {{ font: 16px/1.5 "DejaVu Sans", Verdana, sans-serif; color: {INK}; backgro
   max-width: 68rem; margin: 0 auto; padding: 1rem; }}
 h1 {{ font-size: 1.3rem; }} h2 {{ font-size: 1rem; margin: 0 0 -.8rem; position: relative; }}
 p:first-of-type {{ font-weight: bold; }}
-.parts {{ display: grid; gap: 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }}
-.wide {{ grid-column: 1 / -1; overflow-x: auto; }} .wide svg {{ min-width: 860px; }}
-@media (max-width: 900px) {{ .wide::before {{ content: "The next drawing scrolls to the right.";
-  display: block; position: sticky; left: 0; width: max-content; color: {ALARM}; }} }}
+.parts {{ display: grid; gap: 2rem; margin-top: 1.5rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }}
+.wide, .hang {{ grid-column: 1 / -1; overflow-x: auto; }} .wide svg {{ min-width: 860px; }}
+.hang svg {{ width: auto; zoom: 1.25; }}
+section::before {{ content: "The next drawing scrolls to the right."; display: none; position: sticky; left: 0;
+  width: max-content; color: {ALARM}; }}
+@media (max-width: 900px) {{ .wide::before {{ display: block; }} .hang svg {{ zoom: 1; }} }}
+@media (max-width: 580px) {{ .hang::before {{ display: block; }} }}
 svg {{ width: 100%; height: auto; }} p {{ margin: .5rem 0; }}
 table {{ border-collapse: collapse; margin-top: 1rem; }}
 td, th {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }}
@@ -250,7 +271,11 @@ _POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; base-uri 'no
 
 
 class _Section(NamedTuple):
-    """A part of a page: HTML under a title; `width` is "wide" for one that takes a row of its own, else empty."""
+    """A part of a page: HTML under a title; `width` is "wide" or "hang" for one with a row of its own, else empty.
+
+    A wide drawing is as wide as the page, and so wide that its spans can be told from each other. That of a hang is as
+    wide as its cells need, so that its letters are about as large as the page's, however few cells there are.
+    """
 
     width: str
     title: str
@@ -297,7 +322,10 @@ def what_if_table(answers: Forecast, diagnosis: JobDiagnosis) -> tuple[str, list
     rows = []
     for answer, time in zip(answers.answers, times, strict=True):
         rows.append((answer.what, time, change_words(answer.saved_share)))
-    return f"What if? The median step takes {median}, the mean step {mean}", rows
+    caption = f"What if? The median step takes {median}"
+    if mean != median:
+        caption = f"{caption}, the mean step {mean}"
+    return caption, rows
 
 
 def hang_page(name: str, hang: Hang) -> str:
@@ -307,7 +335,7 @@ def hang_page(name: str, hang: Hang) -> str:
         if is_drawable(hang, finding):
             first_of_stop.setdefault((finding.group, finding.call), index)
     drawable = [*first_of_stop.values()]
-    sections = [_Section(width="wide", title="", html=_svg(draw_hang(hang, index))) for index in drawable[:_MOST_HANGS]]
+    sections = [_Section(width="hang", title="", html=_svg(draw_hang(hang, index))) for index in drawable[:_MOST_HANGS]]
     num_others = len(drawable) - len(sections)
     if num_others > 0:
         sections.append(_Section(width="", title=f"{num_others} more are named above and not drawn", html=""))

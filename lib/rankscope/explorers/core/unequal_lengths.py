@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from ...common.checks import count_of
+from ...common.units import percent_words
 from ...figures.assignments import draw_lengths, draw_step_costs
 from ...figures.marks import Drawing
 from ...sampling import Assignment, EpochWork, assign, audit, epoch_work
@@ -102,11 +104,14 @@ def report(now: Now) -> list[str]:
     epoch = epoch_of(now)
     work = _work(now)
     weights = _token_counts(now) if now.sampler == "weighted" else None
-    batches = own_batches_line(epoch) or f"{work.step_costs.shape[0]} steps of up to {now.batch_size} samples per rank"
+    batches = own_batches_line(epoch)
+    if not batches:
+        num_steps = count_of(work.step_costs.shape[0], "step")
+        batches = f"{num_steps} of up to {count_of(now.batch_size, 'sample')} per rank"
     worst = work.ratios.max(initial=1.0)  # 1 if there are no steps; no ratio is below 1
     return [
         f"a step takes {work.imbalance:.2f} times as long as with equal work, and the worst step {worst:.2f} times",
-        f"{work.padding_share:.0%} of the tokens that are processed are padding",
+        f"{percent_words(work.padding_share)} of the tokens that are processed are padding",
         batches,
         *str(audit(epoch, weights=weights)).splitlines(),
     ]

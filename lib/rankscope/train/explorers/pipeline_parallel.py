@@ -101,7 +101,7 @@ def report(now: Now) -> list[str]:
     # The bubble if messages take no time, as a fraction.
     free_bubble = bubble_share(schedule.name, schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
     # A chunk keeps only its part of a microbatch's activations on the rank.
-    activations = [f"{num_kept / schedule.num_chunks:g}" for num_kept in schedule.activations_in_flight()]
+    activations = [f"{num_kept / schedule.num_chunks:.3g}" for num_kept in schedule.activations_in_flight()]
     most_sent_bytes = max(traffic(schedule, now.activation_mb * 1e6))
     free_percent = percent_words(float(free_bubble), 1)
     lines = [

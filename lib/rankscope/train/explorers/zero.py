@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from ...common.checks import count_of
 from ...common.units import decimal_words
 from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
 from ...explorers.opening import shows
@@ -69,7 +70,8 @@ def picture(module: Any, now: Now) -> Drawing:
     """The four stages, the chosen one framed, and the memory of GPUs on sale."""
     memories = {f"stage {stage}": memory(module, now, stage) for stage in range(4)}
     name = f"stage {now.stage}"
-    title = f"{now.model} on {now.num_ranks} ranks: {decimal_words(memories[name].total_bytes)} per rank in {name}"
+    ranks = count_of(now.num_ranks, "rank")
+    title = f"{now.model} on {ranks}: {decimal_words(memories[name].total_bytes)} per rank in {name}"
     return draw_memory(memories, LIMITS_BYTES, name, title)
 
 

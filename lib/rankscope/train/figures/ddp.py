@@ -222,6 +222,7 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
         size_px=(_CAPS_WIDE_PX, _CAPS_ROW_PX * len(rows)),
         rects=(frame(framed, ends[framed], width), *stacked(parts, margin=_CAPS_MARGIN)),
         texts=(Texts(ends + _GAP_BEFORE_TIME * width, np.arange(len(rows)) + 0.5, words, anchor="start"),),
+        x_axis=(0.0, longest_s / scale) if longest_s else None,
         x_ticks=x_ticks,
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
         legend=keys,

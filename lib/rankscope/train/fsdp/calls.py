@@ -22,6 +22,8 @@ from .replay import dtype_name, matching
 from .step import ForwardCall, ModuleStep, ShardedParameter, StepEvent, events_of
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # ``_validate_module`` in _fsdp_init.py refuses them
+# names of modules: to go through so many takes some 4 s, here and again in `fully_shard`
+_MOST_NAMES = 1_000_000
 # Functions and methods of tensors whose results never require a gradient, by name.
 _COMPARISONS = ("eq", "ge", "gt", "isfinite", "isinf", "isnan", "le", "logical_and", "logical_not", "logical_or", "lt")
 _INDICES = ("argmax", "argmin", "argsort", "bucketize", "multinomial", "nonzero", "one_hot", "searchsorted")
@@ -40,13 +42,19 @@ _ATTRIBUTES_WITHOUT_GRADIENT = frozenset(["data", "device", "dtype", "itemsize",
 def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
     """Return the parameters of a module, each once, with all its names.
 
-    Raises ValueError for anything but a module, for a module without parameters, and for a parameter that
-    `fully_shard` refuses because it is a scalar.
+    Raises ValueError for anything but a module, for a module without parameters, for one that contains itself or has
+    more than a million names of modules, and for a parameter that `fully_shard` refuses because it is a scalar.
 
     >>> sharded_parameters(nn.Linear(3, 5))[0]
     ShardedParameter(names=('weight',), shape=(5, 3), itemsize=4, trainable=True, floating=True)
     """
     of_type("module", module, nn.Module)
+    num_names = _num_names(module, {}, set())
+    if num_names > _MOST_NAMES:
+        raise ValueError(
+            f"module must have at most {_MOST_NAMES} names of modules, got {num_names}: "
+            "a module inside a shared one has a name for each place of that"
+        )
     names: dict[int, list[str]] = {}
     tensors: dict[int, nn.Parameter] = {}
     for module_name, submodule in module.named_modules(remove_duplicate=False):
@@ -70,11 +78,36 @@ def sharded_parameters(module: nn.Module) -> tuple[ShardedParameter, ...]:
     return tuple(parameters)
 
 
+def _num_names(module: nn.Module, known: dict[int, int], around: set[int]) -> int:
+    """Count the names of a module and of those inside it, without going through them: sharing may multiply them.
+
+    `known` has the counts of modules that were counted before, and `around` the modules that this one is inside of,
+    both by id. Raises ValueError for a module that contains itself, because it has names without end.
+
+    >>> twice = nn.Sequential(nn.ReLU())
+    >>> _num_names(nn.Sequential(twice, twice), {}, set())  # '', '0', '0.0', '1' and '1.0'
+    5
+    """
+    key = id(module)
+    if key in around:
+        raise ValueError(f"module must not contain itself, got a {type(module).__name__} that is inside itself")
+    if key not in known:
+        around.add(key)
+        count = 1  # its own name
+        for child in module._modules.values():  # unlike `children`, with each as often as it is registered
+            if child is not None:
+                count += _num_names(child, known, around)
+        known[key] = count
+        around.remove(key)
+    return known[key]
+
+
 def step_without_events(module: nn.Module) -> ModuleStep:
     """Return a step with all that its module decides, and without events, which depend on the calls of modules.
 
     Raises ValueError as `sharded_parameters` does.
     """
+    parameters = sharded_parameters(module)  # first, because it refuses a module with too many names
     named = dict(module.named_modules())
     first_names = {id(submodule): name for name, submodule in named.items()}
     further_names = {}
@@ -82,7 +115,7 @@ def step_without_events(module: nn.Module) -> ModuleStep:
         if name not in named:
             further_names[name] = first_names[id(submodule)]
     return ModuleStep(
-        sharded_parameters(module),
+        parameters,
         tuple(named),
         events=(),
         containers=tuple([name for name, submodule in named.items() if isinstance(submodule, _CONTAINERS)]),
@@ -370,10 +403,10 @@ class CallObserver:
     MixedPrecisionPolicy (``FSDPState._cast_forward_inputs``).
 
     The hooks are at the places of those of `fully_shard` (``FSDPState.init`` in _fsdp_state.py), so whatever autograd
-    does in the run, it does under FSDP. A tensor that a module receives as several arguments stays one tensor, because
-    attention computes query, key and value in one multiplication only if they are the same tensor
-    (``_in_projection_packed`` in torch/nn/functional.py). `fully_shard` passes such a tensor on as several ones, but
-    only to a module that is wrapped itself.
+    does in the run, it does under FSDP. To a wrapped module, `fully_shard` passes a tensor that requires a gradient and
+    is several arguments on as several tensors. To any other module it stays one tensor. Attention depends on this: it
+    computes query, key and value in one multiplication only if they are the same tensor (``_in_projection_packed`` in
+    torch/nn/functional.py).
     """
 
     def __init__(self, module: nn.Module, wrapped: Iterable[str] = (), param_dtype: str | None = None) -> None:
@@ -430,13 +463,18 @@ class CallObserver:
                 args, kwargs = tree_map(self._cast, (args, kwargs))
             if not torch.is_grad_enabled() or not has_parameters:
                 return args, kwargs
-            inputs = {id(tensor): tensor for tensor in _trained_tensors((args, kwargs))}  # each tensor once
-            if not inputs:
+            tensors = list(_trained_tensors((args, kwargs)))  # in the order in which `tree_map` comes to them
+            if not tensors:
                 return args, kwargs
+            keys = [id(tensor) for tensor in tensors]  # equal for a tensor that is several arguments
+            if name in self._wrapped:
+                keys = list(range(len(tensors)))
+            inputs = dict(zip(keys, tensors, strict=True))
             boundary: Any = _Boundary.apply
             outputs = boundary(lambda: self._mark("post_backward", name), *inputs.values())
             output_of = dict(zip(inputs, outputs, strict=True))
-            return tree_map(lambda value: output_of.get(id(value), value), (args, kwargs))
+            passed_on = iter([output_of[key] for key in keys])
+            return tree_map(lambda value: next(passed_on) if _is_trained(value) else value, (args, kwargs))
 
         def after_forward(_: nn.Module, args: Any, output: Any) -> None:
             self._mark("leave", name)
@@ -481,8 +519,12 @@ class CallObserver:
 def _trained_tensors(values: Any) -> Iterator[Tensor]:
     """Yield the tensors that require a gradient among nested values."""
     for value in tree_iter(values):
-        if isinstance(value, Tensor) and value.requires_grad:
+        if _is_trained(value):
             yield value
+
+
+def _is_trained(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 def events_of_marks(marks: Sequence[Mark]) -> list[StepEvent]:
@@ -538,9 +580,9 @@ def observed_step(
 
     It has the bytes of activations, and times of this one run, which are longer because bytes are counted. See
     `measure_step` for measured times. `wrap` are the names that will be wrapped; they matter only for modules without
-    parameters and for `param_dtype`, the dtype of MixedPrecisionPolicy in which the module then computes. Raises
-    ValueError if the module has no parameters, or if `loss` is not a function or does not return a scalar tensor that
-    requires a gradient.
+    parameters, for attention that gets one tensor as query, key and value and is wrapped itself, and for `param_dtype`,
+    the dtype of MixedPrecisionPolicy in which the module then computes. Raises ValueError if the module has no
+    parameters, or if `loss` is not a function or does not return a scalar tensor that requires a gradient.
 
     >>> step = observed_step(nn.Linear(2, 1), lambda module, rank, number: module(torch.ones(3, 2)).sum())
     >>> [event.kind for event in step.events if event.kind not in ("forward", "backward")]

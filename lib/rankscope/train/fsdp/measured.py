@@ -48,9 +48,9 @@ def measure_step(
     Each rank runs a copy of the whole module, with hooks where `fully_shard` has its own. The loss is called as by
     `run`: ``loss(module, rank, number)``. The time of each piece is that of the slowest rank, and the mean over
     iterations: a step is the sum of many pieces, each late now and then, and medians do not add up. If ranks
-    share cores, measure as many as you want to predict. The optimizer's time is divided by the ranks, each of which
-    updates its shard, so it is right only for a prediction of as many. `wrap` and `param_dtype` are those of
-    `observed_step`.
+    share cores, measure as many as you want to predict. Each rank updates all parameters, and the optimizer's time is
+    divided by the number of shards: here by `num_ranks`, in a prediction by its own. `wrap` and `param_dtype` are those
+    of `observed_step`.
 
     Raises ValueError if an argument is invalid; RankError if a rank fails, dies, or has not ended after
     ``where.timeout_s``.
@@ -78,7 +78,7 @@ def measure_step(
         events.append(event._replace(seconds=event_s))  # the bytes of activations stay those that were observed
     slowest_update_s = np.array([record.optimizer_s for record in records]).max(axis=0)  # per iteration
     optimizer_s = float(slowest_update_s.mean()) / num_ranks
-    return evolve(observed, events=tuple(events), optimizer_s=optimizer_s)
+    return evolve(observed, events=tuple(events), optimizer_s=optimizer_s, optimizer_shards=num_ranks)
 
 
 def _seconds_of_events(records: Sequence[_ComputingRecord]) -> list[float]:

@@ -18,7 +18,7 @@ from ..ddp.buckets import ParameterSpec
 from ..ddp.step import LocalStep
 from ..ddp.step import simulate as ddp_step
 from ..zero.model import OPTIMIZERS, memory, with_own_parameters
-from .calls import module_step, observed_step
+from .calls import module_step, observed_step, sharded_parameters
 from .costs import FSDPCosts, costs_from, seconds_of
 from .replay import ITEMSIZES, MOST_SHARDS, dtype_name
 from .step import ModuleStep
@@ -117,9 +117,9 @@ def recommend(
     updated, taken as an all-gather), and with ZeRO's stage 2 as in the paper, whose reduce-scatter and all-gather are
     not overlapped. torch does not offer stage 2, so it is never the recommended one. These three keep parameters and
     activations in the parameters' own dtype, and forward and backward take the same time. The optimizer's time in a
-    step is that of one rank's shard, and DDP, which updates everything on each rank, takes `num_ranks` times as long:
-    so measure the step on `num_ranks` ranks. In their memory, parameters have two bytes per element if all that are
-    floating point do, else four.
+    step is that of one rank's shard (`measure_step` may run on another number of ranks), and DDP, which updates
+    everything on each rank, takes `num_ranks` times as long. In their memory, parameters have two bytes per element if
+    all that are floating point do, else four.
 
     `cost` is that of `predict`. The times of the module are those of a measured `step` (see `measure_step`); else
     backward takes `backward_s`, forward half of it, and layers take shares in proportion to their parameters. Without
@@ -147,11 +147,13 @@ def recommend(
     one_of("optimizer", optimizer, tuple(OPTIMIZERS))
     param_dtype = optional("param_dtype", param_dtype, dtype_name)
     costs = costs_from(cost, num_replicas=1)
+    sharded_parameters(module)  # for its errors, before layers are looked for inside the module
     names_by_wrap = _checked_wraps(module, wraps)
     if step is None:
         step = _step(module, names_by_wrap.values(), loss, backward_s, param_dtype)
     else:
         of_type("step", step, ModuleStep)
+    step = step.with_shards(num_ranks)
     candidates = _without_sharding(module, step, num_ranks, costs, optimizer)
     for wrap_name, wrap in names_by_wrap.items():
         for reshard in (None, False):  # torch's default, and without resharding

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...common.checks import number, of_type, one_of, several, truth, whole
-from ...common.frozen import checked, each, evolve, frozen, mapping
+from ...common.frozen import checked, each, evolve, frozen, mapping, optional
 
 _MOST_ELEMENTS = 2**50  # of a parameter; also the most bytes of activations that a layer may keep
 EVENTS = ("enter", "leave", "forward", "pre_backward", "backward", "gradient", "post_backward")
@@ -134,7 +134,8 @@ class ModuleStep:
     are those without a forward method of their own, which cannot be wrapped. `input_bytes` are those of the batch.
     `param_dtype` is the dtype to which parameters and inputs were cast when activations were counted, None for none.
     `further_names` has the first name of a module, which is in `modules`, by each further one that it is registered
-    under.
+    under. `optimizer_s` is the time in which a rank updates its shard, one of `optimizer_shards`; None if that is the
+    number of shards of whatever is predicted.
 
     Raises ValueError if the step has no parameters, or if an event names a module or parameter that it does not have.
 
@@ -155,6 +156,7 @@ class ModuleStep:
     input_bytes: int = checked(whole, 0, default=0)
     param_dtype: str | None = None
     further_names: Mapping[str, str] = checked(mapping, factory=dict)
+    optimizer_shards: int | None = checked(optional, whole, 1, default=None)
 
     def __attrs_post_init__(self) -> None:
         if not self.parameters:
@@ -209,11 +211,12 @@ class ModuleStep:
         modules = _depth_first(dict.fromkeys(sequence.modules))
         return cls(tuple(sequence.parameters), modules, events_of(sequence.calls), optimizer_s)
 
-    def scaled(self, forward_s: float, backward_s: float, optimizer_s: float = 0.0) -> ModuleStep:
+    def scaled(self, forward_s: float, backward_s: float, optimizer_s: float | None = None) -> ModuleStep:
         """Return the same step with these totals, divided among the pieces of computing as now.
 
         If forward has no times yet, each of its pieces gets a share in proportion to the parameters of its module, or
-        an equal share if none of these modules has parameters. The same holds for backward.
+        an equal share if none of these modules has parameters. The same holds for backward. Without `optimizer_s` the
+        optimizer takes as long as now.
         """
         totals_s = {
             "forward": number("forward_s", forward_s, 0),
@@ -225,7 +228,22 @@ class ModuleStep:
             sum_of_weights = sum(weights.values())
             for index, weight in weights.items():
                 events[index] = events[index]._replace(seconds=total_s * weight / sum_of_weights)
-        return evolve(self, events=tuple(events), optimizer_s=optimizer_s)
+        if optimizer_s is None:
+            return evolve(self, events=tuple(events))
+        return evolve(self, events=tuple(events), optimizer_s=optimizer_s, optimizer_shards=None)
+
+    def with_shards(self, num_shards: int) -> ModuleStep:
+        """Return the step with the optimizer's time for one of so many shards, as far as `optimizer_shards` is known.
+
+        >>> layers = [ShardedLayer("0", [1000])]
+        >>> measured = evolve(ModuleStep.of_layers(layers, optimizer_s=0.04), optimizer_shards=2)
+        >>> measured.with_shards(8).optimizer_s
+        0.01
+        """
+        if self.optimizer_shards is None:
+            return self
+        whole_update_s = self.optimizer_s * self.optimizer_shards
+        return evolve(self, optimizer_s=whole_update_s / num_shards, optimizer_shards=num_shards)
 
     def _weights(self, kind: str) -> dict[int, float]:
         """Return, by the index of each event of this kind, a weight that says how `scaled` divides the total."""

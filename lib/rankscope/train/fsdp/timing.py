@@ -109,6 +109,7 @@ def predict(
     costs = costs_from(cost, checked_settings.num_replicas)
     overlap = truth("overlap", overlap)
     optimizer = optional("optimizer", optimizer, one_of, tuple(OPTIMIZERS))
+    step = step.with_shards(checked_settings.num_shards)
     replay = Replay(step, matching(step, wrap), checked_settings).run()
     if overlap:
         streams = _Streams(step, replay, checked_settings, costs)
