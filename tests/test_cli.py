@@ -75,7 +75,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == (f"rankscope {rankscope.__version__}\n", "")
 
 
-def test_every_example_of_the_help_is_a_command_with_its_options() -> None:
+def test_every_example_of_the_help_is_a_command_with_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     examples = [line.split("  ")[1] for line in EXAMPLES.splitlines() if line.startswith("  rankscope ")]
     assert len(examples) >= 6
     commands = get_command(app).commands  # type: ignore[attr-defined]
@@ -83,7 +83,13 @@ def test_every_example_of_the_help_is_a_command_with_its_options() -> None:
         _, name, *words = shlex.split(example)
         commands[name].make_context(name, words)  # raises for a word or an option that the command does not know
         assert example in output("--help")
-    assert main([]) == main(["--help"]) == 0
+    assert main(["--help"]) == 0
+    help_text = capsys.readouterr().out
+    assert main([]) == 0
+    assert capsys.readouterr().out == help_text
+    with pytest.raises(SystemExit, match="^0$"):
+        app([], prog_name="rankscope")
+    assert capsys.readouterr().out == help_text
 
 
 @pytest.mark.parametrize(

@@ -362,8 +362,48 @@ def test_a_gpu_build_of_osu_may_send_from_host_to_host(tmp_path: Path) -> None:
     assert (host.points[0].options["direction"], host.provenance.get("device")) == ("h2h", None)
     assert sent("MANAGED (M)", "MANAGED (M)").points[0].options["direction"] == "p2p"
     assert sent("MANAGED (M)", "DEVICE (D)").points[0].options["direction"] == "p2p"
-    with pytest.raises(ValueError, match="messages between the host and a GPU are not read: Send Buffer on DEVICE"):
+    assert sent("MANAGED (MD)", "MANAGED (MH)").points[0].options["direction"] == "p2p"  # as OSU 7 prints them
+    problem = r"line 1: messages between the host and a GPU are not read: line 1 \(Send Buffer on DEVICE"
+    with pytest.raises(ValueError, match=problem):
         sent("DEVICE (D)", "HOST (H)")
+
+
+@pytest.mark.parametrize("version", ["v5.7", "v7.5"])
+def test_tables_of_osu_between_the_host_and_a_gpu_are_left_out_and_named(tmp_path: Path, version: str) -> None:
+    """Version 7.5 does not print where the buffers are; the command says it."""
+
+    def table(send: str, receive: str, mb_per_s: float) -> str:
+        words = {"D": "DEVICE (D)", "H": "HOST (H)"}
+        printed = ""
+        if version == "v5.7":
+            printed = f"# Send Buffer on {words[send]} and Receive Buffer on {words[receive]}\n"
+        command = f"$ mpirun -n 2 osu_bw -m 1024:1024 -d cuda {send} {receive} | tee bw.log\n"
+        title = f"# OSU MPI-CUDA Bandwidth Test {version}\n"
+        return f"{command}\n{title}{printed}# Size      Bandwidth (MB/s)\n1024      {mb_per_s}\n"
+
+    log = table("D", "D", 900.5) + table("H", "D", 700.5) + table("D", "H", 600.5) + table("H", "H", 500.5)
+    between_gpus, between_hosts = read(tmp_path, log)
+    assert seconds(between_gpus, "transfer", 1024, direction="p2p") == pytest.approx(1024 / 900.5e6, rel=1e-5)
+    assert seconds(between_hosts, "transfer", 1024, direction="h2h") == pytest.approx(1024 / 500.5e6, rel=1e-5)
+    lines = [number for number, text in enumerate(log.split("\n"), 1) if "# OSU " in text]
+    for profile in (between_gpus, between_hosts):
+        notes = profile.provenance["source"]["notes"]
+        assert notes.startswith("left out, because messages between the host and a GPU are not read: ")
+        assert [f"line {line} (" in notes for line in lines] == [False, True, True, False]
+    with pytest.raises(ValueError, match=r"line 3: messages between the host and a GPU are not read: line 3 \("):
+        read(tmp_path, table("H", "D", 700.5))
+
+
+def test_the_command_of_the_table_before_is_not_that_of_a_table_of_osu(tmp_path: Path) -> None:
+    """A table of few sizes, its title and its command are all within the lines that are searched for a command."""
+    of_two, of_eight = (
+        f"$ mpirun -n {num_ranks} osu_allreduce -m 4:4\n{made.OSU_ALLREDUCE}".replace(
+            "65536                 137.90            136.15            139.51         100\n", ""
+        )
+        for num_ranks in (2, 8)
+    )
+    assert "65536" not in of_two
+    assert [profile.num_ranks for profile in read(tmp_path, of_two + of_eight)] == [2, 8]
 
 
 def test_buffers_of_osu_count_more_than_its_title(tmp_path: Path) -> None:
@@ -586,6 +626,51 @@ def test_sums_of_nvbandwidth_over_all_gpus_are_left_out(tmp_path: Path, title: s
     assert (
         "left out, because they state sums over all GPUs: all_to_one_write_ce" in profile.provenance["source"]["notes"]
     )
+
+
+@pytest.mark.parametrize("name", ["all_to_one_write_ce", "one_to_all_read_sm"])
+def test_sums_of_nvbandwidth_under_the_title_of_single_copies_are_left_out(tmp_path: Path, name: str) -> None:
+    """Tables of one row: so says testcases_ce.cpp in nvbandwidth's commit f483e52. Version 0.2 says "All Gpus"."""
+    title = "memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)"
+    text = f"""
+Running {name}.
+{title}
+           0         1
+ 0    142.09    142.13
+
+SUM {name} 284.22
+"""
+    case = {"name": name, "bandwidth_description": title, "bandwidth_matrix": [["142.09", "142.13"]], "sum": 284.22}
+    content = json.loads(made.NV_JSON)
+    content["nvbandwidth"]["testcases"].append(case)
+    for log, original in ((made.NVBANDWIDTH + text, made.NVBANDWIDTH), (json.dumps(content), made.NV_JSON)):
+        profile = single_profile(tmp_path, log)
+        assert profile.points == single_profile(tmp_path, original).points
+        assert f"left out, because they state sums over all GPUs: {name}" in profile.provenance["source"]["notes"]
+
+
+def test_copies_of_nvbandwidth_between_gpus_of_several_nodes_are_read(tmp_path: Path) -> None:
+    """Its titles of both directions call the row a CPU, and it does not print on how many nodes it runs."""
+    several_nodes = made.NV_BOTH_WAYS.replace("device_to_device", "multinode_device_to_device")
+    several_nodes = several_nodes.replace("GPU(row)", "CPU(row)").partition("Running device_local_copy")[0]
+    profile = single_profile(tmp_path, several_nodes)
+    assert len(profile.points) == 2
+    assert rate(profile, direction="p2p", src=1, dst=0, both=True) == 760.61
+    assert "num_nodes" not in profile.provenance
+
+
+def test_a_table_of_nvbandwidth_without_gpus_as_columns_is_left_out(tmp_path: Path) -> None:
+    case = {
+        "name": "multinode_bisect_write_ce",
+        "bandwidth_description": "Bisect benchmarking, simultaneous write CE BW",
+        "bandwidth_matrix": [["142.09"], ["142.13"]],
+        "sum": 284.22,
+    }
+    content = json.loads(made.NV_JSON)
+    content["nvbandwidth"]["testcases"].append(case)
+    profile = single_profile(tmp_path, json.dumps(content))
+    assert profile.points == single_profile(tmp_path, made.NV_JSON).points
+    assert "columns are not GPUs: multinode_bisect_write_ce" in profile.provenance["source"]["notes"]
 
 
 @pytest.mark.parametrize("text", [made.NV_BOTH_WAYS, made.NV_BOTH_WAYS_JSON], ids=["text", "JSON"])

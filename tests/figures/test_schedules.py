@@ -265,3 +265,8 @@ def test_messages_name_their_chunks_where_there_is_room() -> None:
     alone = over_time("ring", 1)
     assert alone.title == "allreduce ring, 1 rank: 0 messages in 0 s"
     to_svg(alone)
+
+
+def test_a_step_of_many_ranks_numbers_each_row() -> None:
+    drawing = draw_schedule(build("broadcast", "binomial", 100), 0)
+    assert [label for _, label in drawing.y_ticks] == [str(rank) for rank in range(100)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -305,6 +306,14 @@ def test_an_error_names_stage_and_item_and_stops_everything(processes, num_worke
     assert not processes or "fail_at_seven" in caught.value.__cause__.__notes__[0]
     assert 7 not in seen
     assert threading.active_count() <= before
+
+
+def test_a_stage_error_can_be_pickled():
+    error = StageError("stage 'check' failed on item 7", "check", 7)
+    error.add_note("why")
+    copied = pickle.loads(pickle.dumps(error))
+    assert (type(copied), copied.args, copied.stage, copied.item) == (StageError, error.args, "check", 7)
+    assert copied.__notes__ == ["why"]
 
 
 def test_an_error_of_the_items_surfaces():

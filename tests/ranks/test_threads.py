@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 
@@ -34,6 +35,13 @@ def test_a_rank_that_fails_is_named_and_nobody_waits_for_it():
     assert time.monotonic() - start < 100, "far less than a collective may take"
     assert caught.value.rank == 1
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_rank_error_can_be_pickled():
+    error = RankError("rank 1 failed: KeyError: 'lost'", 1)
+    error.add_note("why")
+    copied = pickle.loads(pickle.dumps(error))
+    assert (type(copied), copied.args, copied.rank, copied.__notes__) == (RankError, error.args, 1, ["why"])
 
 
 def caused(group):

@@ -50,13 +50,16 @@ def _print_version(is_wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Measure and compare machines, predict their collectives, and diagnose slow or hung jobs."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 for _name, _function in commands().items():
@@ -72,13 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if arguments is None:
         arguments = sys.argv[1:]
-    words = list(arguments) or ["--help"]
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a stream that replaces one of these may lack it, as in a notebook
             stream.reconfigure(errors="replace")  # for a terminal without letters such as α and µ
     try:
         # Not standalone: typer returns the exit code, or None after a command that ends normally, and raises errors.
-        exit_code = app(words, prog_name="rankscope", standalone_mode=False)
+        exit_code = app(list(arguments), prog_name="rankscope", standalone_mode=False)
         return int(exit_code or 0)
     except BrokenPipeError:  # the reader has closed the pipe; it is an OSError, so it comes first
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for output that will still be flushed

@@ -37,7 +37,9 @@ _MOST_FACTS = 1 << 20  # different ones, of all logs
 _LEAST_LABELLED = 0.8  # of the lines: fewer that begin with a number are no output of srun
 _LABEL_BEGINS = tuple(bytes([code]) for code in b"[ 0123456789")  # what the prefix of a launcher may begin with
 _MARKS = tuple((mark, reader) for reader in LINE_READERS.values() for mark in reader.marks)
-_MOST_ALIKE = 64  # different errors, or functions, of one rank: the first ones say enough
+# Different errors, or functions of torch.distributed, of one rank, so that they leave space for other facts. Only the
+# first error is shown, and of the functions only collectives, of which `_CALLS` in log_unknown.py has 26.
+_MOST_ALIKE = 64
 _BLOCK_BYTES = 1 << 20
 _REPORT_BYTES = 1 << 13  # of torchrun's report on a failure
 _COLOURS = re.compile(rb"\x1b\[[\d;]{0,16}[mK]")

@@ -208,7 +208,8 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         lines=lines,
         texts=texts,
         x_ticks=[(left + chunks * cell_px, label) for left in grid_edges for chunks, label in chunk_ticks],
-        y_ticks=[(rows + _HEAD, label) for rows, label in whole_ticks(num_ranks, most=64)],
+        # all ranks, because a row of `_ROW_PX` has space for its number, as it has next to the second grid
+        y_ticks=[(rows + _HEAD, label) for rows, label in whole_ticks(num_ranks, most=num_ranks)],
         legend=_step_legend(num_ranks, cells, sent, np.flatnonzero(is_origin).tolist()),
     )
 

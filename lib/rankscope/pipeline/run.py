@@ -112,6 +112,10 @@ class StageError(RuntimeError):
         self.stage = stage
         self.item = item
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # pickle would call the class with the message alone
+        return type(self), (str(self), self.stage, self.item), self.__dict__
+
 
 class _Path:
     """One rank's path through the stages: its items, the queues between, and how many workers have not ended."""

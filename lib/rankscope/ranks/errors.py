@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from typing import Any
 
 
 class MachineError(RuntimeError):
@@ -16,6 +17,9 @@ class RankError(MachineError):
     def __init__(self, message: str, rank: int) -> None:
         super().__init__(message)
         self.rank = rank
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.rank), self.__dict__  # pickle would call the class with the message alone
 
 
 class WorkerError(MachineError):

@@ -21,7 +21,7 @@ from .reading import Movable, ReadingOrder
 _VERSION = 1  # of the state, and of the orders that it refers to
 _STATE_FIELDS = ("version", "sampler", "epoch", "progress", "finished", "recipe")
 
-MOST_RANKS = 1 << 16  # of a sampler, and of an assignment
+MOST_RANKS = 1 << 16  # of a sampler, and of an assignment: numbers of 16 bits, in which `BalancedSampler` sorts them
 
 _MOST_LISTED = 1 << 12
 """Python integers in one list: they take four times the memory of an array."""

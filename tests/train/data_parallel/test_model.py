@@ -81,7 +81,10 @@ def test_ddp_takes_its_parts_in_turn() -> None:
     step = data_parallel.simulate(SIZES, 4, COSTS, "ddp")
     step.check()
     ring_s = closed_form("allreduce", "ring", 4, 10_000, COSTS.link)
-    assert step.makespan_s == pytest.approx(8 * (0.002 + 0.004 + 0.0005) + ring_s)
+    # the buffers, of 60 bytes, go to 2 and then to both others
+    tree_s = simulate(build("broadcast", "binomial", 4), 60, Cluster.uniform(4, COSTS.link)).makespan_s
+    assert step.makespan_s == pytest.approx(tree_s + 8 * (0.002 + 0.004 + 0.0005) + ring_s)
+    assert step.select(kind="broadcast").busy_s == pytest.approx(2 * COSTS.link.seconds(60))
     assert step.select(kind="allreduce").busy_s >= lower_bounds("allreduce", 4, 10_000, COSTS.link).seconds
     nine = data_parallel.simulate(StepSizes(9, 0, 0, 0), 8, COSTS, "ddp")
     assert nine.select(kind="forward").busy_s == pytest.approx(0.004)

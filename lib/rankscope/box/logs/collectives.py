@@ -41,7 +41,9 @@ _NODES = re.compile(r"(?:-N|--nodes[= ]) ?(\d+)")
 _RANKS_PER_NODE = re.compile(r"--ntasks-per-node[= ](\d+)")
 _RANKS = re.compile(r"(?:-n|-np|--ntasks[= ]) ?(\d+)\b")
 _OSU_GPU_BUILD = re.compile(r"MPI-(?:CUDA|ROCM) ")
-_OSU_BUFFERS = re.compile(r"Send Buffer on (\w+) \(\w\) and Receive Buffer on (\w+)")  # HOST, DEVICE or MANAGED
+_OSU_BUFFERS = re.compile(r"Send Buffer on (\w+) \(\w+\) and Receive Buffer on (\w+)")  # HOST, DEVICE or MANAGED
+# Where the buffers are by the command, as in "osu_bw -d cuda H D": OSU 7.5 no longer prints it below the title.
+_OSU_PLACES = re.compile(r"[ \t]([HDM])[DH]?[ \t]+([HDM])[DH]?(?!\S)")
 _OSU_PAIRS = re.compile(r"pairs: (\d+)")
 _OSU_HEADER = re.compile(r"^\s*# *Size\b")
 _OSU_UNIT = re.compile(r"\(us\)|MB/s")
@@ -62,7 +64,30 @@ def osu(log: Log) -> list[Profile]:
     starts = [line for line, text in enumerate(log.lines, 1) if "# OSU " in text]
     log.check(starts, 1, "not a log of osu: no line contains '# OSU '")
     ends = [*starts[1:], len(log.lines) + 1]  # a table ends where the next one starts
-    return [_osu_table(log, start, end) for start, end in zip(starts, ends, strict=True)]
+    read = []
+    left_out = []
+    for start, end in zip(starts, ends, strict=True):
+        places = _osu_places(log, start, end)
+        if places is not None and places.are_mixed:
+            left_out.append(f"line {start} ({places.words})")
+        else:
+            read.append((start, end))
+    reason = f"messages between the host and a GPU are not read: {', '.join(left_out)}"
+    log.check(read, starts[0], reason)
+    notes = [f"left out, because {reason}"] if left_out else []
+    return [_osu_table(log, start, end, notes) for start, end in read]
+
+
+class _BufferPlaces(NamedTuple):
+    """Whether the sender's and the receiver's buffers are on the host, and the words that say so."""
+
+    sends_from_host: bool
+    receives_on_host: bool
+    words: str
+
+    @property
+    def are_mixed(self) -> bool:
+        return self.sends_from_host != self.receives_on_host
 
 
 @attrs.frozen
@@ -93,12 +118,13 @@ class _OsuRun:
         return options
 
 
-def _osu_table(log: Log, start: int, end: int) -> Profile:
+def _osu_table(log: Log, start: int, end: int, notes: list[str]) -> Profile:
     """Return the profile of a table whose title is on line `start`, and which ends before line `end`.
 
-    Lines are counted from 1, so `log.lines[start]` is the line below the title.
+    `notes` are about the log. Lines are counted from 1, so `log.lines[start]` is the line below the title.
     """
     times = Times(log)
+    times.notes += notes
     run = _osu_run(times, start, end)
     columns: list[str] = []
     last_size = -1  # below any size, since sizes must rise from row to row
@@ -136,12 +162,11 @@ def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
     benchmark = next((known for words, known in _OSU.items() if words in title.lower()), None)
     if benchmark is None or _OSU_OTHER.search(title):
         log.fail(start, f"no benchmark of OSU's that is known: {title!r}")
-    text = "\n".join(log.lines[start - 1 : end - 1])  # of the table with its title
     command = _launch_command(log, start)
     num_nodes = 0
     if "srun" in command:  # -N of mpirun means something else
         num_nodes = _first_number(_NODES, command)
-    stated_pairs = _OSU_PAIRS.search(text)
+    stated_pairs = _OSU_PAIRS.search(_table_text(log, start, end))
     pairs = int(stated_pairs[1]) if stated_pairs else 1
     log.check(pairs, start, "there must be a pair of ranks")
     if benchmark.operation in ("transfer", "ping_pong"):
@@ -151,28 +176,50 @@ def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
     else:
         num_ranks = _launched_ranks(log, command, num_nodes)
     log.check(num_ranks, start, "the number of ranks is not stated")
-    return _OsuRun(title, benchmark, num_ranks, num_nodes, pairs, _is_on_gpu(log, start, text))
+    return _OsuRun(title, benchmark, num_ranks, num_nodes, pairs, _is_on_gpu(log, start, end))
 
 
-def _is_on_gpu(log: Log, start: int, text: str) -> bool:
-    """Return whether the buffers of a table, whose lines are `text`, are on GPUs.
+def _osu_places(log: Log, start: int, end: int) -> _BufferPlaces | None:
+    """Return where the buffers of a table of messages are; None if neither the table nor its command says it."""
+    printed = _OSU_BUFFERS.search(_table_text(log, start, end))
+    if printed is not None:
+        return _BufferPlaces(printed[1] == "HOST", printed[2] == "HOST", printed[0])
+    by_command = list(_OSU_PLACES.finditer(_launch_command(log, start)))
+    if not by_command:
+        return None
+    nearest = by_command[-1]  # to the title
+    return _BufferPlaces(nearest[1] == "H", nearest[2] == "H", nearest[0].strip())
+
+
+def _is_on_gpu(log: Log, start: int, end: int) -> bool:
+    """Return whether the buffers of a table are on GPUs.
 
     A build for GPUs has a title that says so, also if it runs on the host's memory. Messages say where their buffers
     are, collectives do not.
     """
-    buffers = _OSU_BUFFERS.search(text)
-    if buffers is None:
-        return _OSU_GPU_BUILD.search(text) is not None
-    are_on_host = [place == "HOST" for place in buffers.groups()]
-    is_one_kind = are_on_host[0] == are_on_host[1]
-    log.check(is_one_kind, start, f"messages between the host and a GPU are not read: {buffers[0]}")
-    return not are_on_host[0]
+    places = _osu_places(log, start, end)
+    if places is None:
+        return _OSU_GPU_BUILD.search(_table_text(log, start, end)) is not None
+    return not places.sends_from_host
+
+
+def _table_text(log: Log, start: int, end: int) -> str:
+    """Return the text of a table with its title."""
+    return "\n".join(log.lines[start - 1 : end - 1])
 
 
 def _launch_command(log: Log, start: int) -> str:
-    """Return the lines above line `start` if they launch ranks, with mpirun, srun or the like; otherwise ""."""
+    """Return the lines above line `start` if they launch ranks, with mpirun, srun or the like; otherwise "".
+
+    They begin below the title of the table before, because a short table is all within these lines, and its command
+    is another one.
+    """
     title_index = start - 1
-    command = "\n".join(log.lines[max(0, title_index - _MOST_COMMAND_LINES) : title_index])
+    lines = log.lines[max(0, title_index - _MOST_COMMAND_LINES) : title_index]
+    for index, text in enumerate(lines):
+        if "# OSU " in text:
+            lines = lines[index + 1 :]
+    command = "\n".join(lines)
     return command if _LAUNCHER.search(command) else ""
 
 

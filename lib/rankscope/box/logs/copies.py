@@ -25,7 +25,10 @@ _NV_MATRIX = re.compile(r"[CG]PU\((?:row|column)\)")
 # A test of both directions at once between GPUs has three matrices: one for each direction, and one of their totals.
 _NV_ONE_DIRECTION = re.compile(r"\b(?:Read|Write)[12] bandwidth")
 _NV_TOTAL = re.compile(r"\bTotal bandwidth")
-_NV_ALL_GPUS = re.compile(r"\bAll G(?:PU|pu)s\b")  # between one GPU and all others: a cell is the sum over all copies
+# Between one GPU and all others: a cell is the sum over all copies. Some titles are those of single copies, so that
+# only the name says it.
+_NV_SUMS_TITLE = re.compile(r"\bAll G(?:PU|pu)s\b")
+_NV_SUMS_NAME = re.compile(r"all_to_one|one_to_all")
 _NV_SUM_NOTE = "for copies between GPUs in both directions at once half of the printed total is used for each direction"
 _MOST_SUM_DIGITS = 9  # with the point; JSON may have all digits of a float, which nobody has measured
 _P2P_TITLE = re.compile(r"(Uni|Bi)directional P2P=(En|Dis)abled Bandwidth")
@@ -107,6 +110,19 @@ class _NvbandwidthTest(NamedTuple):
     total: Any
 
 
+def _states_sums(name: str, title: str) -> bool:
+    """Return whether each cell of a test is the sum over the copies between one GPU and all others."""
+    return _NV_SUMS_TITLE.search(title) is not None or _NV_SUMS_NAME.search(name) is not None
+
+
+def _is_between_gpus(name: str, title: str) -> bool:
+    """Return whether a test has a row for each GPU, and not only one row.
+
+    Tests on several nodes, in both directions at once, have titles that call the row a CPU.
+    """
+    return not _states_sums(name, title) and ("GPU(row)" in title or "device_to_device" in name)
+
+
 class _NvbandwidthLog(NamedTuple):
     version: str
     driver: str
@@ -120,9 +136,13 @@ def nvbandwidth(log: Log) -> list[Profile]:
     times = Times(log)
     omitted = []
     sums = []
+    others = []
     for name, test in printed.tests.items():
-        if _NV_ALL_GPUS.search(test.title):
+        if _states_sums(name, test.title):
             sums.append(name)
+            continue
+        if not _NV_MATRIX.search(test.title):  # as in multinode_bisect_write_ce; text without such a title is no matrix
+            others.append(name)
             continue
         num_operations = len(times.printed)
         _add_test(times, name, test)
@@ -132,13 +152,18 @@ def nvbandwidth(log: Log) -> list[Profile]:
         times.notes.append(f"left out, because they are not copies: {', '.join(omitted)}")
     if sums:
         times.notes.append(f"left out, because they state sums over all GPUs: {', '.join(sums)}")
+    if others:
+        times.notes.append(f"left out, because their columns are not GPUs: {', '.join(others)}")
     columns = [column for test in printed.tests.values() for _, column in test.cells]
     num_gpus = max(columns, default=0) + 1  # columns are the numbers of GPUs
     gpus = []
     if len(printed.gpu_names) == num_gpus:  # otherwise nobody knows whose name is missing
         driver = {"driver": printed.driver} if printed.driver else {}
         gpus = [{"name": name, **driver} for name in printed.gpu_names]
-    return [times.profile(f"nvbandwidth {printed.version}".strip(), "cuda", num_gpus, gpus=gpus, num_nodes=1)]
+    num_nodes = 1
+    if any(name.startswith("multinode_") for name in printed.tests):
+        num_nodes = 0  # not stated
+    return [times.profile(f"nvbandwidth {printed.version}".strip(), "cuda", num_gpus, gpus=gpus, num_nodes=num_nodes)]
 
 
 def _nvbandwidth_json(log: Log) -> _NvbandwidthLog:
@@ -179,7 +204,7 @@ def _nvbandwidth_text(log: Log) -> _NvbandwidthLog:
             name = running[1]
         elif _NV_MATRIX.search(text):
             log.check(name, line, "a matrix without the name of its test above")
-            printed = matrix(log, line, square="GPU(row)" in text)
+            printed = matrix(log, line, square=_is_between_gpus(name, text))
             title_lines[name] = line
             # The totals of both directions replace the matrices of one direction.
             tests[name] = _NvbandwidthTest(text, printed.cells, _printed_sum(log, name, printed.last_line))
@@ -211,7 +236,7 @@ def _add_test(times: Times, name: str, test: _NvbandwidthTest) -> None:
         _check_sum(times, name, test)
     if "(ns)" in test.title:  # latencies
         return
-    is_between_gpus = "GPU(row)" in test.title
+    is_between_gpus = _is_between_gpus(name, test.title)
     is_total = _NV_TOTAL.search(test.title) is not None
     if is_total:
         times.notes.append(_NV_SUM_NOTE)
@@ -268,7 +293,7 @@ def _route_of(name: str, title: str, row: int, column: int) -> CopyRoute:
     """
     if name == "device_local_copy":
         return route(column, column)
-    if "GPU(row)" not in title:
+    if not _is_between_gpus(name, title):
         if name.startswith(("device_to_host", "all_to_host")):
             return route(column, None)
         return route(None, column)

@@ -14,7 +14,7 @@ from ...collectives.timing import nothing, stolen_ticks
 from ...common.units import bytes_words
 from ...provenance import free_bytes
 from ..profile import Point, PointKey
-from .plan import ITEM_BYTES, ON_THE_FLY, Protocol
+from .plan import ITEM_BYTES, MEMORY_SHARE, ON_THE_FLY, Protocol
 
 # Buffers of one size that exist at the same time. On the host: a source and a target in pageable and in pinned memory,
 # memory pinned on the fly, and the expected data of `check`. On a GPU: a source, a target, the expected data, and the
@@ -173,7 +173,9 @@ class Sample(NamedTuple):
 def most_bytes(device: MeasuredGpu) -> int:
     """Return the largest size for which all buffers fit into half of the free memory."""
     host_bytes, device_bytes = device.free_bytes()
-    return min(host_bytes // HOST_COPIES // 2, device_bytes // DEVICE_COPIES // 2, MOST_BYTES)
+    most_on_host = int(MEMORY_SHARE * host_bytes) // HOST_COPIES
+    most_on_device = int(MEMORY_SHARE * device_bytes) // DEVICE_COPIES
+    return min(most_on_host, most_on_device, MOST_BYTES)
 
 
 def transfer_points(keys: Sequence[PointKey], protocol: Protocol, device: MeasuredGpu) -> list[Point]:

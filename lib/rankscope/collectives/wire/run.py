@@ -126,12 +126,16 @@ def _in_common(schedule: Schedule, tensor: Any, op: Any) -> tuple[Any, ...]:
     """Return what `_common_terms` are made from, without a check, and the device's type, which decides the backend."""
     if not isinstance(tensor, Tensor):
         return (fingerprint(schedule),)
-    in_common: tuple[Any, ...] = (fingerprint(schedule), tensor.device.type)
-    if schedule.collective != "barrier":
-        in_common += (tensor.dtype, str(op))
-        if schedule.weights is None:
-            in_common += (tensor.numel(),)
-    return in_common
+    return (fingerprint(schedule), tensor.device.type, *_shared(schedule, tensor, op))
+
+
+def _shared(schedule: Schedule, tensor: Tensor, op: Any) -> tuple[Any, Any, Any]:
+    """Return the dtype, op and number of elements of a call; None for each in which the ranks may differ."""
+    if schedule.collective == "barrier":  # which uses neither the tensor nor op
+        return None, None, None
+    if schedule.weights is not None:  # then the ranks must have the same elements only in all chunks together
+        return tensor.dtype, str(op), None
+    return tensor.dtype, str(op), tensor.numel()
 
 
 def _put_last(entries: dict[Any, Any], key: Any, value: Any) -> None:
@@ -373,12 +377,12 @@ def _verify_once(schedule: Schedule) -> None:
 def _common_terms(schedule: Schedule, ends: list[int], tensor: Tensor, op: str) -> CommonTerms:
     """Return what all ranks must have in common."""
     number = fingerprint(schedule)
-    if schedule.collective == "barrier":  # the tensor and op of a rank are not used, and may differ
+    dtype, shared_op, num_elements = _shared(schedule, tensor, op)
+    if dtype is None:
         return CommonTerms(number, num_elements=0, dtype=0, op=0)
-    num_elements = tensor.numel()
-    if schedule.weights is not None:  # ranks may differ in their elements, but not in those of all chunks
+    if num_elements is None:
         num_elements = ends[-1]
-    return CommonTerms(number, num_elements, DTYPES.index(tensor.dtype), OP_NAMES.index(op))
+    return CommonTerms(number, num_elements, DTYPES.index(dtype), OP_NAMES.index(shared_op))
 
 
 def _kind_words(kind: tuple[torch.Size, torch.dtype, torch.device]) -> str:

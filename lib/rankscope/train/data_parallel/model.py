@@ -167,9 +167,9 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
     A stage begins when the previous one has ended on all devices, because one process drives them all. Device 0 sends
     and receives one message at a time. A message is on the lanes of both devices; its item is the other device.
 
-    With "ddp" it is a step of DDP in the same terms, without any overlap: forward, loss, backward, then one ring
-    allreduce. Each rank has ⌈batch_size / num_devices⌉ samples, and some are repeated if the batch does not divide
-    evenly. Buffers are left out. See `ddp.simulate` for buckets that are sent during the backward pass.
+    With "ddp" it is a step of DDP in the same terms, without any overlap: the broadcast of buffers, if there are any,
+    forward, loss, backward, then one ring allreduce. Each rank has ⌈batch_size / num_devices⌉ samples, and some are
+    repeated if the batch does not divide evenly. See `ddp.simulate` for buckets that are sent during the backward pass.
 
     >>> sizes, costs = StepSizes(4, 0, 0, 100), StepCosts(Link(0.0, 100.0), 0.5, 1.0)
     >>> step = simulate(sizes, 4, costs)
@@ -207,12 +207,15 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
 def _simulate_ddp(sizes: StepSizes, num_devices: int, costs: StepCosts, samples_per_rank: int) -> Timeline:
     """Return a step in which all ranks do the same at the same time, one phase after the other."""
     allreduce_s = float(closed_form("allreduce", "ring", num_devices, sizes.parameter_bytes, costs.link))
-    phases = (
+    phases = [
         ("compute", "forward", costs.forward_s * samples_per_rank),
         ("compute", "loss", costs.loss_s * samples_per_rank),
         ("compute", "backward", costs.backward_s * samples_per_rank),
         ("link", "allreduce", allreduce_s),
-    )
+    ]
+    if sizes.buffer_bytes:  # without buffers, DDP broadcasts nothing
+        broadcast_s = float(closed_form("broadcast", "binomial", num_devices, sizes.buffer_bytes, costs.link))
+        phases.insert(0, ("link", "broadcast", broadcast_s))
     spans: list[Span] = []
     start_s = 0.0
     for lane, kind, seconds in phases:

@@ -69,7 +69,7 @@ def sizes(now: Now) -> StepSizes:
     return StepSizes(BATCHES[now.batch], *SAMPLE_BYTES[now.model], _one_sample(now).gradient_bytes)
 
 
-@lru_cache(maxsize=8)  # the picture and the report ask for the same
+@lru_cache(maxsize=3)  # the picture and the report ask for the same two, and the report for one GPU
 def step(now: Now, how: str, num_gpus: int) -> Timeline:
     """Return a step of DataParallel or of DDP on so many GPUs."""
     sample = _one_sample(now)

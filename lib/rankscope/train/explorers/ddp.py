@@ -62,12 +62,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 _CAPS_MB = tuple(2.0**power for power in range(16))  # up to 32 GiB, more than the gradients of any model here
 _MIB = 2**20
 _ROUNDING_S = 1e-9  # by which sums of the same times in another order may differ
-_cached_step = lru_cache(maxsize=8)(architecture_step)
 
 
 def local(now: Now) -> LocalStep:
     """Return the times of the model's step on one rank."""
-    return _cached_step(now.model, now.num_samples, now.tflops * 1e12)
+    return architecture_step(now.model, now.num_samples, now.tflops * 1e12)
 
 
 def cap_mb(now: Now) -> float | None:
