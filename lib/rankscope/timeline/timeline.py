@@ -487,7 +487,7 @@ class Timeline:
         return timeline
 
 
-# Added to whole nanoseconds, so that they are the same number in a viewer that rounds and in one that truncates. A start
+# Added to whole nanoseconds, which so are the same number in a viewer that rounds and in one that truncates. A start
 # needs more, because it can be large and a float rounds it more. A length has less, so that a slice hardly reaches into
 # the next one.
 _ADDED_TO_START_NS = 0.25
