@@ -176,9 +176,10 @@ class DrawsFrom(IterableDataset[float]):
         lambda: torch.Generator().manual_seed(1),
         lambda: np.random.default_rng(1),
         lambda: np.random.RandomState(1),
+        lambda: np.random.RandomState(np.random.PCG64(1)),
         lambda: random.Random(1),
     ],
-    ids=["torch", "numpy", "RandomState", "random"],
+    ids=["torch", "numpy", "RandomState", "RandomState of another kind", "random"],
 )
 def test_the_own_generator_of_a_sampler_is_where_it_was_after_an_audit(make: Any) -> None:
     orders = []
@@ -196,8 +197,14 @@ def test_so_is_that_of_a_dataset_that_is_read() -> None:
     assert list(dataset) == list(DrawsFrom(random.Random(1)))
 
 
-def test_a_sampler_that_draws_from_the_operating_system_is_audited() -> None:
-    assert kinds(audit_loader(DataLoader(range(20), sampler=ShufflesWith(random.SystemRandom())))) == []  # type: ignore[arg-type]
+class WithoutState(random.Random):
+    def getstate(self) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("make", [random.SystemRandom, WithoutState])
+def test_a_sampler_whose_generator_has_no_state_is_audited(make: Any) -> None:
+    assert kinds(audit_loader(DataLoader(range(20), sampler=ShufflesWith(make())))) == []  # type: ignore[arg-type]
 
 
 def test_a_dataset_that_is_read_for_an_audit_draws_from_generators_that_are_put_back() -> None:

@@ -252,6 +252,12 @@ def test_many_slow_pairs_without_an_end_in_common_may_be_as_built() -> None:
     assert finding.sentence.endswith("nvidia-smi topo -m shows the links.")
     sick = compare_with_peers(copies(lambda src, dst: 12e9 if 3 in (src, dst) else 240e9))
     assert [found.is_fault for found in sick.findings] == [True]
+    # If the box is also slow, such pairs are no cause, so it is said that none is known.
+    peer = made(20e-6, 230e9, nodes=1, each=8)
+    slow = made(20e-6, 100e9, nodes=1, each=8)
+    with_pairs = Profile(slow.provenance, {}, [*slow.points, *copies(dgx_1).points])
+    rules = {finding.rule: finding.is_fault for finding in compare_with_peers(with_pairs, {"peer": peer}).findings}
+    assert rules == {"degraded_pair": False, "unexplained": True}
 
 
 def test_where_nothing_is_known_nothing_is_said() -> None:

@@ -289,6 +289,20 @@ def test_of_coalesced_calls_the_one_that_differs_is_named(tmp_path: Path, num_ra
     assert "all_reduce [8]" not in words
 
 
+def test_ranks_whose_coalesced_calls_differ_only_later_are_named_together(tmp_path: Path) -> None:
+    job = healthy(5)
+    together = {"collective_seq_id": 40}
+    sizes = {3: (32, 8), 4: (32, 64)}
+    for rank, calls in job.items():
+        both = sizes.get(rank, (16, 8))
+        calls += [QueuedCall("0", "all_reduce", (size,), at_s=21.0, fields=together) for size in both]
+    hang = explained(tmp_path, job)
+    assert [culprit[:2] for culprit in hang.culprits] == [(3, "size"), (4, "size")]
+    words = str(hang)
+    assert words.count("all_reduce [32]") == 1
+    assert "Rank 3 called all_reduce [32] Float at " in words
+
+
 def test_a_rank_that_coalesced_fewer_calls_made_nothing_more(tmp_path: Path) -> None:
     job = healthy(3)
     together = {"collective_seq_id": 40}

@@ -337,6 +337,14 @@ def test_no_slices_of_the_trace_cross(tmp_path, whole):
     assert {event["tid"] for event in events if event["ph"] == "X"} == {0}  # spans that only touch share a thread
 
 
+def test_a_mark_may_have_no_time(tmp_path):
+    """Metadata has none, such as the place of a lane."""
+    mark = {"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": 0, "args": {"sort_index": 5}}
+    path = Timeline.of(PAIR).to_chrome_trace(tmp_path / "run.json", marks=[mark])
+    assert json.loads(path.read_text())["traceEvents"][-1] == mark
+    assert list(Timeline.from_chrome_trace(path)) == list(Timeline.of(PAIR))
+
+
 # ---- traces of others
 
 

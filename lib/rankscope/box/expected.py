@@ -284,7 +284,7 @@ class PeerComparison:
             findings.append(RuleFinding("reaches", self.figures, is_fault=False))
         # At any share: a pair may be slow although the rate is reached. The other rules test the share themselves.
         causes = [finding for rule in CAUSES for finding in rule(self)]
-        if share < LOW and not causes:
+        if share < LOW and not any(cause.is_fault for cause in causes):  # pairs that may be as built explain nothing
             words = f"{self.figures} No known cause fits; compare the NCCL versions and the output of topo -m."
             causes.append(RuleFinding("unexplained", words))
         return (*findings, *causes, *slow_start(self), *switch_costs(self), *switch_adds(self))

@@ -660,15 +660,18 @@ def _odd_causes(stop: _Stop) -> Iterator[_Cause]:
         return
     usual_rank = usual_ranks[0]
     next_calls = _next_calls(stop.group, stop.number, usual_rank)
-    # The ranks of each odd call, of which a job can have as many as ranks, by cause and by the place of the call.
-    by_cause: dict[tuple[str, int], list[list[int]]] = {}
+    # By cause and by the place of the call, the ranks of each odd call there, of which a job can have as many as ranks.
+    by_cause: dict[tuple[str, int], dict[Any, list[int]]] = {}
     for signature, ranks in _ranks_by_signature(stop).items():
         place = _first_odd_place(stop, [ranks[0], usual_rank])
-        cause = _difference([stop.call_at(ranks[0], place), stop.call_at(usual_rank, place)])
+        odd_call = stop.call_at(ranks[0], place)
+        cause = _difference([odd_call, stop.call_at(usual_rank, place)])
         if signature in next_calls:
             cause = "left out"
-        by_cause.setdefault((cause, place), []).append(ranks)
-    for (cause, place), ranks_of_calls in by_cause.items():
+        ranks_by_call = by_cause.setdefault((cause, place), {})
+        ranks_by_call.setdefault(odd_call and odd_call.signature, []).extend(ranks)
+    for (cause, place), ranks_by_call in by_cause.items():
+        ranks_of_calls = [sorted(ranks) for ranks in ranks_by_call.values()]
         all_ranks = sorted(rank for ranks in ranks_of_calls for rank in ranks)
         verdict = f"{listed('Rank', all_ranks)} called {stop} with a different {cause}."
         if cause == "left out":

@@ -173,9 +173,10 @@ def _put_back(value: Any, at_end: contextlib.ExitStack) -> None:
     elif isinstance(value, np.random.Generator):
         at_end.callback(setattr, value.bit_generator, "state", value.bit_generator.state)
     elif isinstance(value, np.random.RandomState):  # NumPy's older generator
-        at_end.callback(value.set_state, value.get_state())
-    elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):  # that one has no state
-        at_end.callback(value.setstate, value.getstate())
+        at_end.callback(value.set_state, value.get_state(legacy=False))  # the other form is only of a Mersenne Twister
+    elif isinstance(value, random.Random):
+        with contextlib.suppress(NotImplementedError):  # random.SystemRandom, for example, has no state
+            at_end.callback(value.setstate, value.getstate())
 
 
 def _grouped_twice(loader: DataLoader[Any]) -> str:

@@ -408,7 +408,7 @@ class Timeline:
         The file is written atomically, with one event per line, and `from_chrome_trace` restores the timeline bit for
         bit. Spans that run at once on a lane are on several threads of its name, as Perfetto drops one of two slices
         that cross. `marks` are additional events, such as flows: their `pid` is a rank, their `tid` the index of a lane
-        in `rank_lanes`, and their `ts` is in microseconds. They are skipped when the trace is read.
+        in `rank_lanes`, and their `ts`, if they have one, is in microseconds. They are skipped when the trace is read.
         """
         rank_lanes = self.rank_lanes()
         events: list[dict[str, Any]] = []
@@ -444,7 +444,11 @@ class Timeline:
                     "args": {"item": span.item, "start_s": span.start_s, "stop_s": span.stop_s},
                 }
             )
-        events += [{**mark, "ts": _in_us(round(mark["ts"] * 1000), _ADDED_TO_START_NS)} for mark in marks]
+        for mark in marks:
+            event = dict(mark)
+            if "ts" in event:  # metadata, such as the place of a lane, has no time
+                event["ts"] = _in_us(round(event["ts"] * 1000), _ADDED_TO_START_NS)
+            events.append(event)
         head = json.dumps({"format": _FORMAT, "version": _VERSION, "lanes": self.lanes, "kinds": self.kinds})
         body = ",\n".join(map(json.dumps, events))
         # In this order, because `events.is_ours` recognises the file by its first fields.
