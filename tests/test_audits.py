@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, get_worker_info
 
 from rankscope.ranks import launch
+from rankscope.ranks.errors import RankError
 from rankscope.sampling import AuditError, audit_loader
 from rankscope.train.gradients import Work, audit_step, differing
 
@@ -324,6 +325,12 @@ def test_a_module_that_draws_random_numbers_is_named_and_the_callers_are_left_al
     before = torch.get_rng_state()
     assert audit_step(noisy).causes == ("The module or the loss draws random numbers, and each rank draws its own.",)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_no_tensor_is_refused_in_words() -> None:
+    with pytest.raises(RankError, match=r"ValueError: loss_fn must return a tensor of one element .*, got float"):
+        audit_step(work(loss=lambda outputs, targets: 3.0))
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from rankscope.common import extensions as extensions_module
 from rankscope.common.units import cell_words, rate_words
 from rankscope.ranks.errors import MachineError, RankError, WorkerError
 from rankscope.timeline import Timeline
+from tests.box import logs_made
 from tests.box.gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made, copies
 from tests.box.made import as_predicted, collective, links, profile
 from tests.box.nccl import nccl_plugin
@@ -380,6 +381,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["trace", "{}", "--algorithm", "ring", "--num-bytes", "1KiB", "-o", "/dev/null"],
         "--output must be a file, got '/dev/null'",
     ),
+    "a picture of another kind": (["show", "{}", "--picture", "box.png"], "--picture must end in .svg, got 'box.png'"),
+    "a picture in the place of a folder": (["show", "{}", "--picture", "."], "--picture must be a file, got '.'"),
+    "a profile in the place of a folder": (["import", "{}", "-o", "."], "--output must be a file, got '.'"),
     "a trace into a loop of links": (
         ["trace", "{}", "--algorithm", "ring", "--num-bytes", "1KiB", "-o", "loop.json"],
         "loop.json: Too many levels of symbolic links",
@@ -408,6 +412,39 @@ def test_what_is_wrong_is_said_in_one_line(
     assert told.err.count("\n") == 1
     assert told.out == ""
     assert sorted(folder.iterdir()) == before
+
+
+REPLACING: dict[str, list[str]] = {
+    "a log by its profile": ["import", "all_reduce.log", "-o", "all_reduce.log"],
+    "a log by its profile, through a link": ["import", "all_reduce.log", "-o", "link.json"],
+    "the second log": ["import", "made.json", "all_reduce.log", "-o", "all_reduce.log"],
+    "a profile by its picture": ["show", "box.svg", "--picture", "box.svg"],
+    "a profile by its trace": [
+        *("trace", "made.json", "--algorithm", "ring", "--num-bytes", "1KiB", "-o", "./made.json"),
+    ],
+    "a topology by its picture": ["nccl", "h100x8", "--topo", "box.svg", "--picture", "box.svg"],
+    "a profile by the file for the tuner": ["nccl", "h100x4", "--profile", "made.json", "--tuner-csv", "made.json"],
+    "a log by the file for the tuner": [
+        *("nccl", "h100x4", "--profile", "made.json", "--log", "all_reduce.log", "--tuner-csv", "all_reduce.log"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", REPLACING)
+def test_no_command_replaces_a_file_that_it_reads(
+    name: str, saved: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(saved).parent
+    monkeypatch.chdir(folder)
+    Path("all_reduce.log").write_text("\n".join(logs_made.table()))
+    Path("link.json").symlink_to("all_reduce.log")
+    Path("box.svg").write_text(Path(saved).read_text())
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    words = REPLACING[name]
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f" must be a new file, and {words[-1].removeprefix('./')} is one of those to read")
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_a_process_ends_with_2_and_the_line_on_stderr(tmp_path: Path) -> None:

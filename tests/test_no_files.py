@@ -271,9 +271,12 @@ def test_as_output(place: PathParameter, what: str, there: Path, capsys: pytest.
 
 
 def ending_of(place: PathParameter) -> str:
-    """Return an ending that the command accepts: that of a page if its help speaks of HTML, otherwise that of JSON."""
+    """Return an ending that the command accepts: that of the format that its help names, otherwise that of JSON."""
     (parameter,) = [known for known in parameters_of(place.command) if known.name == place.name]
-    return ".html" if "HTML" in help_of(parameter) else ".json"
+    for name in ("HTML", "SVG"):
+        if name in help_of(parameter):
+            return f".{name.lower()}"
+    return ".json"
 
 
 @pytest.mark.parametrize("what", ["fifo", "socket", "folder", "loop"])

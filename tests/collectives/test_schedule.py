@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,6 +119,12 @@ MALFORMED = [
     ("allreduce x ranks=\u0663 chunks=1", "line 1: expected ranks"),
     (f"{HEAD}\n0: 0>1:9999999999+", "line 2: expected src>dst:first-last .*, got '0>1:9999999999\\+'"),
 ]
+
+
+@pytest.mark.parametrize("text", [None, 5, b"allreduce mine ranks=2 chunks=1"])
+def test_what_is_no_text_is_refused(text: Any) -> None:
+    with pytest.raises(ValueError, match="^text must be a str, got "):
+        Schedule.from_text(text)
 
 
 @pytest.mark.parametrize(("text", "message"), MALFORMED)

@@ -83,6 +83,15 @@ def test_drop_last_with_fewer_samples_than_ranks_reads_nothing():
     assert "no rank reads any sample, because 3 samples on 8 ranks do not fill every rank's share" in str(report)
 
 
+def test_samplers_of_ones_own_that_read_nothing_are_not_said_to_drop_it():
+    """Only of a sampler that drops what is incomplete is the cause known."""
+    report = audit(Assignment.collect([[], []], 3))
+    assert kinds(report) == {"nothing_read", "dropped"}
+    assert "nothing read: in 1 of 1 epoch no rank reads any of 3 samples\n" in str(report)
+    mixed = audit([assign(3, 8, drop_last=True), Assignment(3, ([],) * 8, epoch=1)])
+    assert "nothing read: in 2 of 2 epochs no rank reads any of 3 samples\n" in str(mixed)
+
+
 def test_a_forgotten_set_epoch_is_found_and_a_kept_one_is_not():
     forgotten = audit(assign(100, 4, epoch=0) for _ in range(3))
     assert forgotten.repeated_orders == ((0, 1), (0, 2))
@@ -160,7 +169,8 @@ def test_messages_count_in_the_singular_and_in_the_plural():
     }
     nothing = "no rank reads any sample, because 1 sample on 1 rank does not fill every rank's share or batch"
     assert (
-        messages(Assignment(1, ([],)))["nothing_read"] == f"in 1 of 1 epoch {nothing}, and incomplete ones are dropped"
+        messages(Assignment(1, ([],), drop_last=True))["nothing_read"]
+        == f"in 1 of 1 epoch {nothing}, and incomplete ones are dropped"
     )
     assert messages(Assignment(0, ([],))) == {}
     strays = messages(Assignment(2, ([-1, 0], [1, 2])), Assignment(2, ([0, 1], [2, 2])))

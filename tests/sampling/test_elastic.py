@@ -576,6 +576,18 @@ def test_ranks_that_would_not_divide_one_order_are_named():
             check_as_gathered(samplers)
 
 
+@pytest.mark.parametrize("gathered", [None, 5, [], [{}], "ab"], ids=repr)
+def test_what_all_gather_must_return_is_said(gathered):
+    """torch's all_gather_object returns None, because it fills a list that it is given."""
+    with pytest.raises(ValueError, match="all_gather must return the values of all ranks, a list, got"):
+        KeyedSampler(10, 2, 0).check_ranks(lambda own: gathered)
+
+
+def test_a_gather_that_is_no_function_is_refused():
+    with pytest.raises(ValueError, match="all_gather must be a function that returns the values of all ranks, got 3"):
+        KeyedSampler(10, 2, 0).check_ranks(3)
+
+
 def test_a_sampler_that_is_made_before_the_process_group(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert KeyedSampler(10).num_replicas == 1

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import count_of, function, number, one_line, one_of, whole
+from ..common.checks import count_of, function, number, of_type, one_line, one_of, whole
 from ..common.frozen import checked, each, fields_of, frozen, optional
 
 Ints = NDArray[np.int64]
@@ -367,7 +367,7 @@ class Schedule:
         Raises ScheduleError if the text is not such a schedule. The message names the line, counted from 1.
         """
         lines = []  # those to read: the number of each, from 1, and its words
-        for line_number, line in enumerate(text.splitlines(), 1):
+        for line_number, line in enumerate(of_type("text", text, str).splitlines(), 1):
             words = line.split()
             if words and not words[0].startswith("#"):
                 lines.append((line_number, words))

@@ -13,7 +13,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, TypeVar
 
@@ -355,6 +355,19 @@ def check_file(name: str, path: PathLike) -> None:
     """Raise ValueError for a path, given as `name`, that a file must not replace: that of a folder or a device."""
     if _is_other_than_file(path):
         raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}")
+
+
+def check_output(name: str, path: PathLike, inputs: Iterable[PathLike], endings: tuple[str, ...] = ("",)) -> None:
+    """Raise ValueError for a path, given as `name`, that is not for this output.
+
+    That is the path of a folder or a device, one without any of the `endings`, and one of an input, which the output
+    would replace. An input that is not there, such as bank:NAME, is left out.
+    """
+    check_file(name, path)
+    if not os.fspath(path).endswith(endings):
+        raise ValueError(f"{name} must end in {' or '.join(endings)}, got {os.fspath(path)!r}")
+    if os.path.exists(path) and any(os.path.exists(file) and os.path.samefile(path, file) for file in inputs):
+        raise ValueError(f"{name} must be a new file, and {os.fspath(path)} is one of those to read")
 
 
 def _is_other_than_file(path: PathLike) -> bool:

@@ -17,7 +17,7 @@ from ..common.checks import count_of, number, of_type, truth, whole
 from ..common.frozen import checked, each, evolve, frozen, optional
 from ..common.units import percent_words
 from ..timeline import Timeline
-from .dataloader_model import Cores, Handover, simulate_dataloader
+from .dataloader_model import MOST_BATCHES, Cores, Handover, simulate_dataloader
 from .service import Seconds, check_times
 
 PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")
@@ -86,7 +86,7 @@ class LoaderProfile:
     """
 
     settings: LoaderSettings = checked(LoaderSettings)
-    num_batches: int = checked(whole, 1)
+    num_batches: int = checked(whole, 1, MOST_BATCHES)
     num_cores: int = checked(whole, 1)
     accelerator: bool = checked(truth)
     read_s: Seconds = checked(check_times)
@@ -194,7 +194,7 @@ def advise(
     recorded settings. Of the settings within 5 % of the fastest, it recommends the recorded ones if they are among
     them, else those with the fewest workers. It recommends in_order=False only if that gains more than 10 %.
 
-    Raises ValueError if `recorded` has no profile, nothing has been recorded, or counts are too small.
+    Raises ValueError if `recorded` has no profile, nothing has been recorded, or a count is out of range.
     """
     if isinstance(recorded, LoaderProfile):
         profile = recorded

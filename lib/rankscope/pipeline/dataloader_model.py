@@ -29,6 +29,7 @@ from .service import Seconds, Service, check, draw
 LOOP = "training loop"
 PIN_THREAD = "pin thread"
 _MOST_WORKERS = 4096
+MOST_BATCHES = 1 << 23  # each needs some 500 bytes and 5 microseconds
 _NUM_HALVINGS = 60  # of the interval in which the share of a core is searched: as exact as a float
 
 
@@ -137,7 +138,7 @@ def simulate_dataloader(
     3.01
     1.03
     """
-    num_batches = whole("num_batches", num_batches, 1)
+    num_batches = whole("num_batches", num_batches, 1, MOST_BATCHES)
     num_workers = whole("num_workers", num_workers, 0, _MOST_WORKERS)
     prefetch_factor = whole("prefetch_factor", prefetch_factor, 1)
     in_order = truth("in_order", in_order)

@@ -111,6 +111,9 @@ class _Reads(NamedTuple):
 
 def _read_all(rank: int, sampler: Iterable[Any]) -> _Reads:
     """Iterate a sampler of indices or of batches."""
+    # `iter` also takes what has only __getitem__. An error of a sampler's own __iter__ is raised as it is.
+    if not hasattr(sampler, "__iter__") and not hasattr(sampler, "__getitem__"):
+        raise ValueError(f"rank {rank}'s sampler must be iterable, got {sampler!r}")
     items = iter(sampler)
     try:
         first = next(items)

@@ -79,6 +79,7 @@ class EpochAudit:
     of the dataset that more than one rank reads, those that no rank reads, and those outside the dataset. `num_reads`
     is the number of reads of all ranks, `num_repeats` the number of reads after an index's first, `shortest` and
     `longest` the fewest and the most reads of a rank, or its batches if the sampler makes them (`unit`).
+    `drops_incomplete` says that the sampler or the loader is known to drop incomplete shares or batches.
     """
 
     epoch: int
@@ -92,6 +93,7 @@ class EpochAudit:
     dropped: IntArray
     out_of_range: IntArray
     unit: str = "samples"
+    drops_incomplete: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -179,10 +181,14 @@ class Audit(Findings):
 
     def _add_empty_epochs(self, add: Callable[[str, str], None]) -> None:
         """Add that nothing is read in some epochs, unless the dataset has nothing to read."""
-        num_empty = sum(epoch.num_reads == 0 for epoch in self.epochs)
-        if num_empty == 0 or self.size == 0:
+        empty_epochs = [epoch for epoch in self.epochs if epoch.num_reads == 0]
+        if not empty_epochs or self.size == 0:
             return
-        epochs = f"{num_empty} of {count_of(len(self.epochs), 'epoch')}"
+        epochs = f"{len(empty_epochs)} of {count_of(len(self.epochs), 'epoch')}"
+        if not all(epoch.drops_incomplete for epoch in empty_epochs):
+            # A sampler of the user's own, for example: why it returned nothing is not known.
+            add("nothing_read", f"in {epochs} no rank reads any of {count_of(self.size, 'sample')}")
+            return
         samples = f"{count_of(self.size, 'sample')} on {count_of(self.num_ranks, 'rank')}"
         do_not_fill = "does not fill" if self.size == 1 else "do not fill"
         why = f"{samples} {do_not_fill} every rank's share or batch, and incomplete ones are dropped"
@@ -340,7 +346,10 @@ def audit(
 
 
 def _audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool_]) -> EpochAudit:
-    """Audit one epoch, and mark the samples that it reads in `is_read`. `flat` contains the indices of all ranks."""
+    """Audit one epoch, and mark the samples that it reads in `is_read`. `flat` contains the indices of all ranks.
+
+    Ranks must take as many steps as each other, so batches are counted where the sampler makes them, else samples.
+    """
     counts_of_ranks = [indices.size for indices in assignment.ranks]
     unit = "samples"
     if assignment.batch_stops is not None:
@@ -375,6 +384,7 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.boo
         dropped=np.flatnonzero(counts == 0),
         out_of_range=strays,
         unit=unit,
+        drops_incomplete=bool(assignment.drop_last or (assignment.loader and assignment.loader.drop_last)),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import of_type, truth, whole
+from ..common.checks import function, of_type, truth, whole
 from .permutation import SEEDS, IntArray, share
 from .reading import Movable, ReadingOrder
 
@@ -245,8 +245,15 @@ class ElasticSampler(Movable):
         begin at the same position. Each rank must call it. `all_gather` returns the values that all ranks pass to it;
         by default that is ``torch.distributed.all_gather_object``, which needs a process group.
         """
-        gather = all_gather or _all_gather
-        check_division(gather(self.facts()))
+        gather = _all_gather
+        if all_gather is not None:
+            gather = function("all_gather", all_gather, "that returns the values of all ranks")
+        facts = gather(self.facts())
+        # torch's all_gather_object, passed as it is, returns None: it fills a list.
+        is_list_of_facts = isinstance(facts, Sequence) and all(isinstance(fact, RankFacts) for fact in facts)
+        if not is_list_of_facts or not facts:
+            raise ValueError(f"all_gather must return the values of all ranks, a list, got {facts!r}")
+        check_division(facts)
 
     def facts(self) -> RankFacts:
         """Return what `check_ranks` compares."""

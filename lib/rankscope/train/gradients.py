@@ -30,6 +30,8 @@ with naming_extras("rankscope.train.gradients"):
     from torch import Tensor, nn
     from torch.nn.parallel import DistributedDataParallel
 
+    from .losses import checked_loss
+
 
 __all__ = ["Work", "audit_step", "differing", "equal_training"]
 
@@ -93,7 +95,7 @@ class Work:
 
     def loss(self, module: nn.Module) -> Tensor:
         """Return the loss of that module on this batch."""
-        return self.loss_fn(module(self.inputs), self.targets)
+        return checked_loss(self.loss_fn(module(self.inputs), self.targets), "loss_fn")
 
     def gradient(self) -> Vector:
         """Return the gradient of the whole batch in one process, without changing the module."""

@@ -99,7 +99,7 @@ def test_a_recommendation_by_hand() -> None:
         "nearby caps: nothing",
     ]
     free = Recommendation((), CapCandidate(None, 1, 0.0, 0.0), 0.0)
-    assert str(free).splitlines()[1] == "1 bucket; each step waits for them for 0 s, 0 % of its time"
+    assert str(free).splitlines()[1] == "1 bucket; each step waits for it for 0 s, 0 % of its time"
     no_cap = CapCandidate(None, 2, 0.5, 0.1)
     mixed = Recommendation((no_cap, *of((1, 0.6), (40, 0.7)).candidates), CapCandidate(None, 2, 0.5, 0.1), 0.1)
     assert caps_mb(mixed.neighbours) == [1, 40]

@@ -206,6 +206,20 @@ def test_bad_input_is_refused(make: Any, message: str) -> None:
         ddp.measure(**{"module": stack(1), "loss": square, **make()})
 
 
+@pytest.mark.parametrize(
+    ("loss", "got"),
+    [
+        (lambda *_: 3.0, "float"),
+        (lambda module, *_: module(torch.ones(2, WIDTH)), r"one of shape \(2, 64\)"),
+        (lambda *_: torch.ones(()), "one that requires none"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused_in_words(loss: Any, got: str) -> None:
+    message = f"ValueError: loss must return a tensor of one element that requires a gradient, got {got}"
+    with pytest.raises(RankError, match=message):
+        ddp.measure_local_step(stack(1), loss)
+
+
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'num_rank'"):
         ddp.measure(stack(1), square, num_rank=2)

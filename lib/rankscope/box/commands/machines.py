@@ -26,8 +26,11 @@ def show(
 
     With --num-bytes, show every algorithm at that size, measured and predicted.
     """
+    from ...common.storage import check_output
     from .. import Profile, tables
 
+    if picture is not None:
+        check_output("--picture", picture, [path], (".svg",))
     profile = Profile.load(path)
     sizes = sizes_of(num_bytes)
     parts = tables.at_sizes(profile, sizes) if sizes else tables.overview(profile)
@@ -66,10 +69,13 @@ def import_(
         ),
     ] = None,
 ) -> None:
-    """Read logs of other programs, and print one line per table. -o stores all tables as one profile."""
+    """Read logs of other programs. Print one line per table, and what similar machines reach. -o stores all tables."""
+    from ...common.storage import check_output
     from .. import read_log, tables
     from ..logs import merged
 
+    if output is not None:
+        check_output("--output", output, files)
     profiles = []
     for path in files:
         profiles += read_log(path, kind, num_ranks)  # a profile per table
@@ -119,11 +125,11 @@ def trace(
 ) -> None:
     """Write a predicted trace of each rank's sends, receives and sums, for Perfetto and chrome://tracing."""
     from ...common.checks import count_of
-    from ...common.storage import check_file
+    from ...common.storage import check_output
     from ...common.units import bytes_words, time_words
     from .. import Profile, tables
 
-    check_file("--output", output)  # before the prediction, which may take long
+    check_output("--output", output, [path])  # before the prediction, which may take long
     profile = Profile.load(path)
     (size,) = sizes_of([num_bytes])
     timeline = tables.predicted(profile, collective, algorithm, size)

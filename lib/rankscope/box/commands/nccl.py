@@ -36,7 +36,7 @@ def nccl(
 ) -> None:
     """Show, for each size, the algorithm and protocol that NCCL chooses, the time it expects, and our estimate."""
     from ...common.checks import count_of
-    from ...common.storage import write_atomically
+    from ...common.storage import check_output, write_atomically
     from .. import Profile
     from ..nccl import Model
     from ..nccl.tuner import num_choices
@@ -51,6 +51,11 @@ def nccl(
         raise ValueError("--picture requires --topo, the topology that it draws")
     if tuner_csv is not None and profile is None:
         raise ValueError("--tuner-csv requires --profile, the measured profile of the box")
+    inputs = [path for path in (topo, log, profile) if path is not None]
+    if picture is not None:
+        check_output("--picture", picture, inputs, (".svg",))
+    if tuner_csv is not None:
+        check_output("--tuner-csv", tuner_csv, inputs)
     if topo is not None:
         words_of_topology, fields_of_topology = of_topology(topo, gpu, gpus_per_node, picture)
         print_parts(words_of_topology)

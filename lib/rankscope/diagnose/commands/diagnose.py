@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,6 +56,7 @@ def diagnose(
     what_if. what_if lists the steps that it skipped, or the reason why nothing can be predicted. For dumps and logs,
     --json prints culprits, findings, notes and ranks.
     """
+    from ...common.storage import check_output
     from ..kineto import TraceFiles, files_in
 
     folder_or_files = paths[0] if len(paths) == 1 else paths
@@ -65,9 +66,9 @@ def diagnose(
         files = files_in(folder_or_files)
     inputs = [*files.traces, *files.dumps, *files.logs]
     if output is not None:
-        _check_output("--output", output, (".html",), inputs)
+        check_output("--output", output, inputs, (".html",))
     if perfetto is not None:
-        _check_output("--perfetto", perfetto, (".json", ".json.gz"), inputs)
+        check_output("--perfetto", perfetto, inputs, (".json", ".json.gz"))
     has_dumps_or_logs = bool(files.dumps or files.logs or is_stdin)
     if not files.traces and has_dumps_or_logs:
         if perfetto is not None:
@@ -85,16 +86,6 @@ def diagnose(
     if files.logs:  # which the user named, unlike logs that lie in a folder of traces
         print(f"left out {count_of(len(files.logs), 'log')}: pass logs alone, or with dumps", file=sys.stderr)
     _diagnose_traces(files.traces, as_json, output, perfetto)
-
-
-def _check_output(option: str, path: Path, endings: tuple[str, ...], inputs: Sequence[Path]) -> None:
-    from ...common.storage import check_file
-
-    check_file(option, path)
-    if not path.name.endswith(endings):
-        raise ValueError(f"{option} must end in {' or '.join(endings)}, got {str(path)!r}")
-    if path.exists() and any(path.samefile(file) for file in inputs):
-        raise ValueError(f"{option} must be a new file, and {path} is one of those to read")
 
 
 # ---- dumps and logs

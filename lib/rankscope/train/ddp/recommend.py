@@ -100,7 +100,8 @@ class Recommendation:
         if chosen.step_s:
             wait_share = chosen.wait_s / chosen.step_s
         count = count_of(chosen.num_buckets, "bucket")
-        buckets = f"{count}; each step waits for them for {wait}, {percent_words(wait_share)} of its time"
+        them = "it" if chosen.num_buckets == 1 else "them"
+        buckets = f"{count}; each step waits for {them} for {wait}, {percent_words(wait_share)} of its time"
         neighbours = "nothing"
         if self.neighbours:
             pairs = zip(self.neighbours, neighbour_steps, strict=True)

@@ -24,6 +24,7 @@ from ...provenance import of_machine, of_run
 from ...ranks.host import MOST_RANKS
 from ...ranks.launcher import launch
 from ...timeline import Span, Timeline
+from ..losses import checked_loss
 from .buckets import Buckets, ParameterSpec, parameter_specs
 from .contention import fit_contention
 from .cost import Cost, Seconds, costs_s
@@ -304,7 +305,7 @@ class DDPStepper:
             batch = self._fetch(self._number)
         self._number += 1
         loaded = self.instants.now()
-        loss: Any = self._loss(self.ddp, self._rank, batch) * self._loss_share
+        loss: Any = checked_loss(self._loss(self.ddp, self._rank, batch)) * self._loss_share
         forward_end = self.instants.now()
         if is_last:
             self.instants.ready.clear()  # the hooks have run in the backward passes of earlier micro-batches, too

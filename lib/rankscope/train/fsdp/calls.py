@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_iter, tree_map
 
 from ...common.checks import function, of_type, several
 from ...common.frozen import evolve, optional
+from ..losses import checked_loss
 from ..zero.run import storages
 from .live import LiveCounter
 from .replay import dtype_name, matching
@@ -599,15 +600,3 @@ def observed_step(
         input_bytes=observer.input_bytes,
         param_dtype=param_dtype,
     )
-
-
-def checked_loss(loss: Any) -> Tensor:
-    """Return the loss. Raises ValueError for anything but a tensor of one element that requires a gradient."""
-    expected = "loss must return a tensor of one element that requires a gradient"
-    if not isinstance(loss, Tensor):
-        raise ValueError(f"{expected}, got {type(loss).__name__}")
-    if loss.numel() != 1:
-        raise ValueError(f"{expected}, got one of shape {tuple(loss.shape)}")
-    if not loss.requires_grad:
-        raise ValueError(f"{expected}, got one that requires none")
-    return loss

@@ -24,8 +24,9 @@ from ...common.checks import function, of_type, whole
 from ...common.frozen import optional
 from ...timeline import Span, Timeline
 from ..ddp.run import HERE, Loss, Optimizer, Where
+from ..losses import checked_loss
 from ..zero.run import storages
-from .calls import checked_loss, step_without_events
+from .calls import step_without_events
 from .live import LiveCounter
 from .memory import LiveBytes
 from .observed import FSDPIteration, FSDPRun
@@ -452,7 +453,7 @@ class _WatchedDistributed:
             if self._counter is None:
                 result = value(*args, **kwargs)
             else:
-                with self._counter.in_collective():
+                with self._counter.in_collective():  # it waits at its end, so a run that counts bytes takes longer
                     result = value(*args, **kwargs)
             stop_s = time.perf_counter()
             # The whole buffer is the larger one of input and output. The stage around the call knows its group.
