@@ -9,7 +9,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))  # pages
 
 from pages.api import type_aliases
-from pages.docstrings import as_rst, is_left_out
+from pages.docstrings import as_rst, is_left_out, with_plain_names
 
 import rankscope
 
@@ -48,4 +48,5 @@ html_permalinks_icon = "#"
 
 def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", as_rst)
+    app.connect("autodoc-process-signature", with_plain_names)
     app.connect("autodoc-skip-member", is_left_out)

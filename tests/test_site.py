@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import make_site
 import pytest
 import typer
-from pages import api, commands, gpu_box, inline, links, notebooks, sources
+from pages import api, commands, docstrings, gpu_box, inline, links, notebooks, sources
 from pages.docstrings import as_rst, is_left_out
 from pages.states import LEAST_STATES, Shown, stored
 from typer.main import get_command
@@ -113,6 +113,8 @@ def test_their_examples() -> None:
     assert doctest.testmod(notebooks) == (0, 2)
     assert doctest.testmod(inline) == (0, 2)
     assert doctest.testmod(make_site) == (0, 1)
+    assert doctest.testmod(commands) == (0, 1)
+    assert doctest.testmod(docstrings) == (0, 1)
 
 
 def test_figures_become_a_part_of_their_page_with_names_of_their_own(tmp_path: Path) -> None:
@@ -318,7 +320,7 @@ def test_a_command_is_on_the_page_as_it_is_typed(monkeypatch: pytest.MonkeyPatch
     before = commands.page()
     app.command()(measure)
     added = commands.page().removeprefix(before)
-    table = "* - `-w, --wide <float>`\n  - How wide. \\[m] \\[default: 2.5]\n"
+    table = "* - `-w, --wide` `<float>`\n  - How wide. \\[m] \\[default: 2.5]\n"
     for part in ("## rankscope measure", "rankscope measure [OPTIONS]", "Measure a box.", table):
         assert part in added
 

@@ -31,9 +31,19 @@ def _section(top: typer.Context, name: str) -> str:
     section = f"\n## rankscope {name}\n\n```text\n{usage}\n```\n\n{_as_code(inspect.cleandoc(command.help))}\n"
     if not rows:
         return section
-    lines = "".join(f"* - `{names}`\n  - {_escaped(what)}\n" for names, what in rows)
-    head = "```{list-table}\n:align: left\n:header-rows: 1\n:widths: 35 65\n\n* - Argument\n  - Meaning\n"
-    return f"{section}\n{head}{lines}```\n"
+    lines = "".join(f"* - {_in_pieces(names)}\n  - {_escaped(what)}\n" for names, what in rows)
+    settings = ":class: arguments\n:align: left\n:header-rows: 1\n:widths: 35 65\n"
+    head = "* - Argument\n  - Meaning\n"
+    return f"{section}\n```{{list-table}}\n{settings}\n{head}{lines}```\n"
+
+
+def _in_pieces(names: str) -> str:
+    """Names of an argument and its type as pieces of code; a narrow page breaks lines between them, not within one.
+
+    >>> _in_pieces("-o, --output <path>"), _in_pieces("--all / --not-all")
+    ('`-o, --output` `<path>`', '`--all` `/ --not-all`')
+    """
+    return " ".join(f"`{piece}`" for piece in re.split(r" (?=[</])", names))
 
 
 def _escaped(text: str) -> str:

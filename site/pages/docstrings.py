@@ -18,6 +18,21 @@ def as_rst(_app: Any, _kind: str, _name: str, _object: Any, _options: Any, lines
             lines[number] = _MARKUP.sub(lambda match: "\\" + match[0] if match["mark"] else match[0], line)
 
 
+def with_plain_names(
+    _app: Any, _kind: str, _name: str, _object: Any, _options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Write an alias in a signature as its name, which Sphinx 9.0 does not inside of other types.
+
+    >>> with_plain_names(*[None] * 5, "(path: TypeAliasForwardRef('PathLike') | None)", None)
+    ('(path: PathLike | None)', None)
+    """
+    return _plain_names(signature), _plain_names(returned)
+
+
+def _plain_names(words: str | None) -> str | None:
+    return re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", words) if words else words
+
+
 def is_left_out(_app: Any, _kind: str, name: str, member: Any, skip: bool, _options: Any) -> bool | None:
     """Leave out what is private and what the signature has already: the fields of a dataclass or a NamedTuple."""
     if name.startswith("_"):

@@ -97,6 +97,7 @@ def test_every_notebook_and_every_link_is_there(site: Path) -> None:
     for notebook in every_notebook():
         assert (site / notebook.relative_to(ROOT)).with_suffix(".html").exists()
     assert problems(site) == []
+    assert [path.name for path in pages(site) if "ForwardRef" in path.read_text(encoding="utf-8")] == []
 
 
 @pytest.mark.browser

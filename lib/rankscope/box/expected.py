@@ -282,7 +282,7 @@ class PeerComparison:
         findings = []
         if share >= LOW:
             findings.append(RuleFinding("reaches", self.figures, is_fault=False))
-        # At any share: a log may state a cause, and a single pair may be slow, although the rate is reached.
+        # At any share: a pair may be slow although the rate is reached. The other rules test the share themselves.
         causes = [finding for rule in CAUSES for finding in rule(self)]
         if share < LOW and not causes:
             words = f"{self.figures} No known cause fits; compare the NCCL versions and the output of topo -m."

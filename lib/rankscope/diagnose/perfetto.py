@@ -12,6 +12,7 @@ from ..common.frozen import evolve
 from ..common.storage import PathLike
 from ..common.words import listed
 from ..timeline import Span, Timeline
+from ..timeline.nesting import nested
 from .diagnosis import JobDiagnosis
 from .join import Joined
 from .trace import CALL_KINDS, Trace
@@ -46,40 +47,16 @@ def to_perfetto(path: PathLike, traces: Sequence[Trace], joined: Joined, diagnos
 
 
 def _nested(timeline: Timeline) -> Timeline:
-    """Return the spans of one rank on lanes on which each two are apart, or one is inside the other.
-
-    The slices of a thread must be so: of two others, Perfetto drops one
-    (https://perfetto.dev/docs/faq#why-are-overlapping-events-in-json-traces-not-displayed-correctly-).
-    """
-    # by lane of `timeline`, one or more lists that replace it, as `_place` says
-    open_stops_s: list[list[list[float]]] = [[] for _ in timeline.lanes]
-    place = np.zeros(len(timeline), np.int64)  # of each span's new lane among those that replace its lane
-    outer_first = np.lexsort((-timeline.stop_s, timeline.start_s))
-    columns = (outer_first, timeline.lane[outer_first], timeline.start_s[outer_first], timeline.stop_s[outer_first])
-    for index, lane, start_s, stop_s in zip(*(column.tolist() for column in columns), strict=True):
-        place[index] = _place(open_stops_s[lane], start_s, stop_s)
+    """Return the spans of one rank on lanes on which they nest, so that a mark finds the thread of its span."""
+    place = nested(timeline.lane, timeline.start_s, timeline.stop_s, _RESOLUTION_S).place
     names: list[str] = []
     first_of_each = []  # by lane of `timeline`, the index in `names` of the first lane that replaces it
-    for name, replacing in zip(timeline.lanes, open_stops_s, strict=True):
+    for lane, name in enumerate(timeline.lanes):
+        num_replacing = 1 + int(place[timeline.lane == lane].max(initial=0))
         first_of_each.append(len(names))
         names.append(name)
-        names += [f"{name} ({number})" for number in range(2, len(replacing) + 1)]
+        names += [f"{name} ({number})" for number in range(2, num_replacing + 1)]
     return evolve(timeline, lane=np.array(first_of_each, np.int64)[timeline.lane] + place, lanes=tuple(names))
-
-
-def _place(open_stops_s: list[list[float]], start_s: float, stop_s: float) -> int:
-    """Return the first of these lanes that has room for a span, and add the span; if none has room, add a lane.
-
-    A lane is a list of the ends of its spans that are open, the outermost first. Spans come in the order of `_nested`.
-    """
-    for place, stops_s in enumerate(open_stops_s):
-        while stops_s and stops_s[-1] <= start_s + _RESOLUTION_S:
-            stops_s.pop()
-        if not stops_s or stop_s <= stops_s[-1] + _RESOLUTION_S:
-            stops_s.append(stop_s)
-            return place
-    open_stops_s.append([stop_s])
-    return len(open_stops_s) - 1
 
 
 class _Marks:

@@ -262,7 +262,7 @@ def _keep_step(last_passages: list[_Passage], arrivals: list[Iterator[float]]) -
             if arrival_s is None:  # the rank has no items left
                 continue
             taken_s = max(arrival_s, step_begin_s)
-            passage.taken_s.append(taken_s)
+            passage.taken_s.append(taken_s)  # from which the iterator computes the next arrival
             step_end_s = max(step_end_s, taken_s + passage.service_s[passage.items[step]])
             passages_in_step.append(passage)
         for passage in passages_in_step:

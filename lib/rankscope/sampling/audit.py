@@ -346,7 +346,10 @@ def audit(
 
 
 def _audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool_]) -> EpochAudit:
-    """Audit one epoch, and mark the samples that it reads in `is_read`. `flat` contains the indices of all ranks."""
+    """Audit one epoch, and mark the samples that it reads in `is_read`. `flat` contains the indices of all ranks.
+
+    Ranks must take as many steps as each other, so batches are counted where the sampler makes them, else samples.
+    """
     counts_of_ranks = [indices.size for indices in assignment.ranks]
     unit = "samples"
     if assignment.batch_stops is not None:

@@ -197,7 +197,7 @@ class _ProbedBatch(NamedTuple):
 def _probe(loader: DataLoader[Any]) -> DataLoader[Any]:
     """Return a loader like this one that yields a `_ProbedBatch` for each batch.
 
-    Pinned memory is left out, as it changes neither reads nor random numbers.
+    Pinned memory and `in_order` are left out: what is read and drawn does not depend on them.
     """
     dataset: Any = loader.dataset
     options: dict[str, Any]

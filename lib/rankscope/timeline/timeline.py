@@ -27,6 +27,7 @@ from ..common.checks import count_of, is_scalar, number, of_type, one_of, severa
 from ..common.frozen import checked, evolve, frozen
 from ..common.storage import StorageError, write_atomically
 from .events import TraceFile, readable
+from .nesting import nested
 
 Times = NDArray[np.float64]
 Intervals = tuple[Times, Times]  # starts and stops
@@ -405,36 +406,45 @@ class Timeline:
         """Write a trace that chrome://tracing and Perfetto open, gzipped if the name ends in .gz; return its path.
 
         The file is written atomically, with one event per line, and `from_chrome_trace` restores the timeline bit for
-        bit. `marks` are additional events, such as flows: their `pid` is a rank, their `tid` the index of a lane in
-        `rank_lanes`, and their `ts` is in microseconds. They are skipped when the trace is read.
+        bit. Spans that run at once on a lane are on several threads of its name, as Perfetto drops one of two slices
+        that cross. `marks` are additional events, such as flows: their `pid` is a rank, their `tid` the index of a lane
+        in `rank_lanes`, and their `ts` is in microseconds. They are skipped when the trace is read.
         """
         rank_lanes = self.rank_lanes()
         events: list[dict[str, Any]] = []
         for rank in sorted({rank for rank, _ in rank_lanes}):
             events.append({"ph": _METADATA, "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
-        thread_of_lane = {}
-        for tid, (rank, lane) in enumerate(rank_lanes):
-            thread_of_lane[rank, lane] = tid
+        index_of_lane = {rank_lane: index for index, rank_lane in enumerate(rank_lanes)}
+        lane_of_span = np.array([index_of_lane[span.rank, span.lane] for span in self], np.int64)
+        # A viewer counts whole nanoseconds. Rounded one by one, spans that touch could cross by one or two of them.
+        slices = nested(lane_of_span, np.rint(self.start_s * 1e9), np.rint(self.stop_s * 1e9), resolution=2.0)
+        threads = list(dict.fromkeys(zip(slices.place.tolist(), lane_of_span.tolist(), strict=True)))
+        # The first threads of all lanes come first: marks name them by the indices of their lanes.
+        first_threads = [(0, index) for index in range(len(rank_lanes))]
+        tid_of_thread = {thread: tid for tid, thread in enumerate(dict.fromkeys([*first_threads, *sorted(threads)]))}
+        for (_place, index), tid in tid_of_thread.items():
+            rank, lane = rank_lanes[index]
             events.append({"ph": _METADATA, "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": lane}})
-            # Without this, viewers may sort the lanes by name.
+            # Without this, viewers may sort the lanes by name. Threads of one lane stay next to each other.
             events.append(
-                {"ph": _METADATA, "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": tid}}
+                {"ph": _METADATA, "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": index}}
             )
-        for span in self:
+        columns = (slices.place, lane_of_span, slices.start, slices.stop)
+        for span, place, index, start_ns, stop_ns in zip(self, *(column.tolist() for column in columns), strict=True):
             events.append(
                 {
                     "ph": _COMPLETE,
                     "name": span.kind if span.item == -1 else f"{span.kind} {span.item}",
                     "cat": span.kind,
                     "pid": span.rank,
-                    "tid": thread_of_lane[span.rank, span.lane],
-                    "ts": span.start_s * 1e6,
-                    "dur": (span.stop_s - span.start_s) * 1e6,
-                    # `ts` and `dur` are rounded by the scaling, so the exact times are stored, too.
+                    "tid": tid_of_thread[place, index],
+                    "ts": _in_us(start_ns, _ADDED_TO_START_NS),
+                    "dur": _in_us(stop_ns - start_ns, _ADDED_TO_LENGTH_NS),
+                    # Those are rounded, so the exact times are stored, too.
                     "args": {"item": span.item, "start_s": span.start_s, "stop_s": span.stop_s},
                 }
             )
-        events += map(dict, marks)
+        events += [{**mark, "ts": _in_us(round(mark["ts"] * 1000), _ADDED_TO_START_NS)} for mark in marks]
         head = json.dumps({"format": _FORMAT, "version": _VERSION, "lanes": self.lanes, "kinds": self.kinds})
         body = ",\n".join(map(json.dumps, events))
         # In this order, because `events.is_ours` recognises the file by its first fields.
@@ -475,6 +485,22 @@ class Timeline:
             message = str(StorageError(path, about_skipped))  # with the path, as the errors have it
             warnings.warn(message, stacklevel=2)
         return timeline
+
+
+# Added to whole nanoseconds, which so are the same number in a viewer that rounds and in one that truncates. A start
+# needs more, because it can be large and a float rounds it more. A length has less, so that a slice hardly reaches into
+# the next one.
+_ADDED_TO_START_NS = 0.25
+_ADDED_TO_LENGTH_NS = 0.001
+
+
+def _in_us(whole_ns: float, added_ns: float) -> float:
+    """Return whole nanoseconds in microseconds.
+
+    >>> int(1_001 / 1_000 * 1_000), int(_in_us(1_001, 0.001) * 1_000)
+    (1000, 1001)
+    """
+    return (whole_ns + added_ns) / 1000
 
 
 class _ChromeArgs(msgspec.Struct, gc=False):

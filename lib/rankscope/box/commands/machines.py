@@ -69,7 +69,7 @@ def import_(
         ),
     ] = None,
 ) -> None:
-    """Read logs of other programs, and print one line per table. -o stores all tables as one profile."""
+    """Read logs of other programs. Print one line per table, and what similar machines reach. -o stores all tables."""
     from ...common.storage import check_output
     from .. import read_log, tables
     from ..logs import merged

@@ -453,7 +453,7 @@ class _WatchedDistributed:
             if self._counter is None:
                 result = value(*args, **kwargs)
             else:
-                with self._counter.in_collective():
+                with self._counter.in_collective():  # it waits at its end, so a run that counts bytes takes longer
                     result = value(*args, **kwargs)
             stop_s = time.perf_counter()
             # The whole buffer is the larger one of input and output. The stage around the call knows its group.
