@@ -129,6 +129,27 @@ def test_without_the_option_nothing_changes(pytester: pytest.Pytester) -> None:
     run(pytester, test_samplers=SAMPLERS, test_others=others).assert_outcomes(skipped=7, passed=1)
 
 
+MISTAKES = """
+    import pytest
+
+    def test_sampler(rankscope_sampler):
+        with pytest.raises(ValueError, match="make_sampler must be a function of .* rank, got 5"):
+            rankscope_sampler(5, dataset_size=4)
+        with pytest.raises(ValueError, match="num_replicas must be a whole number from 1 to .*, got 0"):
+            rankscope_sampler(range, dataset_size=4, num_replicas=0)
+        with pytest.raises(ValueError, match="epochs must be a whole number of at least 1, got 1.5"):
+            rankscope_sampler(range, dataset_size=4, epochs=1.5)
+
+    def test_step(rankscope_step):
+        with pytest.raises(ValueError, match="batch must be a pair of inputs and targets, got None"):
+            rankscope_step(None, None, None)
+"""
+
+
+def test_mistakes_are_named(pytester: pytest.Pytester) -> None:
+    run(pytester, "--rankscope", test_mistakes=MISTAKES).assert_outcomes(passed=2)
+
+
 def test_the_plug_in_itself_imports_nothing_heavy() -> None:
     command = "import sys, rankscope.pytest_plugin; print({'torch', 'numpy', 'attrs'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=300, check=True)

@@ -61,8 +61,13 @@ def rankscope_sampler(_rankscope: None) -> Callable[..., Audit]:
         As in a training loop, a sampler is made once. If it has ``set_epoch``, that is called before each epoch.
         `allow` takes kinds of `rankscope.sampling.audit`.
         """
+        from .common.checks import function, whole
         from .sampling import Assignment, audit
+        from .sampling.elastic import MOST_RANKS
 
+        function("make_sampler", make_sampler, "of the number of ranks and a rank")
+        whole("num_replicas", num_replicas, 1, MOST_RANKS)
+        whole("epochs", epochs, 1)
         samplers = [make_sampler(num_replicas, rank) for rank in range(num_replicas)]
         audit_of_samplers = audit(Assignment.collect(samplers, dataset_size, epoch) for epoch in range(epochs))
         fail_if_not_allowed(audit_of_samplers, allow)

@@ -294,9 +294,9 @@ def test_nccl_says_what_the_model_chooses(size: int) -> None:
     first, second, *_ = report(NCCL, **now)
     assert first.startswith(f"{now['message']}: {choice.algorithm} {choice.protocol} on {choice.channels:.0f} of ")
     assert second.startswith(f"NCCL expects {time_words(choice.nccl_s)}; ")
-    assert NCCL.pictures["picture"](NCCL.at(**now)).title.endswith(
-        f"{choice.algorithm} {choice.protocol} at {now['message']}"
-    )
+    protocol = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}[choice.protocol]  # as the legend names it
+    title = NCCL.pictures["picture"](NCCL.at(**now)).title
+    assert title.endswith(f"{choice.algorithm} {protocol} at {now['message']}")
 
 
 def test_nccl_draws_each_estimate_divided_by_the_lowest() -> None:

@@ -115,7 +115,7 @@ def test_a_file_of_another_setting_or_of_something_else_is_left_alone(
     whole = path.read_bytes()
     for words, content, said in (
         (["--num-ranks", "3"], whole, "num_ranks is 2 there and 3 here"),
-        (["--iterations", "4"], whole, "iterations is 3 there and 4 here"),
+        (["--iterations", "4"], whole, "iterations is 3 there and 4 here; use another file, or start anew with fresh"),
         ([], whole[:-20], "not a readable rankscope profile"),
     ):
         path.write_bytes(content)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -102,6 +103,7 @@ def move(control: Locator, setting: Setting, steps: int, place: int) -> None:
 
 CONTROLS = ".widget-slider, .widget-checkbox, .widget-dropdown"
 IS_OFF = "each => each.map(one => !!one.querySelector('[disabled], :disabled'))"
+BOXES = "each => each.map(one => one.getBoundingClientRect()).map(box => [Math.round(box.top), Math.round(box.bottom)])"
 SHOWN = "panel => [...panel.querySelectorAll('.widget-html')].map(one => one.innerHTML).join()"
 
 
@@ -153,6 +155,10 @@ def test_every_control_of_every_explorer_moves_and_no_request_leaves_the_machine
             expect(page.locator(".rankscope-explorer .widget-text input")).to_have_value(
                 'explorers.uneven(rank_0=4, handling="join")', timeout=LOAD_MS
             )
+            buttons = page.locator(".rankscope-gallery button").evaluate_all(BOXES)
+            rows = sorted({(top, bottom) for top, bottom in buttons})
+            assert len(rows) > 1
+            assert all(below[0] - above[1] >= 2 for above, below in pairwise(rows))
             for entry in sorted(catalogue(), key=lambda entry: entry.name == "uneven"):  # it is not at its defaults
                 page.get_by_role("button", name="reset", exact=True).click()
                 assert drive(page, entry, given.get(entry.name, [])) > 4

@@ -214,6 +214,12 @@ def test_a_drawing_shows_what_other_findings_of_the_same_stop_name(tmp_path: Pat
     assert hang_page("job", hang).count("<svg") == 1  # three would be alike
 
 
+def test_dumps_without_a_collective_do_not_say_that_there_is_no_hang(tmp_path: Path) -> None:
+    hang = explained(tmp_path, {0: [], 1: []})
+    assert str(hang) == "The dumps contain no collective, so they do not show whether the job hangs."
+    assert hang.culprits == []
+
+
 def test_the_drawing_of_many_ranks_shows_some_of_each_cause(tmp_path: Path) -> None:
     job = healthy(99)
     for rank in range(40):
@@ -355,7 +361,14 @@ def test_the_table_and_the_drawing(tmp_path: Path) -> None:
     assert drawing.x_label == "collective of the default group, by number"
     assert "no call" in to_svg(drawing)
     with pytest.raises(ValueError, match="finding must be the place of one of 0 findings, got 0"):
-        draw_hang(explain_hang([]))
+        draw_hang(Hang((), (), ()))
+
+
+@pytest.mark.parametrize("nothing", [(), ([],), ([], None)])
+def test_nothing_is_no_evidence_that_there_is_no_hang(nothing: Any) -> None:
+    """A list of dumps is empty if a pattern matched no file."""
+    with pytest.raises(ValueError, match="^explain_hang needs dumps or logs, got neither$"):
+        explain_hang(*nothing)
 
 
 def test_the_drawing_of_many_ranks_shows_those_to_look_at(tmp_path: Path) -> None:

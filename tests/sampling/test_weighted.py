@@ -138,6 +138,7 @@ def test_tiny_weights_are_expected_hardly_ever_and_not_less_than_never():
         ({"weights": [float("nan"), 1]}, "weights must be finite .*, got nan for sample 0"),
         ({"weights": [1, float("inf")]}, "weights must be finite .*, got inf for sample 1"),
         ({"weights": [0, 0]}, "weights must have at least one above 0, got 2 that are 0"),
+        ({"weights": [], "num_samples": 3}, "weights must have at least one above 0, got none"),
         ({"weights": ["a"]}, "weights must be a 1-D array of numbers, one for each sample, got <U1 of shape"),
         ({"weights": [[1.0]]}, "weights must be a 1-D array of numbers"),
         ({"num_samples": -1}, "num_samples must be a whole number from 0 to 2147483648, got -1"),

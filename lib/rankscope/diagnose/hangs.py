@@ -113,6 +113,8 @@ class Hang:
             num_calls = sum(len(calls) for group in self.groups for calls in group.calls.values())
             compared = f"{count_of(num_calls, 'call')} of {count_of(len(self.groups), 'group')}"
             lines = [f"No hang: in {compared} no rank is missing or differs."]
+            if num_calls == 0:  # the ranks may wait for something else, such as their data
+                lines = ["The dumps contain no collective, so they do not show whether the job hangs."]
         return "\n".join([*lines, *self.notes])
 
     def to_frame(self) -> pd.DataFrame:
@@ -219,16 +221,17 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
     show. Its `group` is empty and its `call` is 0 if the text does not state them. If there are also dumps, the logs
     add errors and the ranks without a dump.
 
-    Raises ValueError if the arguments are not dumps and logs.
+    Raises ValueError if the arguments are not dumps and logs, or there are neither.
 
-    >>> print(explain_hang([]))
-    No hang: in 0 calls of 0 groups no rank is missing or differs.
     >>> from rankscope.diagnose import read_hang_text
     >>> print(explain_hang(logs=read_hang_text("[Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms")))
     Rank 2 did not reach monitored_barrier in time, as its rank 0 reports.
       These are the numbers of the ranks in the group. In the default group, they are the job's.
     """
-    hang = _explain_dumps(each("dumps", dumps, Dump))
+    dumps = each("dumps", dumps, Dump)
+    if logs is None and not dumps:
+        raise ValueError("explain_hang needs dumps or logs, got neither")
+    hang = _explain_dumps(dumps)
     if logs is None:
         return hang
     return _with_logs(hang, dumps, of_type("logs", logs, HangLogs))

@@ -31,6 +31,7 @@ class Gallery(PicturedWidget):
         self.picked = widgets.ToggleButtons(
             options=[(entry.title, entry.name) for entry in entries], value=opened, style={"button_width": "auto"}
         )
+        self.picked.add_class("rankscope-gallery")
         self.heading = widgets.HTML()
         self.panel_box = widgets.VBox()  # contains one panel
         self.link = widgets.HTML()

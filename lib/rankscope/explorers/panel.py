@@ -20,6 +20,7 @@ _LEAST_CONTROL_PX = 200  # without its label
 _MOST_COLUMN_PX = 400  # so that two columns fit next to JupyterLab's file browser on a screen of 1,280 px
 _STYLE = """<style>
 .rankscope-explorer .widget-readout { flex: none; min-width: 48px; max-width: none; white-space: nowrap; }
+.rankscope-gallery button { margin-bottom: 4px; } /* else rows of buttons touch */
 </style>"""
 
 

@@ -430,7 +430,7 @@ def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Dra
         lines=(travels,),
         texts=_labels(travels, words, WIDE_PX / width, row_px),
         x_ticks=round_ticks(width),
-        y_ticks=whole_ticks(schedule.num_ranks, most=32),
+        y_ticks=whole_ticks(schedule.num_ranks, most=schedule.num_ranks),
         legend=_time_legend(is_added, has_adding=len(adding) > 0),
     )
 

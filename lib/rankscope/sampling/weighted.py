@@ -83,7 +83,8 @@ class WeightedSampler(InterleavedSampler):
         self.replacement: bool = truth("replacement", replacement)
         num_positive = int((self.weights > 0).sum())
         if self.num_samples and not num_positive:
-            raise ValueError(f"weights must have at least one above 0, got {self.size} that are 0")
+            got = f"{self.size} that are 0" if self.size else "none"
+            raise ValueError(f"weights must have at least one above 0, got {got}")
         if not self.replacement and self.num_samples > num_positive:
             raise ValueError(
                 f"num_samples must be at most {num_positive} without replacement, the number of weights above 0, got "

@@ -189,11 +189,12 @@ def picture(now: Now) -> Drawing:
     machine = f"{gpus} {now.gpu.upper().replace('_', ' ')}"
     column = _column(now)
     row = choices.chosen[column]
+    choice = f"{row.algorithm} {PROTOCOL_NAMES[row.protocol]}"  # as the picture names it
     height = _HEAD_ROWS + _HEIGHT + _CHANNEL_ROWS
     marks = [_marks(curve, low, high, _SIZE_PX[1] / height) for curve in times if curve.was_measured]
     lines = [_line(curve, low, high) for curve in [*estimates, *times] if not curve.was_measured]
     return Drawing(
-        title=f"{now.collective} on {machine}, NCCL {now.version}: {row.algorithm} {row.protocol} at {now.message}",
+        title=f"{now.collective} on {machine}, NCCL {now.version}: {choice} at {now.message}",
         x_label="buffer size; the number of channels is above the axis",
         y_label="time ÷ NCCL's lowest estimate",
         width=len(_SIZES),

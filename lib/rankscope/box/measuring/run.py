@@ -278,7 +278,7 @@ class _Measurement:
         names = [name for name in new.protocol if name != "clock_offset_s"]  # which is measured anew by each run
         problem = difference(stored.provenance, new.provenance) or difference(stored.protocol, new.protocol, names)
         if problem:
-            raise ValueError(f"{self.path} cannot be continued: {problem}; use another file, or fresh")
+            raise ValueError(f"{self.path} cannot be continued: {problem}; use another file, or start anew with fresh")
         return stored
 
     def measure(self, survey: Mapping[str, Any]) -> None:
