@@ -663,13 +663,16 @@ def test_a_table_of_nvbandwidth_without_gpus_as_columns_is_left_out(tmp_path: Pa
     case = {
         "name": "multinode_bisect_write_ce",
         "bandwidth_description": "Bisect benchmarking, simultaneous write CE BW",
-        "bandwidth_matrix": [["142.09"], ["142.13"]],
-        "sum": 284.22,
+        "bandwidth_matrix": [["142.09"] * 9, ["142.13"] * 9],
+        "sum": 2557.98,
     }
     content = json.loads(made.NV_JSON)
     content["nvbandwidth"]["testcases"].append(case)
     profile = single_profile(tmp_path, json.dumps(content))
-    assert profile.points == single_profile(tmp_path, made.NV_JSON).points
+    without = single_profile(tmp_path, made.NV_JSON)
+    assert profile.points == without.points
+    assert profile.num_ranks == without.num_ranks
+    assert profile.provenance["gpus"] == without.provenance["gpus"]
     assert "columns are not GPUs: multinode_bisect_write_ce" in profile.provenance["source"]["notes"]
 
 

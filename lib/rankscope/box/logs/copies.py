@@ -154,7 +154,7 @@ def nvbandwidth(log: Log) -> list[Profile]:
         times.notes.append(f"left out, because they state sums over all GPUs: {', '.join(sums)}")
     if others:
         times.notes.append(f"left out, because their columns are not GPUs: {', '.join(others)}")
-    columns = [column for test in printed.tests.values() for _, column in test.cells]
+    columns = [column for name, test in printed.tests.items() if name not in others for _, column in test.cells]
     num_gpus = max(columns, default=0) + 1  # columns are the numbers of GPUs
     gpus = []
     if len(printed.gpu_names) == num_gpus:  # otherwise nobody knows whose name is missing
