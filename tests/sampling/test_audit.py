@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import BatchSampler
+from torch.utils.data import DistributedSampler as TorchSampler
 
 from rankscope.sampling import Assignment, AuditError, DistributedSampler, assign, audit
 from rankscope.sampling.audit import Audit
@@ -81,6 +83,13 @@ def test_drop_last_with_fewer_samples_than_ranks_reads_nothing():
     report = audit(assign(3, 8, drop_last=True))
     assert kinds(report) == {"nothing_read", "dropped"}
     assert "no rank reads any sample, because 3 samples on 8 ranks do not fill every rank's share" in str(report)
+
+
+def test_samplers_that_say_so_drop_what_is_incomplete():
+    samplers = [TorchSampler(range(3), 8, rank, drop_last=True) for rank in range(8)]
+    assert "because 3 samples on 8 ranks do not fill every rank's share" in str(audit(Assignment.collect(samplers, 3)))
+    kept = [BatchSampler(TorchSampler(range(16), 8, rank), 4, drop_last=True) for rank in range(8)]
+    assert "because 16 samples on 8 ranks do not fill every rank's share" in str(audit(Assignment.collect(kept, 16)))
 
 
 def test_samplers_of_ones_own_that_read_nothing_are_not_said_to_drop_it():

@@ -244,11 +244,14 @@ class Assignment:
             batch_stops = tuple(_batch_stops(rank, reads) for rank, reads in enumerate(ranks))
         # Only False is certain: a sampler that says True may repeat an order all the same, and others say nothing.
         none_shuffles = {getattr(sampler, "shuffle", None) for sampler in samplers} == {False}
+        # Only True is certain: a sampler that says False may be around one that drops, and others say nothing.
+        all_drop = {getattr(sampler, "drop_last", None) for sampler in samplers} == {True}
         return cls(
             size,
             tuple(reads.indices for reads in ranks),
             epoch=epoch,
             shuffle=False if none_shuffles else None,
+            drop_last=True if all_drop else None,
             batch_stops=batch_stops,
             padded_to=_common(samplers, "padded_to"),
             replacement=_common(samplers, "replacement"),
