@@ -293,6 +293,10 @@ def test_of_coalesced_calls_the_one_that_differs_is_named(tmp_path: Path, num_ra
     assert "all_reduce [16] Float" in words
     assert "all_reduce [32] Float" in words
     assert "all_reduce [8]" not in words
+    drawing = to_svg(draw_hang(hang))
+    assert ">all_reduce [16]<" in drawing
+    assert ">all_reduce [32]<" in drawing
+    assert ">all_reduce [8]<" not in drawing
 
 
 def test_ranks_whose_coalesced_calls_differ_only_later_are_named_together(tmp_path: Path) -> None:
@@ -318,6 +322,7 @@ def test_a_rank_that_coalesced_fewer_calls_made_nothing_more(tmp_path: Path) -> 
     hang = explained(tmp_path, job)
     assert [culprit[:2] for culprit in hang.culprits] == [(2, "collective")]
     assert "Rank 2 called nothing more, ranks 0 and 1 all_reduce [16] Float at " in str(hang)
+    assert ">nothing more<" in to_svg(draw_hang(hang))
 
 
 def test_of_calls_that_all_differ_each_is_named_and_the_largest_difference_counts(tmp_path: Path) -> None:

@@ -90,6 +90,17 @@ class Group:
         """Return what must be the same on all ranks of a call, or of calls that share a number."""
         return tuple(call.signature for call in self.calls[rank].get(number, ()))
 
+    def first_odd_place(self, number: int, ranks: Sequence[int]) -> int:
+        """Return the place of the first call that differs between ranks, of calls that share a number; 0 if none does.
+
+        A call that only some of these ranks have made differs, too.
+        """
+        signatures = [self.signature(rank, number) for rank in ranks]
+        for place, calls in enumerate(itertools.zip_longest(*signatures)):  # None where a rank has made fewer calls
+            if len({*calls}) > 1:
+                return place
+        return 0
+
 
 @attrs.frozen(eq=False)
 class Hang:
@@ -666,7 +677,7 @@ def _odd_causes(stop: _Stop) -> Iterator[_Cause]:
     # By cause and by the place of the call, the ranks of each odd call there, of which a job can have as many as ranks.
     by_cause: dict[tuple[str, int], dict[Any, list[int]]] = {}
     for signature, ranks in _ranks_by_signature(stop).items():
-        place = _first_odd_place(stop, [ranks[0], usual_rank])
+        place = stop.group.first_odd_place(stop.number, [ranks[0], usual_rank])
         odd_call = stop.call_at(ranks[0], place)
         cause = _difference([odd_call, stop.call_at(usual_rank, place)])
         if signature in next_calls:
@@ -689,7 +700,7 @@ def _odd_causes(stop: _Stop) -> Iterator[_Cause]:
 
 def _disagreement(stop: _Stop) -> _Cause:
     """Return the cause at a stop where no call is the usual one, so that all ranks that came are odd."""
-    place = _first_odd_place(stop, stop.odd)
+    place = stop.group.first_odd_place(stop.number, stop.odd)
     ranks_by_call: dict[Any, list[int]] = {}
     for rank in stop.odd:
         call = stop.call_at(rank, place)
@@ -710,15 +721,6 @@ def _ranks_by_signature(stop: _Stop) -> dict[Any, list[int]]:
     for rank in stop.odd:
         ranks_by_signature.setdefault(stop.group.signature(rank, stop.number), []).append(rank)
     return ranks_by_signature
-
-
-def _first_odd_place(stop: _Stop, ranks: Sequence[int]) -> int:
-    """Return the place of the first call that differs between ranks, of coalesced calls, which share a number."""
-    signatures = [stop.group.signature(rank, stop.number) for rank in ranks]
-    for place, calls in enumerate(itertools.zip_longest(*signatures)):  # None where a rank has made fewer calls
-        if len({*calls}) > 1:
-            return place
-    return 0
 
 
 def _calls_words(stop: _Stop, ranks_of_calls: Sequence[Sequence[int]], place: int) -> str:

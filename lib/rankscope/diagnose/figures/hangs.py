@@ -24,6 +24,7 @@ _ROW_PX = 26.0
 _WORDS_OF_CAUSE = {"collective": "other collective", "size": "other size", "dtype": "other dtype"}
 _NO_CALL = "no call"  # in a cell, if the rank left a dump without this call
 _NO_DUMP = "no dump"
+_NO_MORE = "nothing more"  # if calls share a number, and the rank has made fewer of them
 
 
 class _HangCell(NamedTuple):
@@ -54,7 +55,9 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
     cause_of = _causes_at_the_stop(hang, shown)
     ranks = _ranks_to_show(group, cause_of)
     numbers = group.last_calls(shown.call, most=_MOST_CALLS)
-    cells = [_cell(group, shown, cause_of, rank, number) for rank in ranks for number in numbers]
+    came = [rank for rank, calls in group.calls.items() if shown.call in calls]
+    place_of = {shown.call: group.first_odd_place(shown.call, came)}
+    cells = [_cell(group, shown, cause_of, place_of, rank, number) for rank in ranks for number in numbers]
 
     labels = [cell.label for cell in cells]
     cell_rows, cell_columns = np.divmod(np.arange(len(cells)), len(numbers))
@@ -121,8 +124,14 @@ def _causes_at_the_stop(hang: Hang, shown: HangFinding) -> dict[int, str]:
     return cause_of
 
 
-def _cell(group: Group, finding: HangFinding, cause_of: dict[int, str], rank: int, number: int) -> _HangCell:
-    """Return the cell of a rank at the call with this number; `cause_of` is by rank, at the call of the finding."""
+def _cell(
+    group: Group, finding: HangFinding, cause_of: dict[int, str], place_of: dict[int, int], rank: int, number: int
+) -> _HangCell:
+    """Return the cell of a rank at the call with this number.
+
+    `cause_of` is by rank, at the call of the finding. `place_of` says, by number, which of the calls that share it to
+    show; by default it is the first.
+    """
     is_stop = number == finding.call
     calls = group.calls.get(rank, {}).get(number)
     if not calls:
@@ -131,8 +140,11 @@ def _cell(group: Group, finding: HangFinding, cause_of: dict[int, str], rank: in
         absence = _NO_CALL if rank in group.calls else _NO_DUMP
         return _HangCell(PAPER, absence, hatched=True)
 
-    # the first of calls that share a number; the types of tensors take room, so they are shown only if they differ
-    label = calls[0].label(types="dtype" in cause_of.values())
+    label = _NO_MORE
+    place = place_of.get(number, 0)
+    if place < len(calls):
+        # The types of tensors take room, so they are shown only if they differ.
+        label = calls[place].label(types="dtype" in cause_of.values())
     if len(label) > _MOST_LETTERS:
         label = f"{label[: _MOST_LETTERS - 1]}…"
     if is_stop and rank in cause_of:
