@@ -221,6 +221,16 @@ def test_other_dimensions_are_kept(shape: tuple[int, ...]) -> None:
             assert_equal(run_local(schedule, tensors), expected(schedule, tensors))
 
 
+def test_runs_that_end_within_rows_are_flat_also_if_as_many_elements_arrive_as_were_passed() -> None:
+    exchange = build("all_to_all", "pairwise", 2, counts=((1, 3), (3, 1)))
+    rows = torch.arange(4).reshape(2, 2)
+    assert_equal(run_local(exchange, [rows, rows + 10]), [torch.tensor([0, 10, 11, 12]), torch.tensor([1, 2, 3, 13])])
+    whole = build("all_to_all", "pairwise", 2, counts=((2, 2), (2, 2)))
+    assert_equal(
+        run_local(whole, [rows, rows + 10]), [torch.tensor([[0, 1], [10, 11]]), torch.tensor([[2, 3], [12, 13]])]
+    )
+
+
 def test_counts_of_whole_rows_keep_the_other_dimensions() -> None:
     rows = torch.arange(12).reshape(4, 3)
     scatter = build("scatter", "binomial", 3, counts=[3, 0, 9])

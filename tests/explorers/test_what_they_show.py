@@ -108,6 +108,9 @@ def test_a_reason_is_true_where_samples_are_many_and_where_packs_divide_evenly()
     one_by_one = UNEQUAL_LENGTHS.at(sampler="balanced", num_ranks=1, batch_size=1)
     reason = "these samples are grouped in the same way within every window"  # though the epoch has many windows
     assert UNEQUAL_LENGTHS.without_effect(one_by_one)["window"] == reason
+    # One rank reads the same samples in the same order, but larger windows fill its packs better.
+    of_one_rank = UNEQUAL_LENGTHS.at(sampler="packed", lengths="equal", num_ranks=1, batch_size=4, size=64)
+    assert "window" not in UNEQUAL_LENGTHS.without_effect(of_one_rank)
     packed = UNEQUAL_LENGTHS.at(sampler="packed", lengths="two kinds", batch_size=1, size=500)  # 500 / 8 is not whole
     assert UNEQUAL_LENGTHS.without_effect(packed)["drop_last"] == "the packs divide evenly among the ranks"
 

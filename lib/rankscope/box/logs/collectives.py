@@ -283,10 +283,10 @@ def _first_number(pattern: re.Pattern[str], text: str) -> int:
 def all_reduce_bench(log: Log) -> list[Profile]:
     """all_reduce_bench.py with NCCL: its tables (1 KiB is 1024 bytes), or, in old versions, the trials of each rank."""
     times = Times(log)
-    how: dict[str, Any] = {"statistic": "mean", "dtype": "float32"}
+    how: dict[str, Any] = {"statistic": "mean", "dtype": "float32"}  # fixed in its source
     num_ranks = log.num_ranks or 0
     stated = _BENCH_RANKS.search(log.text)
-    if stated:
+    if stated:  # what the log states counts more than what the caller does
         num_ranks = int(stated[1])
         how |= {"warm_up": int(stated[2]), "iterations": int(stated[3])}
     if "algo throughput" in log.text:  # an old version, in which each rank prints its number

@@ -11,6 +11,7 @@ from ...figures.assignments import draw_lengths, draw_step_costs
 from ...figures.marks import Drawing
 from ...sampling import Assignment, EpochWork, assign, audit, epoch_work
 from ...sampling.permutation import IntArray
+from ...sampling.work import batch_stops_of
 from ..explorer import ALL, Explorer, Now, Setting, Steps
 from ..opening import shows
 from .samplers import LENGTHS, own_batches_line, tokens_of_pack
@@ -141,9 +142,11 @@ def _reads_alike_in_every_window(now: Now) -> bool:
     return all(_reads(now._replace(window=window)) == _reads(now) for window in _WINDOWS)
 
 
-def _reads(now: Now) -> list[list[int]]:
+def _reads(now: Now) -> list[tuple[list[int], list[int]]]:
+    """Return for each rank the samples that it reads, in order, and where its batches end."""
     epoch = epoch_of(now)
-    return [indices.tolist() for indices in epoch.ranks]
+    stops_of_ranks = batch_stops_of(epoch)
+    return [(indices.tolist(), stops.tolist()) for indices, stops in zip(epoch.ranks, stops_of_ranks, strict=True)]
 
 
 ON_THE_SITE = {
