@@ -327,9 +327,14 @@ def crossing_slices(path, whole):
 def test_no_slices_of_the_trace_cross(tmp_path, whole):
     """Neither those of spans that run at once on a lane, nor those of spans that touch, by rounding."""
     at_once = Timeline.of(some_spans(400))
+    rng = np.random.default_rng(0)
+    starts_ns = 100 * (np.arange(1000) // 5) + rng.integers(0, 12, 1000)  # groups of five that may cross by nanoseconds
+    stops_ns = starts_ns + rng.integers(0, 12, 1000)
+    columns_ns = zip(starts_ns.tolist(), stops_ns.tolist(), strict=True)
+    short = Timeline.of(Span(0, "loop", "step", -1, start * 1e-9, stop * 1e-9) for start, stop in columns_ns)
     edges = 21_497.18 + np.cumsum(np.random.default_rng(1).exponential(1e-3, 500))
     touching = Timeline.of(Span(0, "loop", "step", -1, start, stop) for start, stop in pairwise(edges.tolist()))
-    for name, timeline in {"at_once": at_once, "touching": touching}.items():
+    for name, timeline in {"at_once": at_once, "short": short, "touching": touching}.items():
         path = timeline.to_chrome_trace(tmp_path / f"{name}.json")
         assert crossing_slices(path, whole) == []
         assert list(Timeline.from_chrome_trace(path)) == list(timeline)
