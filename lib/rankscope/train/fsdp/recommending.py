@@ -124,7 +124,8 @@ def recommend(
     `cost` is that of `predict`. The times of the module are those of a measured `step` (see `measure_step`); else
     backward takes `backward_s`, forward half of it, and layers take shares in proportion to their parameters. Without
     either, only communication is compared. With `loss` or a measured step, activations are in the memory; else they
-    are not.
+    are not. `loss` is observed once, with nothing wrapped. Where wrapping changes activations, as that of attention
+    does, pass a `step` that was observed with these modules as `wrap` (see `observed_step`).
 
     HSDP is not among the ways, because it needs the costs of other groups of ranks; pass those to `predict`.
 
