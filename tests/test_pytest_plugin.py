@@ -143,6 +143,8 @@ MISTAKES = """
     def test_step(rankscope_step):
         with pytest.raises(ValueError, match="batch must be a pair of inputs and targets, got None"):
             rankscope_step(None, None, None)
+        with pytest.raises(ValueError, match=r"batch must be a pair of inputs and targets, got \\[1, 2, 3\\]"):
+            rankscope_step(None, [1, 2, 3], None)
 """
 
 

@@ -227,6 +227,7 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
         (lambda: Assignment(3, ([0],), loader=4), "loader must be a Loader, got 4"),
         (lambda: Assignment.collect(4, size=4), "samplers must be a list of a rank's sampler each, got 4"),
         (lambda: Assignment.collect([[0, 1], None], size=2), "rank 1's sampler must be iterable, got None"),
+        (lambda: Assignment.collect([range, range], size=2), "rank 0's sampler must be iterable, got <class 'range'>"),
         (lambda: Assignment.collect([[0, 1], [0.5]], size=2), "rank 1's sampler must yield whole numbers"),
         (lambda: Assignment.collect([[None, 1]], size=2), "rank 0's sampler must yield whole numbers"),
         (

@@ -112,7 +112,8 @@ class _Reads(NamedTuple):
 def _read_all(rank: int, sampler: Iterable[Any]) -> _Reads:
     """Iterate a sampler of indices or of batches."""
     # `iter` also takes what has only __getitem__. An error of a sampler's own __iter__ is raised as it is.
-    if not hasattr(sampler, "__iter__") and not hasattr(sampler, "__getitem__"):
+    is_iterable = hasattr(sampler, "__iter__") or hasattr(sampler, "__getitem__")
+    if not is_iterable or isinstance(sampler, type):  # a class has the methods of its objects
         raise ValueError(f"rank {rank}'s sampler must be iterable, got {sampler!r}")
     items = iter(sampler)
     try:

@@ -491,9 +491,9 @@ class Timeline:
         return timeline
 
 
-# Added to whole nanoseconds, which so are the same number in a viewer that rounds and in one that truncates. A start
-# needs more, because it can be large and a float rounds it more. A length has less, so that a slice hardly reaches into
-# the next one.
+# Added to whole nanoseconds, so that a viewer that rounds and one that truncates get the same number. A start needs
+# more, because it can be large and a float rounds it more. A length has less, so that a slice hardly reaches into the
+# next one.
 _ADDED_TO_START_NS = 0.25
 _ADDED_TO_LENGTH_NS = 0.001
 

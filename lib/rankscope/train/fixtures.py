@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import reprlib
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,9 +34,10 @@ def rankscope_step(_rankscope: None) -> Callable[..., StepAudit]:
         """
         from .gradients import Work, audit_step  # here, because it imports torch, which other tests may not need
 
-        if not isinstance(batch, Sequence) or len(batch) != 2:
-            raise ValueError(f"batch must be a pair of inputs and targets, got {batch!r}")
-        inputs, targets = batch
+        try:
+            inputs, targets = batch
+        except (TypeError, ValueError):
+            raise ValueError(f"batch must be a pair of inputs and targets, got {reprlib.repr(batch)}") from None
         audit = audit_step(Work(module, inputs, targets, loss), num_replicas, step)
         fail_if_not_allowed(audit, allow)
         return audit
