@@ -485,10 +485,12 @@ def degraded_pair(box: PeerComparison) -> Iterator[RuleFinding]:
         num_pairs = Counter(chain.from_iterable(slow))  # by the node or GPU that is an end of them
         most = max(num_pairs.values())
         has_common_end = most >= _MOST_OF * len(slow)
-        if len(slow) > 1:  # the ends of a single slow pair are named already
+        if not has_common_end:
+            words += "; none is in most of them"
+        elif len(slow) > 1:  # the ends of a single slow pair are named already
             ends = [end for end, number in num_pairs.items() if number == most]
             verb = "is" if len(ends) == 1 else "are"
-            words += f"; {and_joined(ends)} {verb} in {most} of them" if has_common_end else "; none is in most of them"
+            words += f"; {and_joined(ends)} {verb} in {most} of them"
         may_be_as_built = operation == "transfer" and len(slow) > _FEW * len(rates) and not has_common_end
         sentence = f"{name} of {bytes_words(num_bytes)}, pair by pair: {words}."
         if may_be_as_built:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -23,3 +24,10 @@ def sizes_of(texts: Sequence[str] | None) -> list[int]:
     from .measuring.plan import MOST_BYTES
 
     return [whole("--num-bytes", parse_bytes("--num-bytes", text), 1, MOST_BYTES) for text in texts or ()]
+
+
+def show_command(path: Path) -> str:
+    """Return the command that shows a profile, as in a sentence; it can be pasted."""
+    from ..common.checks import printable
+
+    return f"`rankscope show {shlex.quote(printable(str(path)))}`"

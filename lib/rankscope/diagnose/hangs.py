@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
@@ -89,6 +89,13 @@ class Group:
     def signature(self, rank: int, number: int) -> tuple[Any, ...]:
         """Return what must be the same on all ranks of a call, or of calls that share a number."""
         return tuple(call.signature for call in self.calls[rank].get(number, ()))
+
+    def ranks_by_signature(self, number: int, ranks: Iterable[int]) -> dict[tuple[Any, ...], list[int]]:
+        """Return these ranks by what they called at a number."""
+        ranks_by_signature: dict[tuple[Any, ...], list[int]] = {}
+        for rank in ranks:
+            ranks_by_signature.setdefault(self.signature(rank, number), []).append(rank)
+        return ranks_by_signature
 
     def first_odd_place(self, number: int, ranks: Sequence[int]) -> int:
         """Return the place of the first call that differs between ranks, of calls that share a number; 0 if none does.
@@ -207,6 +214,14 @@ class _Stop:
         """Return the call at a place of a rank's coalesced calls, or None if it has made fewer."""
         calls = self.group.calls[rank][self.number]
         return calls[place] if place < len(calls) else None
+
+    def ranks_by_call(self, ranks: Iterable[int], place: int) -> list[list[int]]:
+        """Return for each call at a place those of `ranks` that made it; a job can have as many calls as ranks."""
+        ranks_by_call: dict[Any, list[int]] = {}
+        for rank in ranks:
+            call = self.call_at(rank, place)
+            ranks_by_call.setdefault(call and call.signature, []).append(rank)
+        return list(ranks_by_call.values())
 
     @property
     def first(self) -> Call:
@@ -584,9 +599,7 @@ def _unusual_ranks(group: Group, number: int, came: list[int], histories: dict[i
     If each call was made by equally many ranks, the usual call is the one that best continues a rank's earlier steps.
     If there is no usual call, all ranks are returned.
     """
-    ranks_by_call: dict[Any, list[int]] = {}
-    for rank in came:
-        ranks_by_call.setdefault(group.signature(rank, number), []).append(rank)
+    ranks_by_call = group.ranks_by_signature(number, came)
     if len(ranks_by_call) == 1:
         return []
     weights = {call: len(ranks) for call, ranks in ranks_by_call.items()}
@@ -674,19 +687,16 @@ def _odd_causes(stop: _Stop) -> Iterator[_Cause]:
         return
     usual_rank = usual_ranks[0]
     next_calls = _next_calls(stop.group, stop.number, usual_rank)
-    # By cause and by the place of the call, the ranks of each odd call there, of which a job can have as many as ranks.
-    by_cause: dict[tuple[str, int], dict[Any, list[int]]] = {}
-    for signature, ranks in _ranks_by_signature(stop).items():
+    odd_ranks: dict[tuple[str, int], list[int]] = {}  # by cause and by the place of the call
+    for signature, ranks in stop.group.ranks_by_signature(stop.number, stop.odd).items():
         place = stop.group.first_odd_place(stop.number, [ranks[0], usual_rank])
-        odd_call = stop.call_at(ranks[0], place)
-        cause = _difference([odd_call, stop.call_at(usual_rank, place)])
+        cause = _difference([stop.call_at(ranks[0], place), stop.call_at(usual_rank, place)])
         if signature in next_calls:
             cause = "left out"
-        ranks_by_call = by_cause.setdefault((cause, place), {})
-        ranks_by_call.setdefault(odd_call and odd_call.signature, []).extend(ranks)
-    for (cause, place), ranks_by_call in by_cause.items():
-        ranks_of_calls = [sorted(ranks) for ranks in ranks_by_call.values()]
-        all_ranks = sorted(rank for ranks in ranks_of_calls for rank in ranks)
+        odd_ranks.setdefault((cause, place), []).extend(ranks)
+    for (cause, place), ranks in odd_ranks.items():
+        ranks_of_calls = [sorted(of_call) for of_call in stop.ranks_by_call(ranks, place)]
+        all_ranks = sorted(ranks)
         verdict = f"{listed('Rank', all_ranks)} called {stop} with a different {cause}."
         if cause == "left out":
             seem = "seems" if len(all_ranks) == 1 else "seem"
@@ -701,11 +711,7 @@ def _odd_causes(stop: _Stop) -> Iterator[_Cause]:
 def _disagreement(stop: _Stop) -> _Cause:
     """Return the cause at a stop where no call is the usual one, so that all ranks that came are odd."""
     place = stop.group.first_odd_place(stop.number, stop.odd)
-    ranks_by_call: dict[Any, list[int]] = {}
-    for rank in stop.odd:
-        call = stop.call_at(rank, place)
-        ranks_by_call.setdefault(call and call.signature, []).append(rank)
-    ranks_of_calls = list(ranks_by_call.values())
+    ranks_of_calls = stop.ranks_by_call(stop.odd, place)
     difference = _difference([stop.call_at(ranks[0], place) for ranks in ranks_of_calls])
     words = [
         f"{listed('Rank', stop.odd)} disagree on the {difference} of {stop}.",
@@ -713,14 +719,6 @@ def _disagreement(stop: _Stop) -> _Cause:
         *_more_calls(len(ranks_of_calls) - _MOST_ODD_CALLS),
     ]
     return _Cause(difference, stop.odd, words)
-
-
-def _ranks_by_signature(stop: _Stop) -> dict[Any, list[int]]:
-    """Return the odd ranks by what they called."""
-    ranks_by_signature: dict[Any, list[int]] = {}
-    for rank in stop.odd:
-        ranks_by_signature.setdefault(stop.group.signature(rank, stop.number), []).append(rank)
-    return ranks_by_signature
 
 
 def _calls_words(stop: _Stop, ranks_of_calls: Sequence[Sequence[int]], place: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from ...cli.output import print_parts
 from ...cli.registry import command
 from ...common.checks import printable
-from ..options import Collective, ProfilePath, Sizes, sizes_of
+from ..options import Collective, ProfilePath, Sizes, show_command, sizes_of
 
 
 @command("show")
@@ -82,8 +81,7 @@ def import_(
     print_parts(tables.imported(profiles))
     if output is not None:
         merged(profiles, name=printable(output.stem)).save(output)
-        shown_path = printable(str(output))
-        print_parts([f"{shown_path} contains all measurements; `rankscope show {shlex.quote(shown_path)}` shows it"])
+        print_parts([f"{printable(str(output))} contains all measurements; {show_command(output)} shows it"])
 
 
 @command("predict")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from ...cli.ending import interruptible
 from ...cli.output import print_parts
 from ...cli.registry import command
 from ...common.checks import printable
+from ..options import show_command
 
 if TYPE_CHECKING:
     from .. import Profile
@@ -142,8 +142,7 @@ def _print_result(measured: Profile, left_out: Sequence[int], output: Path) -> N
         print(f"left out for lack of memory: {', '.join(map(bytes_words, left_out))}")
     print_parts(tables.overview(measured))
     print()
-    shown_again = f"`rankscope show {shlex.quote(str(output))}` shows it again"
-    print(printable(f"{output} contains all measurements; {shown_again}"))
+    print(f"{printable(str(output))} contains all measurements; {show_command(output)} shows it again")
 
 
 # ---- words of the command line

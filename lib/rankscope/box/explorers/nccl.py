@@ -236,7 +236,7 @@ def _line(curve: _RatioCurve, low: float, high: float) -> Lines:
     enters = np.clip(np.minimum(at_low, at_high), 0, 1)
     leaves = np.clip(np.maximum(at_low, at_high), 0, 1)
     # A level piece is inside or outside as a whole, and the limits are inside.
-    is_inside = is_level & (low <= y0) & (y0 <= high)
+    is_inside = (low <= y0) & (y0 <= high)
     enters = np.where(is_level, 0.0, enters)
     leaves = np.where(is_level, 1.0, leaves)
     shown = np.where(is_level, is_inside, leaves > enters)

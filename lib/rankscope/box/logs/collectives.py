@@ -67,15 +67,16 @@ def osu(log: Log) -> list[Profile]:
     read = []
     left_out = []
     for start, end in zip(starts, ends, strict=True):
-        places = _osu_places(log, start, end)
-        if places is not None and places.are_mixed:
-            left_out.append(f"line {start} ({places.words})")
+        text = "\n".join(log.lines[start - 1 : end - 1])  # with its title
+        table = _OsuTable(start, text, _osu_places(log, start, text))
+        if table.places is not None and table.places.are_mixed:
+            left_out.append(f"line {start} ({table.places.words})")
         else:
-            read.append((start, end))
+            read.append(table)
     reason = f"messages between the host and a GPU are not read: {', '.join(left_out)}"
     log.check(read, starts[0], reason)
     notes = [f"left out, because {reason}"] if left_out else []
-    return [_osu_table(log, start, end, notes) for start, end in read]
+    return [_osu_profile(log, table, notes) for table in read]
 
 
 class _BufferPlaces(NamedTuple):
@@ -88,6 +89,28 @@ class _BufferPlaces(NamedTuple):
     @property
     def are_mixed(self) -> bool:
         return self.sends_from_host != self.receives_on_host
+
+
+class _OsuTable(NamedTuple):
+    """A table: the line of its title, counted from 1; its text, with the title; and where the buffers of messages are.
+
+    `places` is None if neither the table nor its command says it.
+    """
+
+    start: int
+    text: str
+    places: _BufferPlaces | None
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether the buffers are on GPUs.
+
+        A build for GPUs has a title that says so, also if it runs on the host's memory. Messages say where their
+        buffers are, collectives do not.
+        """
+        if self.places is None:
+            return _OSU_GPU_BUILD.search(self.text) is not None
+        return not self.places.sends_from_host
 
 
 @attrs.frozen
@@ -118,17 +141,15 @@ class _OsuRun:
         return options
 
 
-def _osu_table(log: Log, start: int, end: int, notes: list[str]) -> Profile:
-    """Return the profile of a table whose title is on line `start`, and which ends before line `end`.
-
-    `notes` are about the log. Lines are counted from 1, so `log.lines[start]` is the line below the title.
-    """
+def _osu_profile(log: Log, table: _OsuTable, notes: list[str]) -> Profile:
+    """Return the profile of a table; `notes` are about the log."""
     times = Times(log)
     times.notes += notes
-    run = _osu_run(times, start, end)
+    run = _osu_run(times, table)
     columns: list[str] = []
     last_size = -1  # below any size, since sizes must rise from row to row
-    for line, text in enumerate(log.lines[start : end - 1], start + 1):
+    _title, *lines = table.text.split("\n")
+    for line, text in enumerate(lines, table.start + 1):
         if _OSU_HEADER.search(text):
             columns = _GAP.split(text.strip("# "))
             fits = len(columns) > 1 and bool(_OSU_UNIT.search(columns[1]))
@@ -140,7 +161,7 @@ def _osu_table(log: Log, start: int, end: int, notes: list[str]) -> Profile:
             log.check(len(cells) == len(columns) and int(cells[0]) > last_size, line, words)
             last_size = int(cells[0])
             _add_osu_row(times, run, line, columns, cells)
-    log.check(columns, start, "the table has no header with sizes and µs or MB/s")
+    log.check(columns, table.start, "the table has no header with sizes and µs or MB/s")
     how: dict[str, Any] = {"statistic": "mean"}
     if "Validation" in columns:  # `_add_osu_row` accepts no other word than "Pass" there
         how["verified"] = True
@@ -155,9 +176,10 @@ def _osu_table(log: Log, start: int, end: int, notes: list[str]) -> Profile:
     )
 
 
-def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
+def _osu_run(times: Times, table: _OsuTable) -> _OsuRun:
     """Return what is stated above the rows: in the title, and in the command above it."""
     log = times.log
+    start = table.start
     title = log.lines[start - 1].partition("# OSU ")[2].strip()
     benchmark = next((known for words, known in _OSU.items() if words in title.lower()), None)
     if benchmark is None or _OSU_OTHER.search(title):
@@ -166,7 +188,7 @@ def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
     num_nodes = 0
     if "srun" in command:  # -N of mpirun means something else
         num_nodes = _first_number(_NODES, command)
-    stated_pairs = _OSU_PAIRS.search(_table_text(log, start, end))
+    stated_pairs = _OSU_PAIRS.search(table.text)
     pairs = int(stated_pairs[1]) if stated_pairs else 1
     log.check(pairs, start, "there must be a pair of ranks")
     if benchmark.operation in ("transfer", "ping_pong"):
@@ -176,12 +198,12 @@ def _osu_run(times: Times, start: int, end: int) -> _OsuRun:
     else:
         num_ranks = _launched_ranks(log, command, num_nodes)
     log.check(num_ranks, start, "the number of ranks is not stated")
-    return _OsuRun(title, benchmark, num_ranks, num_nodes, pairs, _is_on_gpu(log, start, end))
+    return _OsuRun(title, benchmark, num_ranks, num_nodes, pairs, table.is_on_gpu)
 
 
-def _osu_places(log: Log, start: int, end: int) -> _BufferPlaces | None:
-    """Return where the buffers of a table of messages are; None if neither the table nor its command says it."""
-    printed = _OSU_BUFFERS.search(_table_text(log, start, end))
+def _osu_places(log: Log, start: int, text: str) -> _BufferPlaces | None:
+    """Return where the buffers of a table of messages are; None if neither its text nor its command says it."""
+    printed = _OSU_BUFFERS.search(text)
     if printed is not None:
         return _BufferPlaces(printed[1] == "HOST", printed[2] == "HOST", printed[0])
     by_command = list(_OSU_PLACES.finditer(_launch_command(log, start)))
@@ -189,23 +211,6 @@ def _osu_places(log: Log, start: int, end: int) -> _BufferPlaces | None:
         return None
     nearest = by_command[-1]  # to the title
     return _BufferPlaces(nearest[1] == "H", nearest[2] == "H", nearest[0].strip())
-
-
-def _is_on_gpu(log: Log, start: int, end: int) -> bool:
-    """Return whether the buffers of a table are on GPUs.
-
-    A build for GPUs has a title that says so, also if it runs on the host's memory. Messages say where their buffers
-    are, collectives do not.
-    """
-    places = _osu_places(log, start, end)
-    if places is None:
-        return _OSU_GPU_BUILD.search(_table_text(log, start, end)) is not None
-    return not places.sends_from_host
-
-
-def _table_text(log: Log, start: int, end: int) -> str:
-    """Return the text of a table with its title."""
-    return "\n".join(log.lines[start - 1 : end - 1])
 
 
 def _launch_command(log: Log, start: int) -> str:
