@@ -9,26 +9,20 @@ import re
 from base64 import b64decode
 from collections.abc import Iterator
 from html import escape
-from importlib import import_module
 from math import prod
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Any
 
 import make_site
 import pytest
-import typer
-from pages import api, commands, docstrings, gpu_box, inline, links, notebooks, sources
-from pages.docstrings import as_rst, is_left_out
+from pages import api, commands, docstrings, inline, links, notebooks, sources
 from pages.states import LEAST_STATES, Shown, stored
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from rankscope.box import bank
-from rankscope.box.machines import is_sick, provenances
 from rankscope.cli import app
 from rankscope.explorers.entries import catalogue
-from rankscope.explorers.opening import ENTRIES
 
 ROOT = Path(__file__).parents[1]
 DRAWN_BY_MAKE_TEST = "uneven"
@@ -78,37 +72,6 @@ def test_a_page_shows_the_svg_alone_and_names_no_keys() -> None:
     assert set(figure["outputs"][0]["data"]) == {"image/svg+xml"}
 
 
-def test_a_picture_is_described_and_a_number_is_not() -> None:
-    made = page(cell("# Why?\n\n## 1. A road", kind="markdown"), cell("draw()", PNG), cell("print(1)"))
-    assert made["cells"][1]["metadata"]["mystnb"]["image"]["alt"] == "Figure: “1. A road”"
-    assert made["cells"][2]["metadata"] == {}
-
-
-TIMELINE, CURVES = "The spans of a timeline, with one row per lane of a rank: ", "time [s] over ranks: "
-
-
-@pytest.mark.parametrize(
-    ("source", "alt"),
-    [
-        ('figures.timeline(spans, title="Two stages, three batches")', TIMELINE + "“Two stages, three batches”"),
-        ('figures.timeline(spans, None, "Two stages")', TIMELINE + "“Two stages”"),
-        (
-            'title = f"{name} waits {share:.0%} of the time"\nfigures.timeline(spans, title=title)',
-            TIMELINE + "“… waits … of the time”",
-        ),
-        ('figures.timeline(spans, title="One by one" if a else "All at once")', TIMELINE + "“One by one; All at once”"),
-        ('figures.timeline(spans, title=f"{name}: {ms} ms")', TIMELINE + "“2. The road”"),
-        ("figures.timeline(spans)", TIMELINE + "“2. The road”"),
-        ("figures.timeline(spans, title=made_up(1))", TIMELINE + "“2. The road”"),
-        ('figures.curves(x, y, "More is less", "ranks", "time [s]")', "T" + CURVES[1:] + "“More is less”"),
-        ('a, b = "ranks", "time [s]"\nfigures.curves(x, y, "More is less", a, b)', "T" + CURVES[1:] + "“More is less”"),
-        ("over_time(1)", "Figure: “2. The road”"),
-    ],
-)
-def test_words_for_a_figure(source: str, alt: str) -> None:
-    assert notebooks.described(source, "## 2. The `road`") == alt
-
-
 def test_their_examples() -> None:
     assert doctest.testmod(notebooks) == (0, 2)
     assert doctest.testmod(inline) == (0, 2)
@@ -128,25 +91,6 @@ def test_figures_become_a_part_of_their_page_with_names_of_their_own(tmp_path: P
 
 
 # ---- the page of GPU boxes
-
-
-def test_the_page_of_gpu_boxes_has_five_commands_the_picture_and_every_machine_of_the_bank() -> None:
-    page = gpu_box.page((ROOT / "docs" / gpu_box.GUIDE).read_text(encoding="utf-8"))
-    first_commands = page.split("```")[1]
-    assert len(re.findall(r"^(?:make|rankscope) .*#", first_commands, re.MULTILINE)) == 5
-    assert "The picture shows two A100s whose peer-to-peer access is off." in page
-    assert "(../notebooks/pictures/gpu_box.svg)" in page
-    assert "Unset NCCL_P2P_DISABLE" in page
-    assert re.findall(r"^\* - `(\w+)`$", page, re.MULTILINE) == list(bank())
-    assert gpu_box.NAMES not in page
-    assert "nan" not in page
-    num_faulty = sum(is_sick(about) for about in provenances().values())
-    assert page.count("**Known or suspected fault: ") == num_faulty > 0
-
-
-def test_a_guide_without_the_table_of_machines_is_refused() -> None:
-    with pytest.raises(AssertionError, match=r"gpu_box\.md has no table that begins with"):
-        gpu_box.page("# What should your GPU box reach?")
 
 
 # ---- explorers
@@ -192,37 +136,6 @@ def test_an_explorer_has_hundreds_of_states_and_names_what_is_not_in_them(name: 
     assert all((f" {escape(one.label)} (" in more) == (one.name not in grid.axes) for one in grid.explorer.settings)
 
 
-def test_a_stored_state_has_the_ranks_of_its_network() -> None:
-    grid = Shown("ddp").grid()
-    ranks = {now.network: now.num_ranks for now in grid.states()}
-    assert (ranks["abci_a100_4x8"], ranks["l40s_4"], ranks["nccl:h100"]) == (32, 4, 32)
-    for now in grid.states():
-        assert grid.explorer.read(grid.explorer.line(now)) == now
-
-
-def test_pages_share_what_is_stored_where_the_grid_is_the_same() -> None:
-    plain, moved = Shown("uneven").grid(), Shown("uneven", (("handling", "join"),)).grid()
-    fixed, added = Shown("uneven", (("rank_2", 10),)).grid(), Shown("uneven", (("rank_0", 12),)).grid()
-    assert plain.key == moved.key
-    assert plain.at(plain.start) != moved.at(moved.start)
-    assert len({plain.key, fixed.key, added.key}) == 3
-    assert added.axes["rank_0"] == (*plain.axes["rank_0"], 12)
-
-
-@pytest.mark.slow
-def test_what_changes_nothing_is_known_and_where_a_slider_ends() -> None:
-    for name in ("samplers", "allreduce"):
-        grid = Shown(name).grid(only_ends=True)
-        drawn = unpacked(stored(grid).script)
-        places = {setting: str(place) for place, setting in enumerate(grid.axes)}
-        for now, (_, _, number, _) in zip(grid.states(), drawn["states"], strict=True):
-            limits = drawn["limits"][number]
-            reasons = grid.explorer.without_effect(now)
-            assert {places[one]: why for one, why in reasons.items() if one in places}.items() <= limits["dead"].items()
-            most = grid.explorer.most(now)
-            assert [most[one] >= grid.axes[one][-1] for one in most] == [end == 1 for end in limits["ends"].values()]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_presets_of_an_explorer_are_on_its_page(name: str) -> None:
     grid = Shown(name).grid()
@@ -233,52 +146,7 @@ def test_presets_of_an_explorer_are_on_its_page(name: str) -> None:
         assert at == grid.at(explorer.at(**explorer.presets[label]))
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("nothing", {}, "name must be one of 'samplers', .*, got 'nothing'"),
-        ("samplers", {"speed": 1}, "settings are .* got speed"),
-    ],
-)
-def test_what_has_no_states_is_refused(name: str, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Shown(name, tuple(settings.items())).grid()
-
-
-def test_a_value_that_a_setting_does_not_offer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = Shown("zero")
-    entry = shown.entry._replace(on_the_site={"stage": (0, 7)})
-    monkeypatch.setitem(ENTRIES, "zero", entry)
-    with pytest.raises(ValueError, match=r"on_the_site of zero has stage \[7\], which the setting does not offer"):
-        shown.grid()
-
-
 # ---- docstrings and the API
-
-
-@pytest.mark.parametrize(
-    ("text", "rst"),
-    [
-        ("takes *args and a trailing_ name", r"takes \*args and a trailing\_ name"),
-        ("`Stage` and ``2 * N`` stay, 2 * N is text", r"`Stage` and ``2 * N`` stay, 2 \* N is text"),
-        ("|z| < 2.5, num_ranks, C:\\x", r"\|z\| < 2.5, num_ranks, C:\\x"),
-        (">>> f(*args)\n2 * N\n\n2 * N", ">>> f(*args)\n2 * N\n\n2 \\* N"),  # what it prints ends with an empty line
-    ],
-)
-def test_a_docstring_is_shown_as_it_is(text: str, rst: str) -> None:
-    lines = text.split("\n")
-    as_rst(None, "function", "f", None, None, lines)
-    assert lines == rst.split("\n")
-
-
-def test_fields_and_private_names_are_left_out() -> None:
-    def left_out(name: str, member: Any) -> bool:
-        return is_left_out(None, "class", name, member, False, None) is True
-
-    assert left_out("num_ranks", 4)
-    assert left_out("_steps", property(len))
-    assert not left_out("steps", property(len))
-    assert not left_out("run", len)
 
 
 @pytest.mark.parametrize("package", api.packages(), ids=lambda package: package.__name__)
@@ -286,48 +154,9 @@ def test_every_public_name_is_on_its_page_once(package: ModuleType) -> None:
     text = api.package_page(package)
     listed = [line.split("::")[-1].strip() for line in text.splitlines() if line.startswith(".. ")]
     assert sorted(listed[1:]) == sorted(package.__all__), (
-        f"The page of {package.__name__} must list each name of its __all__ once: see site/pages/api.py."
+        f"The page of {package.__name__} must list each name of its __all__ once: see docs/site/pages/api.py."
     )
     assert f"   {package.__name__}\n" in api.pages()["index.rst"]
-
-
-def _has_only_packages(package: ModuleType) -> bool:
-    return all(isinstance(getattr(package, name), ModuleType) for name in package.__all__)
-
-
-def test_every_package_with_public_names_has_a_page() -> None:
-    root = ROOT / "lib" / "rankscope"
-    files = [*root.glob("*/__init__.py"), *root.glob("*/*/__init__.py")]
-    public = {path.parent.relative_to(root.parent) for path in files if "__all__" in path.read_text()}
-    names = {".".join(folder.parts) for folder in public}
-    lists_packages = {name for name in names if _has_only_packages(import_module(name))}
-    assert lists_packages == {"rankscope.train"}
-    missing = names - lists_packages - {package.__name__ for package in api.packages()}
-    assert names
-    assert not missing, (
-        f"No page of the site describes {sorted(missing)}: let packages() in site/pages/api.py yield them."
-    )
-
-
-def test_a_command_is_on_the_page_as_it_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    wide = typer.Option("--wide", "-w", help="How wide.\n[m]")
-
-    def measure(wide: float = 2.5) -> None:
-        """Measure a box."""
-
-    measure.__annotations__["wide"] = Annotated[float, wide]
-    monkeypatch.setattr(app, "registered_commands", list(app.registered_commands))
-    before = commands.page()
-    app.command()(measure)
-    added = commands.page().removeprefix(before)
-    table = "* - `-w, --wide` `<float>`\n  - How wide. \\[m] \\[default: 2.5]\n"
-    for part in ("## rankscope measure", "rankscope measure [OPTIONS]", "Measure a box.", table):
-        assert part in added
-
-
-def test_a_command_without_arguments_has_no_table() -> None:
-    """Sphinx refuses a table that has a head and no row."""
-    assert "  - Meaning\n```" not in commands.page()
 
 
 @pytest.mark.parametrize("name", get_command(app).commands)  # type: ignore[attr-defined]
@@ -339,7 +168,7 @@ def test_what_a_command_helps_with_is_on_the_page(name: str) -> None:
     assert "--help" in options
     missing = options - {"--help"} - set(re.findall(r"--?[a-z][a-z-]*", section.partition("\n## ")[0]))
     assert not missing, (
-        f"The page of commands lacks {sorted(missing)} of rankscope {name}: see site/pages/commands.py. "
+        f"The page of commands lacks {sorted(missing)} of rankscope {name}: see docs/site/pages/commands.py. "
         f"This is what --help prints:\n{helped.output}"
     )
 

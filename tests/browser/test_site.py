@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from shutil import copytree
 from typing import Literal
@@ -19,7 +18,6 @@ from playwright.sync_api import Locator, Page
 from rankscope.explorers.entries import catalogue
 from rankscope.explorers.opening import Entry
 from tests.browser.jupyterlab import browser_page
-from tests.browser.picture_faults import LEAST_TEXT_PX, PICTURE_FAULTS, UNFOLDED
 from tests.tools.execute_notebooks import WIDGET_TEXT, every_notebook
 
 ROOT = Path(__file__).parents[2]
@@ -59,15 +57,6 @@ FAINT_TEXTS = """least => {
 TOO_WIDE = """() => [...document.querySelectorAll("html, div.content, aside")]
   .filter(part => part.clientWidth && part.scrollWidth > part.clientWidth)
   .map(part => [part.localName, part.className].filter(Boolean).join("."))"""
-# The first figure's first text goes far to the right, and all texts of the second figure go to one place.
-DISORDER = """() => {
-  const [first, second] = document.querySelectorAll(".content svg.figure");
-  first.querySelector("text").setAttribute("x", 900);
-  for (const text of second.querySelectorAll("text")) {
-    text.setAttribute("x", 50);
-    text.setAttribute("y", 50);
-  }
-}"""
 SETTLED = "() => Promise.all(document.getAnimations().map(animation => animation.finished)).then(() => {})"
 PAPER = """() => "#" + getComputedStyle(document.body).backgroundColor.match(/\\d+/g)
   .map(value => Number(value).toString(16).padStart(2, "0")).join("")"""
@@ -130,80 +119,6 @@ def test_every_page(site: Path, page: Page) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [390, 1280])
-def test_every_picture_can_be_read_without_scrolling(site: Path, page: Page, width: int) -> None:
-    """Its smallest text is 8 px high, no text is cut or lies on another, and it is no wider than its page."""
-    page.set_viewport_size({"width": width, "height": 900})
-    num_texts = 0
-    faults: list[str] = []
-    for path in pages(site):
-        if '<svg role="img"' not in path.read_text(encoding="utf-8") and path.name != "index.html":
-            continue
-        page.goto(path.as_uri(), wait_until="load")
-        page.evaluate(UNFOLDED)
-        measured = page.evaluate(PICTURE_FAULTS, LEAST_TEXT_PX)
-        num_texts += measured["seen"]
-        faults += [f"{path.name}, {width}: {fault}" for fault in measured["faults"]]
-    assert num_texts > 4000
-    assert faults == []
-
-
-@pytest.mark.browser
-def test_what_is_wrong_with_a_picture_is_seen(site: Path, page: Page) -> None:
-    page.set_viewport_size({"width": 390, "height": 900})
-    page.goto((site / "notebooks" / "01_who_reads_what.html").as_uri())
-    page.evaluate(UNFOLDED)
-    assert page.evaluate(PICTURE_FAULTS, LEAST_TEXT_PX)["faults"] == []
-    page.evaluate("document.querySelectorAll('.content svg.figure').forEach(picture => narrow.restore(picture))")
-    small = page.evaluate(PICTURE_FAULTS, LEAST_TEXT_PX)["faults"]
-    assert any(" has letters of " in fault for fault in small)
-    page.add_style_tag(content=".content svg.figure { min-width: 600px }")
-    assert any("is wider than its box" in fault for fault in page.evaluate(PICTURE_FAULTS, LEAST_TEXT_PX)["faults"])
-    page.evaluate(DISORDER)
-    broken = " ".join(page.evaluate(PICTURE_FAULTS, LEAST_TEXT_PX)["faults"])
-    assert "is cut" in broken
-    assert "lies on" in broken
-
-
-@pytest.mark.browser
-def test_a_folded_figure_is_as_wide_as_one_in_the_open(site: Path, page: Page) -> None:
-    """Folded outputs were as narrow as prose, so that figures in them shrank, and so was the line that unfolds them."""
-    page.set_viewport_size({"width": 1280, "height": 900})
-    page.goto((site / "notebooks" / "05_your_box.html").as_uri())
-    page.evaluate(UNFOLDED)
-    folded = page.locator(".cell details svg.figure")
-    assert folded.count() > 2
-    for picture in folded.all():
-        box = picture.bounding_box()
-        assert box
-        assert box["width"] == pytest.approx(float(picture.get_attribute("width") or 0), abs=1)
-    for cell in page.locator(".cell:has(details.hide)").all():
-        source = cell.locator(".cell_input").bounding_box()
-        line = cell.locator("summary > p.collapsed, summary > p.expanded").locator("visible=true").bounding_box()
-        assert source
-        assert line
-        assert line["x"] + line["width"] == pytest.approx(source["x"] + source["width"], abs=2)
-
-
-@pytest.mark.browser
-def test_a_tap_shows_a_picture_as_it_was_drawn_and_another_one_fits_it_again(site: Path, page: Page) -> None:
-    page.set_viewport_size({"width": 390, "height": 900})
-    page.goto((site / "start.html").as_uri())
-    picture = page.locator(".content svg.rankscope").first
-    fitted = picture.bounding_box()
-    assert fitted
-    assert fitted["width"] <= 390
-    assert picture.locator(".playing").count() == 0
-    picture.click()
-    shown = picture.bounding_box()
-    assert shown
-    assert shown["width"] > 700
-    assert picture.locator(".playing").count() == 1
-    picture.click(position={"x": 100, "y": 100})
-    assert picture.bounding_box() == fitted
-
-
-@pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_what_is_wrong_with_a_page_is_seen(site: Path, page: Page, scheme: Literal["light", "dark"]) -> None:
     asked: list[str] = []
@@ -236,19 +151,6 @@ def test_search_works_from_disk(site: Path, page: Page, words: str, found: str) 
     page.get_by_text(re.compile("Search finished")).wait_for()
     hrefs = page.locator("#search-results li a").evaluate_all("links => links.map(link => link.getAttribute('href'))")
     assert found in {re.sub(r"\?[^#]*", "", href) for href in hrefs}
-
-
-@pytest.mark.browser
-def test_one_walks_through_the_notebooks(site: Path, page: Page) -> None:
-    places = [(site / path.relative_to(ROOT)).with_suffix(".html") for path in every_notebook()]
-    for place, after in pairwise(places):
-        (link,) = re.findall(r'<a class="next-page" href="([^"]*)"', place.read_text())
-        assert (place.parent / link).resolve() == after.resolve()
-    page.goto(places[0].as_uri())
-    page.locator(".related-pages .next-page").click()
-    page.wait_for_url(f"**/{places[1].name}")
-    page.locator(".related-pages .prev-page").click()
-    page.wait_for_url(f"**/{places[0].name}")
 
 
 def opened(place: Locator) -> Locator:
@@ -305,15 +207,6 @@ def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> No
         assert line.text_content() == button.get_attribute("title")
     assert {urlsplit(url).scheme for url in asked} == {"file"}
     assert WIDGET_TEXT not in page.locator("article").inner_text()
-
-
-@pytest.mark.browser
-def test_all_explorers_are_on_one_page(site: Path, page: Page) -> None:
-    page.goto((site / "index.html").as_uri())
-    places = page.locator(".explorer").all()
-    assert len(places) == len(catalogue())
-    for place in places:
-        assert opened(place).locator(".explorer-controls").count() == 1
 
 
 @pytest.mark.browser

@@ -23,7 +23,7 @@ from rankscope.explorers.entries import catalogue
 from rankscope.explorers.explorer import Explorer, Now, Setting, Steps, explorer_of
 from rankscope.explorers.opening import Entry
 
-PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
+PROFILES = Path(__file__).parents[3] / "notebooks" / "profiles"
 MACHINES = {
     "emulated, 100 Mbit/s, 5 ms": "emulated_100mbit_5ms_4_ranks.json",
     "loopback, two cores": "loopback_2_cores_4_ranks.json",

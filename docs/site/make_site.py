@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # tests, whose tools read notebooks
+sys.path.insert(0, str(Path(__file__).parents[2]))  # tests, whose tools read notebooks
 
 from pages.inline import inlined
 from pages.links import elsewhere, problems
 from pages.sources import lay_out
 from pages.states import FOLDER, LEAST_STATES, MOST_BYTES, Grid, Store, stored_at
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SPHINX_S = 900  # it takes half a minute; this only bounds a hang
 
 
@@ -36,7 +36,7 @@ def build(
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     grids = lay_out(ROOT, work / "sources", only_ends)
-    settings = ["-c", str(ROOT / "site"), "-d", str(work / "doctrees"), "-W", "--keep-going", "-q"]
+    settings = ["-c", str(ROOT / "docs" / "site"), "-d", str(work / "doctrees"), "-W", "--keep-going", "-q"]
     command = [sys.executable, "-m", "sphinx", "-b", "html", *settings, str(work / "sources"), str(to)]
     with subprocess.Popen(command) as sphinx:
         scripts = drawn_scripts(grids, only_ends, say)

@@ -63,7 +63,6 @@ function open(place, data) {
     for (const n in ends) at[n] = Math.min(at[n], ends[n]);
     const [drawn, words, limits, call] = state();
     pictures.innerHTML = drawn.map((picture) => data.pictures[picture].map((part) => data.parts[part]).join("")).join("");
-    pictures.querySelectorAll(":scope > svg").forEach(shrink);
     report.innerHTML = data.reports[words];
     line.textContent = call;
     const { dead } = data.limits[limits];
@@ -98,52 +97,6 @@ const near = new IntersectionObserver((seen) => {
   }
 }, { rootMargin: "100%" });
 
-/* On a narrow window a picture is laid out anew, or shrunk. A tap shows it as it was drawn, where it scrolls in its own
-   box, and another one shrinks it again. */
-const DRAWN = ".content svg:is(.figure, .rankscope)";
-const PICTURES = `${DRAWN}, .cell_output img, figure img, .content p > img`;
-
-function ownWidth(picture) {
-  return picture.naturalWidth ?? narrow.ownWidth(picture);
-}
-
-function shrink(picture) {
-  const box = picture.parentElement;
-  const { paddingLeft, paddingRight } = getComputedStyle(box);
-  narrow.fit(picture, box.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight));
-  box.classList.toggle("stands-still", narrow.isStill(picture));
-  resized.observe(box);
-}
-
-document.addEventListener("pointerover", ({ target }) => {
-  const picture = target.closest?.(PICTURES);
-  picture?.classList.toggle("can-enlarge", ownWidth(picture) > picture.clientWidth + 1);
-});
-document.addEventListener("click", ({ target }) => {
-  const picture = target.closest?.(PICTURES);
-  if (!picture || picture.closest("a")) return;
-  const enlarge = !picture.classList.contains("enlarged") && ownWidth(picture) > picture.clientWidth + 1;
-  if (enlarge && picture.localName === "svg") {
-    narrow.restore(picture);
-    picture.parentElement.classList.remove("stands-still");
-  }
-  picture.style.setProperty("--full-width", `${ownWidth(picture)}px`);
-  picture.classList.toggle("enlarged", enlarge);
-  picture.parentElement.classList.toggle("scrolls", enlarge);
-  if (!enlarge && picture.localName === "svg") shrink(picture);
-});
-
-/* What is in a box is fitted again when its width changes. */
-const widths = new WeakMap();
-const resized = new ResizeObserver((changes) => {
-  for (const { target, contentRect } of changes) {
-    if (widths.get(target) === contentRect.width) continue;
-    widths.set(target, contentRect.width);
-    target.querySelectorAll(":scope > svg:not(.enlarged)").forEach(shrink);
-  }
-});
-
 document.addEventListener("DOMContentLoaded", () => {
-  document.querySelectorAll(DRAWN).forEach(shrink);
   document.querySelectorAll(".explorer").forEach((place) => near.observe(place));
 });

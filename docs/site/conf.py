@@ -37,7 +37,7 @@ html_theme = "furo"
 html_title = "rankscope"
 html_static_path = [str(Path(__file__).parent / "_static")]
 html_css_files = ["site.css"]
-html_js_files = [(script, {"defer": "defer"}) for script in ("narrow.js", "explorers.js")]
+html_js_files = [("explorers.js", {"defer": "defer"})]
 html_copy_source = False
 html_use_index = html_domain_indices = False  # the API's pages and the search have every name
 html_show_search_summary = False  # it fetches pages, which a browser refuses for files

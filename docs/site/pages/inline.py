@@ -1,4 +1,4 @@
-"""Figures as parts of their page, where its script can lay them out anew for a narrow window (see `narrow.js`)."""
+"""Figures as parts of their page, where its style sheet scales them and its theme colours them."""
 
 from __future__ import annotations
 
