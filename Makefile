@@ -7,14 +7,11 @@ PY := .venv/bin/python
 MARK := .venv/made-by-rankscope
 READY := .venv/ready-with-torch-$(TORCH)
 NOTEBOOKS := notebooks/*.ipynb notebooks/appendix/*.ipynb
-# These read and write nothing in the user's home. Processes share the cores: in each, torch computes on one thread.
-test oracles notebooks site: export HOME = $(CURDIR)/.venv/home
-test oracles notebooks site: export OMP_NUM_THREADS = 1
+# Tests touch nothing in the user's home. Processes share the cores: in each, torch computes on one thread.
+ALONE := HOME="$(CURDIR)/.venv/home" OMP_NUM_THREADS=1
 .PHONY: help setup lab test oracles notebooks site clean
-
 help: ## list these targets
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
-
 # Two calls at once wait for each other: Python holds a lock on this file while make works in .venv.
 LOCKED := "$(PYTHON)" -I -c 'import fcntl, subprocess, sys; held = open("Makefile"); fcntl.flock(held, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))'
 setup: ## create .venv with everything in it (skipped when that is done)
@@ -41,11 +38,11 @@ lab: setup ## open JupyterLab on your own copies of the notebooks, on this machi
 	  --LabApp.default_url=/lab/tree/00_one_step.ipynb --LabApp.news_url=None --LabApp.extension_manager=readonly $(LAB_ARGS)
 
 # Notebooks take longest, so they begin first.
-PYTEST := $(PY) -m pytest -n6 --dist loadfile --no-loadscope-reorder
+PYTEST := $(ALONE) $(PY) -m pytest -n6 --dist loadfile --no-loadscope-reorder
 LINT := $(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests docs && .venv/bin/lint-imports --no-logo --no-cache >.venv/imports.log || { cat .venv/imports.log; false; }
 test: setup ## lint, types, all tests of the product, and each notebook against its stored outputs
 	@$(LINT)
-	@$(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
+	@$(ALONE) $(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
 	  $(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=600 -m "not (browser or oracle)" $(NOTEBOOKS) tests lib *.md docs/*.md; tests=$$?; \
 	  wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests
 oracles: setup ## compare with Open MPI, SimGrid, libtorch and others, drive browsers, and run whatever takes long
@@ -53,9 +50,9 @@ oracles: setup ## compare with Open MPI, SimGrid, libtorch and others, drive bro
 	  && cp tests/peers.txt .venv/peers/; } || echo "oracles: tests/peers.txt did not install; its comparisons skip"
 	@$(PYTEST) -m "browser or oracle" tests
 notebooks: setup ## execute every notebook in place and store its outputs
-	@$(PY) tests/tools/execute_notebooks.py
+	@$(ALONE) $(PY) tests/tools/execute_notebooks.py
 site: setup ## build static pages of the notebooks and the API in build/site
-	@$(PY) docs/site/make_site.py
+	@$(ALONE) $(PY) docs/site/make_site.py
 clean: ## delete .venv, if this file created it, and all caches
 	@test -L .venv -o ! -f $(MARK) || rm -rf .venv
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis test-artifacts lib/rankscope.egg-info build
