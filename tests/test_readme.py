@@ -22,7 +22,8 @@ from tests.tools.playing_picture import STEP, TARGET, ring, step, swept
 
 ROOT = Path(__file__).parents[1]
 AGAIN = (
-    "notebooks/pictures/{} is not what the library draws today. Write it: PYTHONPATH=docs/site python -m tests.test_readme"
+    "notebooks/pictures/{} is not what the library draws today. "
+    "Write it: PYTHONPATH=docs/site python -m tests.test_readme"
 )
 PICTURE = ROOT / "notebooks" / "pictures" / "who_reads_what.svg"
 BOX = PICTURE.with_name("gpu_box.svg")
