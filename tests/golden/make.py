@@ -1,8 +1,8 @@
 """Store the outputs that later code must reproduce.
 
-    python -m tests.golden.make                      all parts
-    python -m tests.golden.make PART...              some parts
-    python -m tests.golden.make PART --show CASE     print what one case computes now; stores nothing
+python -m tests.golden.make                      all parts
+python -m tests.golden.make PART...              some parts
+python -m tests.golden.make PART --show CASE     print what one case computes now; stores nothing
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ from typing import Any
 from .values import Cases
 
 STORED = Path(__file__).parent / "stored"
-PARTS = ("sampling", "collectives", "pipeline", "train", "box", "nccl", "diagnose", "explorers")
+PARTS = (
+    "sampling",
+    "collectives",
+    "pipeline",
+    "train",
+    "box",
+    "logs",
+    "nccl",
+    "diagnose",
+    "traces",
+    "explorers",
+)
 
 
 def cases_of(part: str) -> Cases:

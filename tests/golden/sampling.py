@@ -86,7 +86,9 @@ def _epochs(sampler: str, settings: dict[str, Any]) -> dict[str, Any]:
     weights = lengths if sampler == "weighted" else None
     have_lengths = all((rank < lengths.size).all() for rank in (*first.ranks, *second.ranks))
     audited = audit([first, second], weights=weights, lengths=lengths if have_lengths else None)
-    epochs = [fields(epoch, _COUNTS) | {name: ints(getattr(epoch, name)) for name in _INDICES} for epoch in audited.epochs]
+    epochs = [
+        fields(epoch, _COUNTS) | {name: ints(getattr(epoch, name)) for name in _INDICES} for epoch in audited.epochs
+    ]
     return {
         "settings": settings,
         "reads": [_reads(epoch) for epoch in (first, second)],
@@ -149,7 +151,14 @@ def _rest(kind: str, size: int, settings: dict[str, Any], before: int, after: in
         rest = list(sampler)
         sampler.set_epoch(3)
         rests.append([ints(_flat(rest)), ints(_flat(sampler))])
-    return {"sampler": kind, "size": size, "settings": settings, "ranks": [before, after], "share": share, "rests": rests}
+    return {
+        "sampler": kind,
+        "size": size,
+        "settings": settings,
+        "ranks": [before, after],
+        "share": share,
+        "rests": rests,
+    }
 
 
 def _flat(items: Any) -> list[int]:
@@ -174,4 +183,9 @@ def _shuffled_again() -> list[Any]:
 
 def _files() -> list[Any]:
     names = [f"part_{number:03d}" for number in range(37)]
-    return [shard_files(names, trainers, trainer, seed) for trainers in (1, 4) for trainer in range(trainers) for seed in (0, 9)]
+    return [
+        shard_files(names, trainers, trainer, seed)
+        for trainers in (1, 4)
+        for trainer in range(trainers)
+        for seed in (0, 9)
+    ]

@@ -12,7 +12,18 @@ import pytest
 from .make import PARTS, cases_of, computed, stored
 from .values import differences
 
-SAMPLE = {"sampling": 25, "collectives": 20, "pipeline": 25, "train": 20, "box": 6, "nccl": 6, "diagnose": 8, "explorers": 4}
+SAMPLE = {
+    "sampling": 40,
+    "collectives": 30,
+    "pipeline": 30,
+    "train": 30,
+    "box": 12,
+    "logs": 12,
+    "nccl": 6,
+    "diagnose": 20,
+    "traces": 1,
+    "explorers": 8,
+}
 _SEED = 20
 
 
@@ -29,6 +40,8 @@ def problems(part: str, names: Iterable[str], stored_values: dict[str, Any]) -> 
 
 
 def check(part: str, names: Iterable[str]) -> None:
+    if not cases_of(part):
+        pytest.skip("the folder of published measurements is not next to the checkout")
     found = problems(part, names, stored(part))
     assert not found, (
         f"{part} has {len(found)} differences, the first is in case {found[0]}. "
@@ -55,6 +68,8 @@ def test_all_outputs_are_as_stored(part: str) -> None:
 @pytest.mark.parametrize("part", PARTS)
 def test_one_changed_number_is_noticed(part: str) -> None:
     """The comparison names the case; the last number of a case is moved by a millionth, or by 1."""
+    if not cases_of(part):
+        pytest.skip("the folder of published measurements is not next to the checkout")
     name = next(name for name in sample(part) if _leaves(stored(part)[name]))
     changed = copy.deepcopy(stored(part))
     holder, key = _leaves(changed[name])[-1]

@@ -98,7 +98,7 @@ def fields(value: Any, names: Iterable[str]) -> dict[str, Any]:
 def differences(stored: Any, computed: Any, where: str = "") -> Iterator[str]:
     """Yield each place at which a computed value differs from the stored one: numbers by more than 1e-12 of them."""
     if isinstance(stored, dict) and isinstance(computed, dict):
-        for key in stored.keys() | computed.keys():
+        for key in {**stored, **computed}:
             if key not in computed or key not in stored:
                 yield f"{where}/{key} is only in the {'stored' if key in stored else 'computed'} value"
             else:
