@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def cases() -> Cases:
     all_cases: Cases = {name: partial(_loaded, f"bank:{name}") for name in names}
     for name in _MEASURED:
         all_cases[name] = partial(_loaded, NOTEBOOK_PROFILES / f"{name}.json")
-    for before, after in zip(names, names[1:], strict=False):
+    for before, after in pairwise(names):
         all_cases[f"compare {before}, {after}"] = partial(_compared, before, after)
     all_cases["PCIe"] = _pcie
     return all_cases
@@ -48,7 +49,11 @@ def _loaded(path: str | Path) -> dict[str, Any]:
 
 
 def _log(path: Path, kind: str) -> Any:
-    return attempt(lambda: [profile(read) for read in box.read_log(path, kind)])
+    return attempt(_profiles, path, kind)
+
+
+def _profiles(path: Path, kind: str) -> list[Any]:
+    return [profile(read) for read in box.read_log(path, kind)]
 
 
 def profile(read: box.Profile) -> dict[str, Any]:
@@ -69,10 +74,10 @@ def profile(read: box.Profile) -> dict[str, Any]:
         "all times": floats([sum(point.seconds) for point in read.points]),
         "predicted": floats([read.point_s(point) or -1 for point in read.points]),
         "verdict": [figures(sentence) for sentence in box.verdict(read)],
-        "links": {where: attempt(partial(_link, read, where)) for where in ("intra", "inter")},
-        "copies": attempt(partial(_facts, read)),
-        "expected": {name: attempt(partial(_expected, read, name)) for name in collectives},
-        "allreduce": attempt(partial(_allreduce, read)),
+        "links": {where: attempt(_link, read, where) for where in ("intra", "inter")},
+        "copies": attempt(_facts, read),
+        "expected": {name: attempt(_expected, read, name) for name in collectives},
+        "allreduce": attempt(_allreduce, read),
     }
 
 

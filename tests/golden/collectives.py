@@ -84,24 +84,19 @@ def clusters(num_ranks: int) -> dict[str, Cluster]:
 
 
 def _algorithm(collective: str, algorithm: str, num_ranks: int, options: dict[str, Any]) -> Any:
-    return attempt(lambda: _built(build(collective, algorithm, num_ranks, **options), options))
+    return attempt(_built, collective, algorithm, num_ranks, options)
 
 
-def _built(schedule: Schedule, options: dict[str, Any]) -> dict[str, Any]:
-    collective, algorithm, num_ranks = schedule.collective, schedule.algorithm, schedule.num_ranks
+def _built(collective: str, algorithm: str, num_ranks: int, options: dict[str, Any]) -> dict[str, Any]:
+    schedule = build(collective, algorithm, num_ranks, **options)
     rows = []
     for number, step in enumerate(schedule.steps()):
         # The order of the rows of a step says which message goes first.
         rows += [(number, *row) for row in zip(*(column.tolist() for column in step), strict=True)]
     traffic = schedule.traffic(1e6)
-    forms = {
-        f"gamma {gamma}": attempt(
-            lambda gamma=gamma: floats(closed_form(collective, algorithm, num_ranks, SIZES, _SLOW, gamma, **options))
-        )
-        for gamma in (0.0, 2e-10)
-    }
+    forms = [attempt(_form, collective, algorithm, num_ranks, SIZES, _SLOW, gamma, **options) for gamma in (0.0, 2e-10)]
     simulated = {
-        name: [attempt(lambda: end_and_busy(simulate(schedule, size, cluster))) for size in SIZES]
+        name: [attempt(_simulated, schedule, size, cluster) for size in SIZES]
         for name, cluster in list(clusters(num_ranks).items())[:6]
     }
     value = {
@@ -118,6 +113,14 @@ def _built(schedule: Schedule, options: dict[str, Any]) -> dict[str, Any]:
     if num_ranks in (6, 8):  # each message of it
         value["messages"] = timeline(simulate(schedule, 1e6, clusters(num_ranks)["shared nic"]))
     return value
+
+
+def _form(*arguments: Any, **options: Any) -> Any:
+    return floats(closed_form(*arguments, **options))
+
+
+def _simulated(schedule: Schedule, size: float, cluster: Cluster) -> list[float]:
+    return end_and_busy(simulate(schedule, size, cluster))
 
 
 def _best(collective: str, name: str) -> list[Any]:

@@ -44,38 +44,32 @@ def _of_files(kind: str, files: dict[str, str]) -> Any:
 def _logs(folder: Path) -> Any:
     """The verdict on the files, and on their texts pasted one after the other."""
     pasted = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.iterdir()))
-    files = attempt(lambda: _hang(explain_hang(logs=read_logs(folder))))
-    return [files, attempt(lambda: _hang(explain_hang(logs=read_hang_text(pasted))))]
+    return [_hang(logs=read_logs(folder)), _hang(logs=read_hang_text(pasted))]
 
 
 def _dumps(folder: Path) -> Any:
-    return attempt(lambda: _hang(explain_hang(read_dumps(folder))))
+    return _hang(read_dumps(folder))
 
 
-def _hang(hang: Any) -> list[Any]:
+def _hang(*dumps: Any, **logs: Any) -> Any:
     """Cause, ranks, group and call of each finding, and which ranks came."""
-    return [
-        [finding.cause, plain(finding.ranks), finding.group, finding.call, plain(finding.came)]
-        for finding in hang.findings
-    ]
+    return plain([finding[:5] for finding in explain_hang(*dumps, **logs).findings])
 
 
 def _traces(path: Path) -> Any:
-    return attempt(lambda: _job(diagnose(read_traces([path] if path.is_file() else path))))
+    return attempt(_job, [path] if path.is_file() else path)
 
 
-def _job(found: Any) -> dict[str, Any]:
+def _job(paths: Any) -> dict[str, Any]:
+    found = diagnose(read_traces(paths))
     times = ("window_s", "phase_s", "waiting_s", "covered_s", "idle_s", "late_s")
-    calls = [
-        [*call[:-2], -1 if call.last_rank is None else call.last_rank, float(call.late_s)] for call in found.buckets
-    ]
     return {
         "ranks": plain(found.ranks),
         "missing": plain(found.missing),
         "steps": ints(found.steps),
         "culprits": plain(found.culprits),
         "means_s": [float(found.step_s), float(found.exposed_s), float(found.hidden_s)],
-        "calls": plain(calls),
+        "calls": plain(found.buckets),
         **{name: floats(getattr(found, name).ravel()) for name in times},
     }
 

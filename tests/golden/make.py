@@ -18,23 +18,26 @@ from typing import Any
 from .values import Cases
 
 STORED = Path(__file__).parent / "stored"
-PARTS = (
-    "sampling",
-    "collectives",
-    "pipeline",
-    "train",
-    "box",
-    "logs",
-    "nccl",
-    "diagnose",
-    "traces",
-    "explorers",
-)
+# The module and the function that makes the cases of each part.
+PARTS = {
+    "sampling": ("sampling", "cases"),
+    "collectives": ("collectives", "cases"),
+    "pipeline": ("pipeline", "cases"),
+    "ddp": ("ddp", "cases"),
+    "sharded": ("sharded", "cases"),
+    "box": ("box", "cases"),
+    "logs": ("box", "log_cases"),
+    "nccl": ("nccl", "cases"),
+    "diagnose": ("diagnose", "cases"),
+    "traces": ("diagnose", "trace_cases"),
+    "explorers": ("explorers", "cases"),
+}
 
 
 def cases_of(part: str) -> Cases:
     """Return the cases of a part; each is computed when it is called."""
-    make: Callable[[], Cases] = import_module(f"{__package__}.{part}").cases
+    module, function = PARTS[part]
+    make: Callable[[], Cases] = getattr(import_module(f"{__package__}.{module}"), function)
     return make()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from typing import Any
 
@@ -31,23 +32,17 @@ _INDICES = ("duplicated", "overlap", "dropped", "out_of_range")
 
 def cases() -> Cases:
     """Return the settings, and what each of them gives."""
-    rng = np.random.RandomState(44)
+    draw = random.Random(44)
     all_cases: Cases = {}
     for sampler in SAMPLERS:
         for number in range(_SETTINGS_OF_EACH):
-            settings = _settings(sampler, rng)
-            all_cases[f"{sampler} {number}"] = partial(_epochs, sampler, settings)
+            all_cases[f"{sampler} {number}"] = partial(_epochs, sampler, _settings(sampler, draw))
     for number in range(40):
-        arguments = _stopped(rng)
-        all_cases[f"stopped {number}"] = partial(_rest, *arguments)
+        all_cases[f"stopped {number}"] = partial(_rest, *_stopped(draw))
     all_cases["keyed, 10**12 samples"] = _huge
     all_cases["libtorch, shuffled again"] = _shuffled_again
     all_cases["files"] = _files
     return all_cases
-
-
-def _size(rng: np.random.RandomState) -> int:
-    return int(2 ** rng.uniform(0, 11.5)) - rng.randint(2)
 
 
 def _lengths(size: int, seed: int) -> np.ndarray[Any, Any]:
@@ -55,22 +50,23 @@ def _lengths(size: int, seed: int) -> np.ndarray[Any, Any]:
     return 1 + (np.random.RandomState(seed).uniform(size=size) ** 3 * 998).astype(np.int64)
 
 
-def _settings(sampler: str, rng: np.random.RandomState) -> dict[str, Any]:
-    size = _size(rng)
-    if sampler in ("balanced", "weighted"):
-        size += 1
-    ranks = rng.choice([1, 2, 3, 4, 5, 7, 8, 16, 31, 64])
-    settings: dict[str, Any] = {"size": size, "num_replicas": int(ranks), "drop_last": bool(rng.randint(2))}
-    settings["epoch"] = int(rng.randint(6))
+def _settings(sampler: str, draw: random.Random) -> dict[str, Any]:
+    least = 1 if sampler in ("balanced", "weighted") else 0
+    settings: dict[str, Any] = {
+        "size": int(2 ** draw.uniform(0, 11.5)) - 1 + least,
+        "num_replicas": draw.choice([1, 2, 3, 4, 5, 7, 8, 16, 31, 64]),
+        "drop_last": draw.choice([False, True]),
+        "epoch": draw.randrange(6),
+    }
     if not sampler.startswith("libtorch"):
-        settings["seed"] = int(rng.randint(1000))
+        settings["seed"] = draw.randrange(1000)
         if sampler != "weighted":
-            settings["shuffle"] = bool(rng.randint(4))
+            settings["shuffle"] = draw.choice([False, True, True, True])
     if sampler == "balanced":
-        cost = ("linear", "quadratic")[rng.randint(2)]
-        settings |= {"batch_size": int(rng.randint(1, 9)), "window": int(rng.choice([2, 10, 100])), "cost": cost}
-    if sampler == "weighted" and rng.randint(2):
-        settings["num_samples"] = int(rng.randint(1, 2 * size + 1))
+        settings |= {"batch_size": draw.randint(1, 8), "window": draw.choice([2, 10, 100])}
+        settings["cost"] = draw.choice(["linear", "quadratic"])
+    if sampler == "weighted" and draw.choice([False, True]):
+        settings["num_samples"] = draw.randint(1, 2 * settings["size"])
     return settings
 
 
@@ -119,14 +115,14 @@ def _work(epoch: Assignment, lengths: np.ndarray[Any, Any]) -> dict[str, Any]:
     return numbers | {"tokens": ints(work.tokens), "step_costs": floats(work.step_costs.sum(axis=1))}
 
 
-def _stopped(rng: np.random.RandomState) -> tuple[Any, ...]:
+def _stopped(draw: random.Random) -> tuple[Any, ...]:
     """A sampler, its settings, the numbers of ranks before and after, and the share of the epoch that was trained."""
-    kind = ("torch", "keyed", "weighted", "balanced")[rng.randint(4)]
-    before, after = (int(number) for number in rng.choice([1, 2, 3, 4, 8], 2))
-    if kind == "balanced":  # on other ranks its rest will be divided in another way than today
-        after = before
-    settings = {"seed": int(rng.randint(100)), "drop_last": bool(rng.randint(2))}
-    return kind, 60 + int(rng.randint(400)), settings, before, after, float(rng.uniform(0.1, 0.9))
+    kind = draw.choice(["torch", "keyed", "weighted", "balanced"])
+    before = draw.choice([1, 2, 3, 4, 8])
+    # A rest of balanced batches will be divided among other ranks in another way than today.
+    after = before if kind == "balanced" else draw.choice([1, 2, 3, 4, 8])
+    settings = {"seed": draw.randrange(100), "drop_last": draw.choice([False, True])}
+    return kind, draw.randint(60, 460), settings, before, after, draw.uniform(0.1, 0.9)
 
 
 def _sampler(kind: str, size: int, settings: dict[str, Any], num_ranks: int, rank: int) -> Any:

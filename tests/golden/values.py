@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -82,10 +82,10 @@ def end_and_busy(spans: Timeline) -> list[float]:
     return [float(spans.end_s), float(spans.busy_s)]
 
 
-def attempt(compute: Callable[[], Any]) -> Any:
-    """Return a value, or "refused" where the library refuses the arguments, whatever words it uses."""
+def attempt(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Return what a function returns, or "refused" where it refuses the arguments, whatever words it uses."""
     try:
-        return compute()
+        return function(*arguments, **options)
     except ValueError:
         return "refused"
 
@@ -117,8 +117,3 @@ def _are_equal(stored: Any, computed: Any) -> bool:
         both_undefined = math.isnan(stored) and math.isnan(computed)
         return both_undefined or math.isclose(stored, computed, rel_tol=RELATIVE_TOLERANCE, abs_tol=LEAST)
     return type(stored) is type(computed) and bool(stored == computed)
-
-
-def chosen(items: Sequence[Any], number: int, rng: np.random.RandomState) -> list[Any]:
-    """Return some of the items at random; RandomState, because its numbers stay the same in all versions of NumPy."""
-    return [items[index] for index in rng.choice(len(items), number, replace=False)]
