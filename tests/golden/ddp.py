@@ -7,6 +7,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -79,7 +80,7 @@ def _step(sizes: list[int], seed: int) -> dict[str, Any]:
     names = ("forward_s", "optimizer_s", "unpack_s")
     local = ddp.LocalStep.modelled(sizes, backward_s, **dict(zip(names, others_s, strict=True)))
     if draw.choice([False, True]):
-        ready_s = [draw.uniform(0, backward_s) for _ in sizes]
+        ready_s = np.array([draw.uniform(0, backward_s) for _ in sizes])
         local = ddp.LocalStep(local.parameters, ready_s, others_s[0], backward_s, *others_s[1:])
     cost = ddp.cost(_LINK, draw.choice([2, 4, 8, 64]))
     options: dict[str, Any] = {

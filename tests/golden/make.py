@@ -11,6 +11,7 @@ import argparse
 import gzip
 import json
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ PARTS = {
 }
 
 
+@cache
 def cases_of(part: str) -> Cases:
     """Return the cases of a part; each is computed when it is called."""
     module, function = PARTS[part]

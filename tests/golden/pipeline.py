@@ -117,7 +117,9 @@ def _advice(seed: int) -> dict[str, Any]:
     """The advice on a loader whose times vary by a fifth."""
     draw = random.Random(seed)
     means_s = {name: draw.choice([1e-5, 0.002, 0.01, 0.03]) for name in COLUMNS}
-    columns = {name: np.array([mean_s * draw.uniform(0.8, 1.2) for _ in range(40)]) for name, mean_s in means_s.items()}
+    columns: dict[str, Any] = {
+        name: np.array([mean_s * draw.uniform(0.8, 1.2) for _ in range(40)]) for name, mean_s in means_s.items()
+    }
     has_gpu = draw.choice([False, True])
     settings = LoaderSettings(draw.randrange(5), 2, pin_memory=has_gpu and draw.choice([False, True]))
     costs = draw.choice([PinningCosts(0.004, 0.003, 0.001), None]) if has_gpu else None
