@@ -16,30 +16,19 @@ NUMBERS_OF_RANKS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 SIZES = (1000.0, 65536.0, 1e6, 5e7)
 _IN_SWITCH = ("nvls", "nvls_tree")  # of allreduce, for a switch that adds
 _SLOW, _FAST = Link(12e-6, 10e9), Link(2e-6, 250e9)
-# Options of each algorithm beyond its defaults, for 8 ranks.
-_ROOTS: list[dict[str, Any]] = [{"root": 3}]
-_COUNTS: list[dict[str, Any]] = [{"counts": (3, 0, 1, 5, 2, 2, 9, 1)}]
-OPTIONS: dict[tuple[str, str], list[dict[str, Any]]] = {
-    ("allreduce", "segmented_ring"): [{"num_segments": 3}],
-    ("allreduce", "double_binary_tree"): [{"num_segments": 5}],
-    ("allreduce", "hierarchical_ring"): [{"gpus_per_node": 4}, {"gpus_per_node": 2}],
-    ("allreduce", "torus_2d"): [{"shape": (2, 4)}, {"shape": (4, 2)}],
-    ("allreduce", "mesh_2d"): [{"shape": (2, 4)}],
-    ("allreduce", "torus_3d"): [{"shape": (2, 2, 2)}],
-    ("allreduce", "nvls_tree"): [{"gpus_per_node": 4, "num_segments": 2}, {"gpus_per_node": 2}],
-    ("reduce", "flat"): _ROOTS,
-    ("reduce", "binomial"): _ROOTS,
-    ("reduce", "reduce_scatter_gather"): _ROOTS,
-    ("broadcast", "flat"): _ROOTS,
-    ("broadcast", "binomial"): _ROOTS,
-    ("broadcast", "scatter_allgather"): _ROOTS,
-    ("broadcast", "chain"): [{"root": 3, "num_segments": 6}],
-    ("scatter", "flat"): _ROOTS + _COUNTS,
-    ("scatter", "binomial"): _ROOTS + _COUNTS,
-    ("gather", "flat"): _ROOTS + _COUNTS,
-    ("gather", "binomial"): _ROOTS + _COUNTS,
-    ("allgather", "ring"): _COUNTS,
-}
+# Each algorithm is tried with each of these for 8 ranks, and refuses those that it does not have.
+OPTIONS: list[dict[str, Any]] = [
+    {"root": 3},
+    {"counts": (3, 0, 1, 5, 2, 2, 9, 1)},
+    {"num_segments": 3},
+    {"num_segments": 6, "root": 3},
+    {"gpus_per_node": 2},
+    {"gpus_per_node": 4},
+    {"gpus_per_node": 4, "num_segments": 2},
+    {"shape": (2, 4)},
+    {"shape": (4, 2)},
+    {"shape": (2, 2, 2)},
+]
 
 
 def cases() -> Cases:
@@ -49,13 +38,10 @@ def cases() -> Cases:
         if collective == "allreduce":
             names += _IN_SWITCH
         for algorithm in names:
-            for num_ranks in NUMBERS_OF_RANKS:
-                name = f"{collective} {algorithm} {num_ranks}"
-                all_cases[name] = partial(_algorithm, collective, algorithm, num_ranks, {})
-            for options in OPTIONS.get((collective, algorithm), ()):
-                all_cases[f"{collective} {algorithm} 8 {options}"] = partial(
-                    _algorithm, collective, algorithm, 8, options
-                )
+            plainly: list[tuple[int, dict[str, Any]]] = [(num_ranks, {}) for num_ranks in NUMBERS_OF_RANKS]
+            for num_ranks, options in [*plainly, *((8, options) for options in OPTIONS)]:
+                name = f"{collective} {algorithm} {num_ranks} {options or ''}".strip()
+                all_cases[name] = partial(attempt, _built, collective, algorithm, num_ranks, options)
     for name in clusters(16):
         for collective in ALGORITHMS:
             all_cases[f"best {collective} {name}"] = partial(_best, collective, name)
@@ -81,10 +67,6 @@ def clusters(num_ranks: int) -> dict[str, Cluster]:
         "one node with a switch": Cluster(1, num_ranks, _FAST, _SLOW, 1e-11, switch_adds=True),
         "one rank per node": Cluster(num_ranks, 1, _FAST, _SLOW, 1e-11, shared_nic=True),
     }
-
-
-def _algorithm(collective: str, algorithm: str, num_ranks: int, options: dict[str, Any]) -> Any:
-    return attempt(_built, collective, algorithm, num_ranks, options)
 
 
 def _built(collective: str, algorithm: str, num_ranks: int, options: dict[str, Any]) -> dict[str, Any]:

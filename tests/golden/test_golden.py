@@ -12,18 +12,18 @@ import pytest
 from .make import PARTS, cases_of, computed, stored
 from .values import differences
 
-SAMPLE = {
-    "sampling": 40,
-    "collectives": 30,
-    "pipeline": 30,
-    "ddp": 30,
+SAMPLE = {  # cases of each part in `make test`; of parts that take a second, all
+    "sampling": 150,
+    "collectives": 60,
+    "pipeline": 100,
+    "ddp": 100,
     "sharded": 6,
-    "box": 12,
-    "logs": 12,
-    "nccl": 6,
-    "diagnose": 20,
-    "traces": 1,
-    "explorers": 8,
+    "box": 20,
+    "logs": 40,
+    "nccl": 100,
+    "diagnose": 300,
+    "traces": 3,
+    "explorers": 12,
 }
 _SEED = 20
 
