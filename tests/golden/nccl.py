@@ -1,0 +1,103 @@
+"""NCCL's model: what it chooses on many machines, and the times that it and NCCL expect."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankscope import box
+from rankscope.box import nccl
+
+from .values import Cases, attempt, floats, plain
+
+COLLECTIVES = ("broadcast", "reduce", "allgather", "reduce_scatter", "allreduce")
+_ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+_PROTOCOLS = ("ll", "ll128", "simple")
+_SIZES = [2**power for power in range(6, 35, 2)] + [3000, 5_000_000]
+_NUM_MACHINES = 60
+_MATRIX = """
+	GPU0	GPU1	GPU2	GPU3	NIC0
+GPU0	 X 	NV12	NV12	SYS	PXB
+GPU1	NV12	 X 	PHB	NODE	SYS
+GPU2	NV12	PHB	 X 	PIX	SYS
+GPU3	SYS	NODE	PIX	 X 	SYS
+NIC0	PXB	SYS	SYS	SYS	 X
+"""
+
+
+def cases() -> Cases:
+    draw = random.Random(47)
+    all_cases: Cases = {}
+    for number in range(_NUM_MACHINES):
+        all_cases[f"machine {number}"] = partial(_model, _machine(draw))
+    for name, gpu in (("h100_8", "h100"), ("a100_80gb_8", "a100"), ("b200_8", "b200"), ("dgx_h100_8", "h100")):
+        all_cases[f"with readings of {name}"] = partial(_with_readings, name, gpu)
+    all_cases["topology"] = _topology
+    return all_cases
+
+
+def _topology() -> list[Any]:
+    """The GPUs of a matrix of `nvidia-smi topo -m`, as each kind of GPU, and its links between them."""
+    answers = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "topology.txt"
+        path.write_text(_MATRIX)
+        for gpu in sorted(nccl.GPUS):
+            read = nccl.read_topology(path, gpu)
+            pairs = [(src, dst) for src in range(4) for dst in range(4) if src != dst]
+            cluster = read.cluster(2)
+            links = [cluster.link(*pair) for pair in [*pairs, (0, 5)]]
+            rates = [[link.alpha_s, link.bytes_per_s] for link in links]
+            answers.append([plain(read.ways), [float(read.gb_per_s[pair]) for pair in pairs], read.nics, rates])
+    return answers
+
+
+def _machine(draw: random.Random) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "gpu": draw.choice(sorted(nccl.GPUS)),
+        "gpus_per_node": draw.choice([2, 4, 8, 8]),
+        "num_nodes": draw.choice([1, 1, 2, 3, 4, 16, 64]),
+        "version": draw.choice([(2, 18), (2, 23), (2, 27), (2, 30)]),
+        "cpu": draw.choice(["intel", "amd"]),
+    }
+    if draw.randrange(3) == 0:
+        arguments |= {"nics": draw.choice([1, 2, 4, 8]), "nic_bytes_per_s": 25e9}
+    return arguments
+
+
+def _model(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"machine": plain(arguments), "answers": attempt(_answers, **arguments)}
+
+
+def _answers(**arguments: Any) -> dict[str, Any]:
+    return _of_model(nccl.Model(**arguments))
+
+
+def _of_model(model: nccl.Model) -> dict[str, Any]:
+    answers: dict[str, Any] = {"num_channels": model.num_channels}
+    for collective in COLLECTIVES:
+        choices = [model.choose(collective, size) for size in _SIZES]
+        names = [f"{choice.algorithm} {choice.protocol} {choice.channels}" for choice in choices]
+        terms = [[*choice.terms_s.values()] for choice in choices]
+        times_s = [[choice.nccl_s, choice.time_s] for choice in choices]
+        pairs = [(algorithm, protocol) for algorithm in _ALGORITHMS for protocol in _PROTOCOLS]
+        usable = [pair for pair in pairs if not model.why_not(collective, *pair)]
+        figures = [[model.latency_us(collective, *pair), model.bandwidth(collective, *pair)] for pair in usable]
+        answers[collective] = {
+            "choices": names,
+            "times_s": floats(np.ravel(times_s)),
+            "terms_s": floats(np.concatenate(terms)),
+            "usable": plain(usable),
+            "latency and bandwidth": floats(np.ravel(figures)),
+        }
+    return answers
+
+
+def _with_readings(name: str, gpu: str) -> Any:
+    model = nccl.Model(gpu, 8)
+    return _of_model(model.with_readings(box.Profile.load(f"bank:{name}")))
