@@ -86,16 +86,22 @@ CASES = [
         "for power in range(10, 34, 2): best(2**power, cluster)",
     ),
     Case(
-        "plans of a ring of 256",
-        "from rankscope.collectives import build\nfrom rankscope.collectives.wire.plan import plans\n"
-        "schedule = build('allreduce', 'ring', 256)",
-        "plans(schedule, schedule.chunk_ends(10**6))",
+        "execute a ring of 1 KiB on 4 ranks",
+        "import torch\nfrom rankscope.collectives import build, execute\nfrom rankscope.ranks import launch\n"
+        "ring = build('allreduce', 'ring', 4)\n"
+        "def job():\n    import torch\n    for _ in range(1000): execute(ring, torch.ones(256))\n"
+        "launch(job, 4)",
+        "launch(job, 4)",
+        by_clock=True,
     ),
     Case(
-        "plans of a tree of 256",
-        "from rankscope.collectives import build\nfrom rankscope.collectives.wire.plan import plans\n"
-        "schedule = build('allreduce', 'double_binary_tree', 256)",
-        "for _ in range(10): plans(schedule, schedule.chunk_ends(10**6))",
+        "execute a ring of 4 MiB on 4 ranks",
+        "import torch\nfrom rankscope.collectives import build, execute\nfrom rankscope.ranks import launch\n"
+        "ring = build('allreduce', 'ring', 4)\n"
+        "def job():\n    import torch\n    for _ in range(50): execute(ring, torch.ones(2**20))\n"
+        "launch(job, 4)",
+        "launch(job, 4)",
+        by_clock=True,
     ),
     Case(
         "simulate a pipeline of 20,000 items",
