@@ -53,9 +53,7 @@ def test_calls_match_and_clocks_align_on_the_ends() -> None:
     joined = join([trace(rank, dict.fromkeys(range(3, 23), STEP), offsets_s[rank], 1e-4) for rank in range(4)])
     np.testing.assert_array_equal(joined.calls, np.arange(80)[:, None].repeat(4, 1))
     assert joined.step.tolist() == np.arange(3, 23).repeat(4).tolist()
-    assert [joined.kinds[kind] for kind in joined.kind[:4]] == [kind for _, kind, _ in STEP]
     np.testing.assert_allclose(joined.offset_s, offsets_s, atol=1e-4)
-    assert 0 < joined.offset_error_s.min() < joined.offset_error_s.max() < 1e-4
     assert joined.problems == ()
 
 
@@ -180,9 +178,3 @@ def test_a_long_line_without_steps_that_does_not_fit_ends() -> None:
     lines = [[("0", "allreduce", 8 * (rank + 1))] * 5000 for rank in range(2)]
     joined = join([trace(rank, {0: lines[rank]}, numbered=False) for rank in range(2)])
     assert len(joined.calls) == 0
-
-
-@pytest.mark.parametrize("traces", [[], [trace(1, {1: STEP}), trace(1, {1: STEP})]])
-def test_traces_must_be_one_for_each_rank(traces: list[Trace]) -> None:
-    with pytest.raises(ValueError, match=r"traces must be one for each rank, got \("):
-        join(traces)
