@@ -15,9 +15,8 @@ from rankscope.cli import main
 from rankscope.diagnose import explain_hang, read_dumps, read_hang_text, read_logs
 from rankscope.diagnose.hangs import Hang, HangCulprit
 
-from ..extents import first_in_test
 from .hang_checks import problem
-from .hang_texts import CASES, RecordedHang, TextCase, record, recorded
+from .hang_texts import RecordedHang, recorded
 from .made_dumps import CALL, healthy, sick, write
 from .made_logs import FORMS, MADE, MadeLog, closed, signal, status, uncaught, watchdog
 
@@ -64,22 +63,12 @@ def test_a_recorded_hang(hang: RecordedHang, tmp_path: Path) -> None:
 
 
 def test_most_recorded_hangs_are_explained(tmp_path: Path) -> None:
-    assert [hang.case for hang in RECORDED] == CASES
+    assert len(RECORDED) == 73
     named = []
     for place, hang in enumerate(RECORDED):
         if explain_hang(logs=read_logs(files_of(tmp_path / str(place), hang.logs))).culprits:
             named.append(str(hang.case))
     assert len(named) >= LEAST_NAMED, named
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", first_in_test(1, [CASES[place] for place in (4, 16, 28, 37)]), ids=str)
-def test_a_hang_recorded_anew(case: TextCase, tmp_path: Path) -> None:
-    """The texts of the torch that is installed."""
-    hang = record(case)
-    verdict = explain_hang(logs=read_logs(files_of(tmp_path, hang.logs)))
-    assert verdict.culprits, str(verdict)
-    assert problem(verdict, case.truths) == ""
 
 
 # ---- texts from torch's format strings
