@@ -337,6 +337,12 @@ def test_an_empty_log_is_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert CANNOT_TELL in diagnosed([tmp_path / "rank1.log"], capsys)
 
 
+@pytest.mark.parametrize("begin", ['{"loss": 2.31}\n', "[{'loss': 1}]\n"])
+def test_logs_that_begin_like_traces(begin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.log").write_text(begin + MADE[0].text)
+    assert LATE in diagnosed([tmp_path / "job.log"], capsys)
+
+
 def test_how_a_log_is_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = MADE[0].text + "\n"
     (tmp_path / "job.log.gz").write_bytes(gzip.compress(text.encode()))

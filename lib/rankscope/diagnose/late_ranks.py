@@ -30,6 +30,7 @@ _CHANCE = 0.05  # a rank is late if calm ranks would be late as often with a low
 _CHANCE_OF_SIGN = 0.005  # … or if a fair coin would show heads as often as it is later with a lower one than this
 _CHANCE_OF_ORDER = 0.04  # … and if so small a share of random orders of the ranks of each step shows ranks as late
 _NUM_ORDERS = 199
+_ROUNDING = 1e-9  # standard deviations
 _FEWEST_ORDERED = 11  # steps: in fewer, chance alone explains even ranks that are late in turn in all of them
 _SAME_CAUSE = 0.7  # if a rank is late in few steps, this share of them must have the same cause
 _OFTEN = 0.5  # of all steps: a rank that is late in more of them is not late in few steps
@@ -139,8 +140,9 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_
     - the late ranks cost more per step, without the worst step, than the noise of the calm ranks does, more than
       `LEAST_S`, and more than `SHARE_OF_STEP` of the median step.
 
-    Of those that hold, the one with the fewest late ranks counts that explains as much as any other. Then the late
-    ranks are taken to be as fast as the calm ones, and the rest is judged again.
+    If ranks that are all alike would often seem as late (`_is_chance`), nobody is late. Otherwise, of those that hold,
+    the one with the fewest late ranks counts that explains as much as any other. Then the late ranks are taken to be as
+    fast as the calm ones, and the rest is judged again.
 
     The causes of a rank are the phase that takes longest in comparison with the calm ranks, in the mean of its late
     steps without the worst, and each other one that takes `_SECOND_CAUSE` of that. A cost is what the last rank would
@@ -274,7 +276,7 @@ def _is_chance(own_s: Seconds, least_s: float) -> bool:
         together_s = latest_s.cumsum(axis=1)[:, :-1]  # without all ranks, who are as late in each order
         spread_s = np.maximum(together_s.std(axis=0), least_s * 1e-6)
         extremes = np.maximum(extremes, ((together_s - together_s.mean(axis=0)) / spread_s).max(axis=1))
-    return bool((extremes[1:] >= extremes[0]).mean() > _CHANCE_OF_ORDER)
+    return bool((extremes[1:] >= extremes[0] - _ROUNDING).mean() > _CHANCE_OF_ORDER)
 
 
 class _CalmStatistics(NamedTuple):
