@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,40 @@ def test_the_drawing(tmp_path: Path) -> None:
     cells, column = drawing.rects[0], [label for _, label in drawing.x_ticks].index(str(CALL))
     hatched = np.flatnonzero(cells.hatched)
     assert list(zip(cells.x[hatched], cells.y[hatched], strict=True)) == [(column, 1)]
+
+
+def test_the_drawing_of_many_ranks_shows_those_to_look_at(tmp_path: Path) -> None:
+    job = {rank: [QueuedCall("0", at_s=1.0)] for rank in range(99)}
+    job[70] = []
+    drawing = draw_hang(explained(tmp_path, job))
+    assert len(drawing.y_ticks) == 16
+    assert "70" in {label for _, label in drawing.y_ticks}
+    assert drawing.y_label == "rank (16 of 99 shown)"
+
+
+def test_of_calls_that_all_differ_each_is_named_and_the_largest_difference_counts(tmp_path: Path) -> None:
+    job = {
+        0: [QueuedCall("0", "all_reduce", (8,), at_s=1.0)],
+        1: [QueuedCall("0", "all_reduce", (16,), at_s=1.0)],
+        2: [QueuedCall("0", "broadcast", (16,), at_s=1.0)],
+    }
+    hang = explained(tmp_path / "three", job)
+    words = str(hang)
+    assert [culprit[:2] for culprit in hang.culprits] == [(rank, "collective") for rank in range(3)]
+    called = re.findall(r"[Rr]ank (\d) (?:called )?(\w+ \[\d+\])", words)
+    assert called == [("0", "all_reduce [8]"), ("1", "all_reduce [16]"), ("2", "broadcast [16]")]
+    many = {rank: [QueuedCall("0", "all_reduce", (rank + 1,), at_s=1.0)] for rank in range(5)}
+    assert "2 more calls differ" in str(explained(tmp_path / "many", many))
+
+
+def test_a_job_whose_ranks_all_differ_is_one_finding(tmp_path: Path) -> None:
+    """Even ranks agree, and each odd rank has a size of its own."""
+    num_ranks = 64
+    job = {rank: [QueuedCall("0", sizes=(100 + rank % 2 * rank,), at_s=1.0)] for rank in range(num_ranks)}
+    hang = explained(tmp_path, job)
+    (finding,) = hang.findings
+    assert (finding.cause, finding.ranks) == ("size", tuple(range(1, num_ranks, 2)))
+    assert f"{num_ranks // 2 - 3} more calls" in finding.words
 
 
 def test_one_rank_that_differs_in_jobs_of_random_groups(tmp_path: Path) -> None:

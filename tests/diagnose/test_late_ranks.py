@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnose import diagnose
-from rankscope.diagnose.late_ranks import lateness, median_of_others
+from rankscope.diagnose.late_ranks import _binomial_tail, lateness, median_of_others
 from rankscope.diagnose.trace import PHASES
 from rankscope.diagnose.verdict import headline, sentences
 
@@ -235,6 +235,40 @@ def test_the_median_of_others_is_that_of_the_others(rows: list[list[float]], num
     medians = median_of_others(values)
     for place in range(num_ranks):
         np.testing.assert_allclose(medians[:, place], np.median(np.delete(values, place, axis=1), axis=1))
+
+
+def test_the_binomial_tail_is_right_also_for_many_steps() -> None:
+    assert _binomial_tail(9, 11, 0.5) == pytest.approx((1 + 11 + 55) / 2**11)
+    assert _binomial_tail(0, 10_000, 0.3) == pytest.approx(1)
+    assert _binomial_tail(10_000, 10_000, 0.3) == 0
+
+
+def test_a_line_while_training_groups_ranks_by_cause_and_says_where_a_cause_is_not_the_only_one() -> None:
+    seconds = noisy("even", 0.05, 5, NUM_STEPS, 1)
+    seconds["loader"][:, :2] += 0.06
+    seconds["forward"][:, 2] += 0.06
+    line = verdict(seconds)[1]
+    assert "ranks 0 and 1 because of their loader" in line
+    assert "rank 2 because of its forward" in line
+    assert "mostly" not in line
+    seconds = noisy("even", 0.05, 4, NUM_STEPS, 1)
+    seconds["loader"][:, :2] += 0.09
+    seconds["optimizer"][:, :2] += 0.06
+    line = verdict(seconds)[1]
+    assert "mostly because of their loader" in line
+
+
+def test_a_line_names_four_seldom_late_ranks_at_most_and_counts_the_others() -> None:
+    """The line grew with the job: it had a part for each of hundreds of ranks."""
+    num_steps = 40
+    own_s = np.zeros((num_steps, 8, len(PHASES)))
+    own_s[:, :, PHASES.index("forward")] = 0.1
+    for rank, num_late in enumerate((2, 2, 2, 3, 2, 2, 0, 0)):
+        own_s[rank : rank + 8 * num_late : 8, rank, PHASES.index("loader")] = 0.03
+    line = headline(lateness(range(8), windows(own_s), own_s), range(num_steps))
+    assert "rank 3 is late in 3 of 40 steps, by 30 ms" in line
+    assert "2 others" in line
+    assert line.count("2 of 40 steps") == 3
 
 
 def test_few_ranks_and_few_steps() -> None:

@@ -18,6 +18,7 @@ from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.figures.jobs import draw_communication, draw_lateness, draw_phases, draw_step, job_page
 from rankscope.diagnose.join import join
 from rankscope.diagnose.perfetto import to_perfetto
+from rankscope.diagnose.trace import PHASES
 from rankscope.figures.svg import to_svg
 from rankscope.timeline import Timeline
 from rankscope.train.ddp import LocalStep
@@ -159,6 +160,15 @@ def test_drawings_are_readable_and_say_who_is_late(folder: Path) -> None:
     assert "rank 2 starts its last collective" in to_svg(draw_step(traces, join(traces), diagnosis))
     late = drawings[1].rects[0]
     assert {late.fill[place] for place in range(len(late.fill)) if late.y[place] == 2} == {"#a34700"}
+
+
+def test_the_legend_names_what_can_be_seen(folder: Path) -> None:
+    diagnosis = diagnose(read_traces(folder))
+    phase_s = diagnosis.phase_s.copy()
+    phase_s[:, :, PHASES.index("zero_grad")], phase_s[:, :, PHASES.index("h2d")] = 1e-6, 1e-2
+    keys = {key.label for key in draw_phases(attrs.evolve(diagnosis, phase_s=phase_s)).legend}
+    assert "h2d" in keys
+    assert "zero_grad" not in keys
 
 
 def test_the_command_says_who_is_late_and_writes_what_it_is_asked_for(folder: Path, tmp_path: Path) -> None:

@@ -313,8 +313,7 @@ class EventColumns(NamedTuple):
 class KinetoEvents(NamedTuple):
     """The events that are kept, and what their codes and threads stand for.
 
-    `details` has those of an event by its number in the column `event`; `num_others` counts by category the events that
-    are not kept.
+    `details` has those of an event by its number in the column `event`.
     """
 
     columns: EventColumns
