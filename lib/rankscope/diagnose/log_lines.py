@@ -316,29 +316,6 @@ _ASYNC_ERROR = re.compile(
     rf"\[Rank {_RANK}\]\s{{0,2}}Collective {_WORK} raised the following async exception: ",
     re.ASCII,
 )
-_OP_TYPES = frozenset(
-    {
-        "BROADCAST",
-        "ALLREDUCE",
-        "ALLREDUCE_COALESCED",
-        "REDUCE",
-        "ALLGATHER",
-        "_ALLGATHER_BASE",
-        "ALLGATHER_coalesced",
-        "GATHER",
-        "SCATTER",
-        "REDUCE_SCATTER",
-        "ALLTOALL_BASE",
-        "ALLTOALL",
-        "SEND",
-        "RECV",
-        "RECVANYSOURCE",
-        "BARRIER",
-        "_REDUCE_SCATTER_BASE",
-        "COALESCED",
-        "_ALLREDUCE_SPARSE",
-    }
-)
 _STATUS = re.compile(
     rf"{_GROUP}\s?(?:failure detected by watchdog at work sequence id: (?P<new>\d{{1,18}}) PG status: "
     r"|Exception \(either an error or timeout\) detected by watchdog at work: (?P<old>\d{1,18}), "
@@ -494,10 +471,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _watchdog(line: LogLine) -> Iterator[WatchdogTimeout | CommunicationError]:
     """Read timeouts and errors of collectives that the watchdog of NCCL reports."""
     for match in _WATCHDOG.finditer(line.text):
-        # torch prints the rank twice if it prints the group: two different ones, or an unknown collective, are damage
-        is_damaged = match["collective"] not in _OP_TYPES or match["in_group"] not in (None, match["rank"])
-        if is_damaged:
-            continue
+        if match["in_group"] not in (None, match["rank"]):
+            continue  # torch prints the rank twice if it prints the group: two different ones are of two lines
         yield WatchdogTimeout(
             origin=line.record_origin(match.start()),
             rank_in_group=int(match["rank"]),
