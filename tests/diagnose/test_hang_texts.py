@@ -10,7 +10,6 @@ import pytest
 from rankscope.cli import main
 from rankscope.diagnose import explain_hang, read_hang_text, read_logs
 from rankscope.diagnose.hangs import Hang
-from rankscope.diagnose.log_evidence import Evidence
 
 from .hang_checks import CANNOT_TELL, problem
 from .made_logs import MADE, closed, fingerprint, mismatch, signal, status, uncaught, watchdog
@@ -83,26 +82,6 @@ def test_the_line_that_states_the_group_of_a_timeout() -> None:
 
 
 # ---- groups
-
-
-@pytest.mark.parametrize(
-    ("tp", "dp", "group"),
-    [
-        ({"in_group": 0}, {"in_group": 1}, "mesh_dp (2)"),  # only dp has the number of the timeout
-        ({"in_group": 1}, {"in_group": 1}, None),  # both have it
-        ({"in_group": 0}, {"in_group": 0}, None),  # neither
-    ],
-)
-def test_the_group_of_a_timeout_is_the_only_one_in_which_the_rank_has_its_number(
-    tp: dict[str, int], dp: dict[str, int], group: str | None
-) -> None:
-    lines = [
-        watchdog(3, 5, in_group=1),
-        status(3, 5, 5, group=("1", "mesh_tp"), **tp),
-        status(3, 5, 5, group=("2", "mesh_dp"), **dp),
-    ]
-    (timeout,) = Evidence(read_hang_text("\n".join(lines) + "\n"), queues=()).timeouts()
-    assert timeout.group == group
 
 
 def test_groups_that_share_a_name() -> None:

@@ -22,7 +22,7 @@ from torch.optim import optimizer as optimizers
 
 from rankscope.diagnose import diagnose, patches, watch
 from rankscope.diagnose import live as watching
-from rankscope.diagnose.live import Watched, WatchedCall, WatchedStep, _in_ns, _TimeOrigin
+from rankscope.diagnose.live import Watched, WatchedCall, WatchedStep, _TimeOrigin
 from rankscope.ranks import RankError, launch
 
 pytestmark = pytest.mark.slow
@@ -386,20 +386,6 @@ class Event:
 
     def elapsed_time(self, other: Event) -> float:
         return other.at_ms - self.at_ms
-
-
-def test_events_become_nanoseconds_from_step_to_step() -> None:
-    stamps = [("forward", True, Event(12)), ("forward", False, Event(13))]
-    calls = [
-        WatchedCall("0", "allreduce", 8, Event(14), Event(16)),
-        WatchedCall("0", "allreduce", 8, Event(15), Event(99, past=False)),
-    ]
-    begin = Event(11)
-    step, origin = _in_ns(WatchedStep(4, begin, "1 2", Event(17), "3 4", stamps, calls), _TimeOrigin(Event(10), 500))
-    assert (step.number, step.begin, step.end) == (4, 1_000_500, 7_000_500)
-    assert step.stamps == [("forward", True, 2_000_500), ("forward", False, 3_000_500)]
-    assert [(call.launch, call.stop) for call in step.calls] == [(4_000_500, 6_000_500), (5_000_500, None)]
-    assert origin == (begin, 1_000_500)
 
 
 def test_a_step_is_taken_once_the_gpu_has_reached_its_events_on_all_streams() -> None:
