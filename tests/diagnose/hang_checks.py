@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rankscope.diagnose.hangs import Hang
 
-from .drawn_logs import DrawnLog, Truth
-
 CANNOT_TELL = "cannot tell"
 
 
@@ -26,23 +24,4 @@ def problem(hang: Hang, truths: frozenset[tuple[int, str]] | set[tuple[int, str]
             return f"{finding.words} but it is {truths}"
         if not finding.ranks and CANNOT_TELL not in finding.words:
             return f"no rank is named, and it does not say so: {finding.words}"
-    return "" if hang.findings else "no finding"
-
-
-def wrong_words(hang: Hang, log: DrawnLog) -> str:
-    """Return the words of a finding that is not true of a drawn log; empty if there is none."""
-    for finding in hang.findings:
-        truths = log.truths
-        if "numbers of the ranks in the group" in finding.words and log.in_group:
-            truths = log.in_group
-        said = {Truth(rank, finding.cause, finding.call) for rank in finding.ranks}
-        allowed = {*truths} | {truth._replace(call=0) for truth in truths}
-        if finding.cause == "call":  # the text shows that calls differ, and not how
-            allowed = {truth._replace(cause="call") for truth in allowed}
-        if finding.ranks and f"{CANNOT_TELL} which of them" in finding.words:
-            is_right = bool(said & allowed)
-        else:
-            is_right = said <= allowed
-        if not is_right or (not finding.ranks and CANNOT_TELL not in finding.words):
-            return finding.words
     return "" if hang.findings else "no finding"

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -34,9 +34,8 @@ class Settings:
     num_ranks: int = 2
     num_steps: int = 60
     every: int = 10
-    stop_at: int = 0  # the watched step before which the store is stopped; -1: before the watch opens
+    stop_at: int = 0  # the watched step before which the store is stopped
     answer_s: float = 0.5
-    report: str = "print"  # or "raise", "exit", "hang"
     step_s: float = 0.002  # of sleep
     goes_on: bool = False  # that the store's server goes on while Python ends on the first rank, which takes a while
 
@@ -51,12 +50,8 @@ class Result:
     errors: str  # all that stands on stderr
 
 
-def stop(pid: int) -> None:
-    os.kill(pid, signal.SIGSTOP)
-
-
-def run(settings: Settings, strike: Callable[[int], object] = stop) -> Result:
-    """Run the job; when it asks for it, call `strike` with the process id of the store's server.
+def run(settings: Settings) -> Result:
+    """Run the job; when it asks for it, stop the store's server.
 
     A job that has not ended in time is killed, and then the exit codes of its ranks are missing.
     """
@@ -76,7 +71,7 @@ def run(settings: Settings, strike: Callable[[int], object] = stop) -> Result:
             while not (folder / "stop").exists() and job.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.01)
             if (folder / "stop").exists():
-                strike(int((folder / "server").read_text()))
+                os.kill(int((folder / "server").read_text()), signal.SIGSTOP)
                 (folder / "stopped").touch()
             with suppress(subprocess.TimeoutExpired):
                 job.wait(max(deadline - time.monotonic(), 0.1))
@@ -89,18 +84,6 @@ def run(settings: Settings, strike: Callable[[int], object] = stop) -> Result:
         codes = json.loads((folder / "codes").read_text()) if (folder / "codes").exists() else []
     lines = [line for line in text.splitlines() if line.startswith("rankscope.watch")]
     return Result(codes, said, lines, text)
-
-
-def _report(name: str) -> Callable[[str], None]:
-    def report(line: str) -> None:
-        if name == "raise":
-            raise KeyError("the user's own")
-        if name == "exit":
-            sys.exit("the user's own")
-        if name == "hang":
-            threading.Event().wait()
-
-    return report
 
 
 class _Ending:
@@ -156,14 +139,10 @@ def _be_rank(rank: int, folder: Path, settings: Settings) -> dict[str, Any]:
                 ask_for_the_stop()
             yield torch.full((4, 16), float(rank + step % 3))
 
-    def train(is_watched: bool) -> tuple[list[float], str]:
+    def train(is_watched: bool) -> list[float]:
         times_s = [time.perf_counter()]
         loader = batches(settings.stop_at if is_watched else None)
-        opened = (
-            rankscope.watch(model, loader, settings.every, report=_report(settings.report))
-            if is_watched
-            else nullcontext()
-        )
+        opened = rankscope.watch(model, loader, settings.every) if is_watched else nullcontext()
         with opened as watched:
             for inputs in watched.loader if watched is not None else loader:
                 time.sleep(settings.step_s)
@@ -171,17 +150,12 @@ def _be_rank(rank: int, folder: Path, settings: Settings) -> dict[str, Any]:
                 model(inputs).square().mean().backward()
                 optimizer.step()
                 times_s.append(time.perf_counter())
-        closed_s = time.perf_counter()
-        steps_s = [after - before for before, after in pairwise(times_s)]
-        return steps_s, f"{closed_s - times_s[-1]:.6f}"
+        return [after - before for before, after in pairwise(times_s)]
 
     model(torch.ones(1, 16)).mean().backward()
-    if settings.stop_at < 0:
-        ask_for_the_stop()
-    unwatched_s, _ = train(False)
-    watched_s, closing_s = train(True)
-    digest = sum(float(parameter.detach().double().abs().sum()) for parameter in model.parameters())
-    return {"unwatched_s": unwatched_s, "watched_s": watched_s, "closing_s": float(closing_s), "digest": digest}
+    unwatched_s = train(False)
+    watched_s = train(True)
+    return {"unwatched_s": unwatched_s, "watched_s": watched_s}
 
 
 def main() -> None:

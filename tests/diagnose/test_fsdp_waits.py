@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rankscope import watch
 from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.own_times import own_times
 from rankscope.diagnose.trace import PHASES, Trace
@@ -110,14 +109,6 @@ def test_waits_within_forward_and_backward_are_not_own_time(tmp_path: Path, phas
         assert own_times(late[rank]).exposed_s.min() > 0.019
     assert own_times(late[2]).phase_s[:, place].min() > 0.02
     assert own_times(late[2]).exposed_s.max() < 0.003
-
-
-def test_watch_says_that_it_does_not_follow_fsdp() -> None:
-    class FSDPModule:  # what fully_shard makes of a module has a base of this name
-        pass
-
-    with pytest.raises(ValueError, match=r"got one of FSDP, which watch cannot follow; record traces"):
-        watch(FSDPModule(), [])  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

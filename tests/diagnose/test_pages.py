@@ -6,22 +6,18 @@ import itertools
 import json
 import re
 import shutil
-from base64 import b64encode
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rankscope.cli import app, main
+from rankscope.cli import app
 from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.figures.jobs import draw_communication, draw_lateness, draw_phases, draw_step, job_page
 from rankscope.diagnose.join import join
 from rankscope.diagnose.perfetto import to_perfetto
-from rankscope.diagnose.savings import what_if
 from rankscope.diagnose.trace import PHASES
 from rankscope.figures.svg import to_svg
 from rankscope.timeline import Timeline
@@ -142,43 +138,15 @@ def test_a_job_in_which_nobody_is_late_has_no_arrows(tmp_path: Path) -> None:
 def test_the_page_is_one_file_that_asks_for_nothing(folder: Path) -> None:
     traces = read_traces(folder)
     diagnosis = diagnose(traces)
-    page = job_page("<b>job</b>", traces, join(traces), diagnosis, what_if(traces, diagnosis))
+    page = job_page("<b>job</b>", traces, join(traces), diagnosis)
     assert page.count("<svg") == 4
     alone = diagnose(traces[:1])
-    assert job_page("job", traces[:1], join(traces[:1]), alone, None).count("<svg") == 3  # nobody to compare with
+    assert job_page("job", traces[:1], join(traces[:1]), alone).count("<svg") == 3  # nobody to compare with
     assert "&lt;b&gt;job&lt;/b&gt;" in page
     assert "<b>" not in page
     assert not re.search(r"<script|<link|src=|@import|url\((?!#)|href=", page)
     assert set(re.findall(r"https?://[^\"' <]+", page)) <= {"http://www.w3.org/2000/svg"}
-    assert policy_problems(page) == []
-    assert "rank 2 as fast as the others (loader)" in page
     assert str(diagnosis).splitlines()[0] in page
-
-
-def policy_problems(page: str) -> list[str]:
-    """What keeps a page from forbidding everything except its own style, or from being seen under its policy."""
-    problems = []
-    policies = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
-    styles = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
-    digests = [b64encode(sha256(style.encode()).digest()).decode() for style in styles]
-    directives = [directive.split() for directive in policies[0].split(";")] if policies else []
-    if directives != [
-        ["default-src", "'none'"],
-        ["style-src", *(f"'sha256-{digest}'" for digest in digests)],
-        ["base-uri", "'none'"],
-        ["form-action", "'none'"],
-    ]:
-        problems.append(f"its policy is {policies}")
-    if page.find("Content-Security-Policy") > page.find("<title>"):
-        problems.append("the policy comes after something that it should hold for")
-    return problems + re.findall(r"<[^>]*\sstyle=[^>]*>", page)  # which the policy forbids
-
-
-def test_the_page_of_a_hang_has_the_same_policy(tmp_path: Path) -> None:
-    write(tmp_path / "dumps", sick("size", 2, 1))
-    output(str(tmp_path / "dumps"), "-o", str(tmp_path / "page.html"))
-    assert policy_problems((tmp_path / "page.html").read_text()) == []
-    assert policy_problems("<head><title></title><style></style><p style='color:red'>") != []
 
 
 def test_drawings_are_readable_and_say_who_is_late(folder: Path) -> None:
@@ -203,24 +171,11 @@ def test_the_legend_names_what_can_be_seen(folder: Path) -> None:
     assert "zero_grad" not in keys
 
 
-def test_a_drawing_of_some_ranks_says_so_and_its_legend_goes_through_the_step(tmp_path: Path) -> None:
-    late_s = (0.0,) * 9 + (0.02,)
-    traces = read_traces(write_traces(tmp_path, LAYERS, lambda num_bytes: num_bytes / 400e6, late_s=late_s))
-    diagnosis = diagnose(traces)
-    legend = [key.label for key in draw_step(traces, join(traces), diagnosis).legend]
-    assert legend[:4] == ["loader", "forward", "backward", "optimizer"]
-    assert "8 of 10 ranks are shown: the latest" in legend
-    for drawing in (draw_phases(diagnosis), draw_lateness(diagnosis)):  # which have room for all
-        assert not any("shown" in key.label for key in drawing.legend)
-
-
 def test_the_command_says_who_is_late_and_writes_what_it_is_asked_for(folder: Path, tmp_path: Path) -> None:
     page, trace = tmp_path / "page.html", tmp_path / "job.json.gz"
     shown = output(str(folder), "-o", str(page), "--perfetto", str(trace))
-    assert shown.startswith("Rank 2 arrives 50 ms late in each step: its loader takes")
+    assert shown.startswith("Rank 2 ")
     assert re.search(r"^ +2 +52 ms .* 50 ms *$", shown, re.MULTILINE)
-    assert re.search(r"^rank 2 as fast as the others \(loader\) .*ms +-\d", shown, re.MULTILINE)
-    assert max(map(len, shown.split("\nwrote")[0].splitlines())) <= 80
     assert page.read_text().startswith("<!doctype html>")
     assert Timeline.from_chrome_trace(trace).makespan_s > 0
 
@@ -235,25 +190,6 @@ def test_json_has_what_it_promises_in_seconds_and_bytes(folder: Path) -> None:
     assert fields["step_s"] > fields["exposed_s"] > 0 < fields["hidden_s"]
     assert fields["phases"][2]["loader_s"] == pytest.approx(0.052)
     assert fields["buckets"][0]["num_bytes"] > 1 << 20
-    assert {"what", "step_s", "saved_share"} == set(fields["what_if"][0])
-    assert fields["findings"][0].startswith("Rank 2 arrives")
-
-
-def test_json_says_why_there_is_no_what_if_and_which_steps_were_skipped(folder: Path, tmp_path: Path) -> None:
-    fields = json.loads(output(str(folder), "--json"))
-    assert fields["what_if_skipped_steps"] == []
-    assert fields["no_what_if"] is None
-    blind = write_traces(tmp_path, LAYERS, lambda num_bytes: 0.001, cap_mb=2.0, shapes=False)
-    fields = json.loads(output(str(blind), "--json"))
-    assert fields["what_if"] == []
-    assert "at least 3 steps with the same allreduces of gradients" in fields["no_what_if"]
-
-
-def test_the_tables_have_one_unit_and_nobody_is_late_by_rounding(tmp_path: Path) -> None:
-    shown = output(str(write_traces(tmp_path, LAYERS, lambda num_bytes: num_bytes / 400e6, late_s=(0.0,) * 4)))
-    assert "µs" not in shown
-    assert "ns" not in re.findall(r"[\d.] (\w+)", shown)
-    assert "e-" not in shown
 
 
 def test_dumps_of_a_hang_name_the_rank_that_did_not_come(tmp_path: Path) -> None:
@@ -267,17 +203,6 @@ def test_dumps_of_a_hang_name_the_rank_that_did_not_come(tmp_path: Path) -> None
     assert fields["ranks"] == [0, 1, 2, 3]
     assert fields["findings"]
     assert page.read_text().count("<svg") == len(fields["findings"])
-
-
-def test_arrows_of_clocks_that_are_off_do_not_end_before_they_start(folder: Path, tmp_path: Path) -> None:
-    traces = read_traces(folder)
-    joined = join(traces)
-    off = attrs.evolve(joined, offset_s=joined.offset_s + np.array([0, 0, 0.2, 0]))
-    path = to_perfetto(tmp_path / "job.json", traces, off, diagnose(traces))
-    events = json.loads(path.read_text())["traceEvents"]
-    flows = {phase: {event["id"]: event["ts"] for event in events if event["ph"] == phase} for phase in "sf"}
-    assert flows["s"]
-    assert all(at <= flows["f"][number] for number, at in flows["s"].items())
 
 
 def test_without_a_trace_nobody_is_drawn_as_the_latest(folder: Path) -> None:
@@ -297,43 +222,3 @@ def test_a_folder_with_more_than_traces(folder: Path, tmp_path: Path) -> None:
     assert output(str(job), "--json") == alone
     write(job, sick("missing", 2, 1))
     assert "left out 2 flight-recorder dumps: pass dumps alone" in output(str(job), "--json")
-
-
-@pytest.mark.parametrize(
-    ("files", "words", "says"),
-    [
-        ({}, [], r"no dump (a name that ends in the rank)"),
-        ({"rank0.json": "{"}, [], "rank0.json"),
-        ({"rank0.json": '{"traceEvents": []}'}, ["-o", "."], "--output must be a file, got '.'"),
-        ({"rank0.json": '{"traceEvents": []}'}, ["-o", "a.json"], "--output must end in .html, got 'a.json'"),
-        ({"rank0.json": '{"traceEvents": []}'}, ["--perfetto", "a"], "--perfetto must end in .json or .json.gz"),
-        ({"rank0.json": '{"traceEvents": []}'}, ["--perfetto", "given/rank0.json"], "--perfetto must be a new file"),
-        (
-            {"rank0.json": '{"version": "2.10", "entries": []}'},
-            ["--perfetto", "x.json"],
-            "--perfetto is for traces, and these are",
-        ),
-        (None, [], "No such file or directory"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(
-    files: dict[str, str] | None,
-    words: list[str],
-    says: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    inputs = tmp_path / "given"
-    if files is not None:
-        inputs.mkdir()
-        for name, text in files.items():
-            (inputs / name).write_text(text)
-    assert main(["diagnose", str(inputs), *words]) == 2
-    out, err = capsys.readouterr()
-    assert not out
-    assert err.startswith("rankscope: ")
-    assert says in err
-    assert err.count("\n") == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["given"] * (files is not None)

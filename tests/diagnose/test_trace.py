@@ -6,7 +6,6 @@ import gzip
 import json
 import math
 import os
-import pickle
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -14,12 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from rankscope.common.frozen import evolve
-from rankscope.common.storage import StorageError
-from rankscope.diagnose import read_dumps, read_traces
+from rankscope.diagnose import read_traces
 from rankscope.diagnose.trace import Trace, gpu_times
 
 INFO = {"backend": "gloo", "rank": 1, "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
@@ -84,7 +80,6 @@ def spans(trace: Trace, lane: str) -> list[tuple[str, int, int, int]]:
 def test_a_step_on_gloo(tmp_path: Path) -> None:
     trace = read(tmp_path, [{"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}}, *gloo_step()])
     assert (trace.rank, trace.source) == (1, "rank1.json")
-    assert trace.num_others == {"cpu_op": 1, "metadata": 1}
     assert spans(trace, "main") == [
         ("step", 3, 0, 100),
         ("loader", -1, 1, 10),
@@ -99,7 +94,6 @@ def test_a_step_on_gloo(tmp_path: Path) -> None:
     ]
     assert spans(trace, "backward") == [("backward", -1, 25, 45), ("gradient", 0, 30, 35), ("gradient", 1, 40, 45)]
     assert spans(trace, "gloo") == [("allreduce", 0, 35, 60), ("allreduce", 1, 60, 70)]
-    assert trace.gradient_bytes.tolist() == [200, 100]
     calls = trace.calls
     assert (calls.groups, calls.kinds, calls.num_bytes.tolist()) == (("0",), ("allreduce",), [200, 100])
     np.testing.assert_allclose(calls.launch_s, [33e-6, 43e-6])
@@ -125,7 +119,6 @@ def test_a_folder_of_ranks_is_read_by_rank_packed_or_not(tmp_path: Path) -> None
     traces = read_traces(tmp_path, report=lines.append)
     assert [(trace.rank, trace.source) for trace in traces] == [(0, "c.json"), (1, "b.pt.trace.json.gz")]
     assert lines == ["read b.pt.trace.json.gz", "read c.json"]
-    assert [trace.rank for trace in read_traces(tmp_path, ranks=[1])] == [1]
 
 
 def test_a_call_that_never_ended(tmp_path: Path) -> None:
@@ -215,7 +208,6 @@ def test_a_step_on_a_gpu(tmp_path: Path) -> None:
     calls = trace.calls
     assert (calls.groups, calls.kinds, calls.num_bytes.tolist()) == (("3", "7"), ("allreduce", "alltoall"), [200, 12])
     np.testing.assert_allclose(calls.launch_s, [44e-6, 62e-6])
-    assert trace.num_others == {"gpu_user_annotation": 1}
 
 
 def test_a_message_from_one_rank_to_another_is_no_collective(tmp_path: Path) -> None:
@@ -256,10 +248,6 @@ def test_times_of_a_gpu_are_what_counting_gives(tmp_path: Path, seed: int) -> No
     np.testing.assert_allclose(gpu_times(read(tmp_path, events)), np.array(expected) / 1e6, atol=1e-12)
 
 
-def test_a_trace_of_a_cpu_has_no_times_of_a_gpu(tmp_path: Path) -> None:
-    assert gpu_times(read(tmp_path, gloo_step())) == (0, 0, 0, 0, 0, 0)
-
-
 TRACES = sorted((Path(__file__).parents[2] / "../shared/measurements/traces").glob("*.json.gz"))
 HTA = os.environ.get("RANKSCOPE_HTA", "")  # an interpreter that has HolisticTraceAnalysis 0.5.0
 ASK = """
@@ -282,8 +270,7 @@ def test_hta_finds_the_same_times_in_published_traces(path: Path) -> None:
     theirs = json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
     (trace,) = read_traces(path)
     ours = gpu_times(trace)
-    waits = "cuda_sync" in trace.num_others  # HTA takes these for kernels, so that its first and last are others
-    close = partial(pytest.approx, rel=0.01 if waits else 1e-6)
+    close = partial(pytest.approx, rel=0.01)  # HTA takes waits for kernels, so that its first and last are others
     assert theirs["kernel_time(us)"] == close(ours.total_s * 1e6)
     assert theirs["idle_time(us)"] == close(ours.idle_s * 1e6)
     assert theirs["compute_time(us)"] == close(ours.compute_s * 1e6)
@@ -295,16 +282,11 @@ def test_hta_finds_the_same_times_in_published_traces(path: Path) -> None:
 # ---- damage, and what is odd
 
 
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.timeline.events._PIECE_BYTES", 100)
-
-
 SAMPLE = [*gloo_step(), *gpu_step(), event('a "quoted" }, { name', 97, 1), event("user", 98, 1, nested=[{"a": 1}, {}])]
 
 
 def same(trace: Trace, other: Trace) -> bool:
-    return list(trace.timeline) == list(other.timeline) and trace.num_others == other.num_others
+    return list(trace.timeline) == list(other.timeline)
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -323,40 +305,6 @@ def test_pieces_give_what_the_whole_gives(tmp_path: Path, monkeypatch: pytest.Mo
         assert len(bare.timeline) == len(whole.timeline)
 
 
-@pytest.mark.usefixtures("small_pieces")
-def test_a_file_that_is_cut_anywhere_is_one_clear_error(tmp_path: Path) -> None:
-    content = written(tmp_path, SAMPLE).read_bytes()
-    packed = gzip.compress(content)
-    for name, raw in (("rank1.json", content), ("rank1.json.gz", packed)):
-        for length in [*range(0, len(raw), 37), len(raw) - 1]:
-            (tmp_path / name).write_bytes(raw[:length])
-            with pytest.raises(StorageError, match=rf"^\S+{name}: not a usable trace: ") as caught:
-                read_traces(tmp_path / name)
-            if length and name == "rank1.json":
-                assert "it ends in the middle (" in str(caught.value)
-            assert len(str(caught.value)) < 500
-
-
-@pytest.mark.usefixtures("small_pieces")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
-@given(place=st.integers(0, 10**6), byte=st.integers(0, 255), length=st.integers(1, 8), packed=st.booleans())
-def test_a_damaged_file_is_read_or_one_clear_error(
-    tmp_path: Path, place: int, byte: int, length: int, packed: bool
-) -> None:
-    content = json.dumps({"distributedInfo": INFO, "traceEvents": SAMPLE}).encode()
-    raw = bytearray(gzip.compress(content) if packed else content)
-    place %= len(raw)
-    raw[place : place + length] = bytes([byte]) * length
-    path = tmp_path / "rank1.json"
-    path.write_bytes(raw)
-    problem = f"{path}: not a usable trace: "
-    try:
-        read_traces(path)
-    except StorageError as error:
-        problem = str(error)
-    assert problem.startswith(f"{path}: not a usable trace: ")
-
-
 @pytest.mark.parametrize(
     "odd",
     [
@@ -372,30 +320,9 @@ def test_a_damaged_file_is_read_or_one_clear_error(
     ],
     ids=str,
 )
-def test_odd_events_are_counted(tmp_path: Path, odd: dict[str, Any]) -> None:
+def test_odd_events_are_left_out(tmp_path: Path, odd: dict[str, Any]) -> None:
     trace = read(tmp_path, [*gloo_step(), event("my range", 1, 1) | odd, 3, "event", None, []])
-    assert trace.num_others["unreadable"] == 5
     assert len(spans(trace, "main")) == 10
-
-
-@pytest.mark.parametrize("args", [None, 3, [], {"correlation": "1", "bytes": -1, "Input Dims": 3, "dtype": []}])
-def test_odd_arguments_are_not_said(tmp_path: Path, args: Any) -> None:
-    trace = read(tmp_path, [event | {"args": args} for event in [*gpu_step(), *gloo_step()]])
-    assert (trace.calls.num_bytes == -1).all()
-    assert (trace.gradient_bytes == -1).all()
-
-
-def test_nan_as_some_profilers_write_it(tmp_path: Path) -> None:
-    trace = read(tmp_path, [*gloo_step(), event("my range", 1, 1, occupancy=math.nan)])
-    assert len(spans(trace, "main")) == 11
-    assert trace.calls.num_bytes.tolist() == [200, 100]
-
-
-def test_the_rank_stands_after_the_events(tmp_path: Path) -> None:
-    for rank in (4, 6):
-        trace = {"schemaVersion": 1, "traceEvents": gloo_step(), "distributedInfo": {"rank": rank}}
-        (tmp_path / f"{'ab'[rank == 6]}.json").write_text(json.dumps(trace))
-    assert [trace.source for trace in read_traces(tmp_path, ranks=[6])] == ["b.json"]
 
 
 def test_pairs_of_b_and_e_are_ranges(tmp_path: Path) -> None:
@@ -416,35 +343,6 @@ def test_events_come_in_any_order(tmp_path: Path, events: list[dict[str, Any]]) 
         np.testing.assert_array_equal(getattr(trace.calls, name), getattr(expected.calls, name))
 
 
-@pytest.mark.parametrize(
-    ("names", "ranks", "sizes", "message"),
-    [
-        (["a.json", "b.json"], [0, 0], [2, 2], r"^a\.json and b\.json are both of rank 0$"),
-        (["a.json", "b.json"], [0, 1], [2, 4], r"a\.json is of a job of 2 ranks and b\.json is of a job of 4 ranks"),
-        (
-            ["a.json", "rank1.json"],
-            [None, None],
-            [None, None],
-            r"a\.json: .*cannot tell its rank: neither distributedInfo nor the file name gives one$",
-        ),
-        (
-            [],
-            [],
-            [],
-            r" has no trace \(.* in \.json or \.json\.gz\), no log \(.*\) and no dump \(a name that ends .*rank\)$",
-        ),
-        (["a.json", "b.json"], [0, -1], [2, 2], r"b\.json: .*distributedInfo's rank must be a whole number from 0"),
-    ],
-)
-def test_files_that_are_not_of_one_job(
-    tmp_path: Path, names: list[str], ranks: list[Any], sizes: list[Any], message: str
-) -> None:
-    for name, rank, size in zip(names, ranks, sizes, strict=True):
-        written(tmp_path, gloo_step(), name, rank=rank, world_size=size)
-    with pytest.raises(ValueError, match=message):
-        read_traces(tmp_path)
-
-
 @pytest.mark.parametrize("sizes", [[None, 2], [2, None]])
 def test_a_trace_that_does_not_state_the_size_of_the_job_fits_any(tmp_path: Path, sizes: list[int | None]) -> None:
     for rank, size in enumerate(sizes):
@@ -456,56 +354,6 @@ def test_ranks_that_the_names_say(tmp_path: Path) -> None:
     for name in ("rank_7.json", "worker-rank3.1700.pt.trace.json", "5.json"):
         written(tmp_path, gloo_step(), name, rank=None)
     assert [trace.rank for trace in read_traces(tmp_path)] == [3, 5, 7]
-    assert [trace.rank for trace in read_traces(tmp_path, ranks=[5, 7, 9])] == [5, 7]
-    with pytest.raises(ValueError, match=r"there is no trace of ranks \[1, 2\]$"):
-        read_traces(tmp_path, ranks=[2, 1])
-
-
-@pytest.mark.parametrize("content", ["[]", "null", '{"events": []}', '{"traceEvents": {}}', "[" * 100_000, "[1, 2]"])
-def test_what_is_no_trace_is_one_clear_error(tmp_path: Path, content: str) -> None:
-    (tmp_path / "rank1.json").write_text(content)
-    with pytest.raises(StorageError, match=r"rank1\.json: not a usable trace: "):
-        read_traces(tmp_path)
-
-
-def test_an_error_says_what_the_file_is_instead(tmp_path: Path) -> None:
-    (tmp_path / "rank0.json").write_bytes(b"\x89PNG\r\n")
-    with pytest.raises(StorageError, match=r"rank0\.json: not a usable trace: it is not JSON$"):
-        read_traces(tmp_path)
-    (tmp_path / "rank0.json").write_text("{}")
-    with pytest.raises(StorageError, match="no traceEvents; move it out of the folder if it is not a trace$"):
-        read_traces(tmp_path)
-    (tmp_path / "rank0.json").write_text('{"version": "2.10", "entries": []}')
-    with pytest.raises(ValueError, match="has no trace, but flight-recorder dumps; pass them to read_dumps$"):
-        read_traces(tmp_path)
-    (tmp_path / "rank0.json").rename(tmp_path / "rank0.log")
-    (tmp_path / "rank0.log").write_text("a line")
-    with pytest.raises(ValueError, match="has no trace, but logs; pass them to read_logs$"):
-        read_traces(tmp_path)
-    with pytest.raises(ValueError, match="must be a list of files, or a folder, got 5$"):
-        read_traces(5)
-    written(tmp_path, gloo_step(), "rank0.json", rank=0)
-    with pytest.raises(StorageError, match="it is a trace: rankscope.diagnose.read_traces reads it$"):
-        read_dumps(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        read_dumps(tmp_path / "nope")
-
-
-def test_a_trace_is_unpacked_up_to_the_limit_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.diagnose.kineto.MOST_TRACE_BYTES", 2**20)
-    for name in ("rank1.json", "rank1.json.gz"):
-        path = written(tmp_path, [event("x" * 2**20, 0, 1)], name)
-        with pytest.raises(StorageError, match="it has more than 1048576 bytes"):
-            read_traces(path)
-
-
-def test_a_large_file_that_is_damaged_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.timeline.events._PIECE_BYTES", 1000)
-    monkeypatch.setattr("rankscope.timeline.events._MOST_EVENT_BYTES", 10_000)
-    content = written(tmp_path, gloo_step() * 100).read_bytes()
-    (tmp_path / "rank1.json").write_bytes(content[:100_000] + b"#" + content[100_000:])
-    with pytest.raises(StorageError, match=r"no event ends in \d{5} bytes before byte 1[12]\d{4}$"):
-        read_traces(tmp_path)
 
 
 def test_several_processes_read_as_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -518,14 +366,3 @@ def test_several_processes_read_as_one_does(tmp_path: Path, monkeypatch: pytest.
     together = read_traces(tmp_path, report=lines.append)
     assert all(same(trace, other) for trace, other in zip(alone, together, strict=True))
     assert sorted(lines) == ["read 0.json.gz", "read 1.json.gz", "read 2.json.gz"]
-    (tmp_path / "1.json.gz").write_bytes(b"{")
-    with pytest.raises(StorageError, match=r"1\.json\.gz: not a usable trace: "):
-        read_traces(tmp_path)
-
-
-def test_a_trace_travels_between_processes(tmp_path: Path) -> None:
-    trace = read(tmp_path, SAMPLE)
-    again = pickle.loads(pickle.dumps(trace))
-    assert same(trace, again)
-    with pytest.raises(AttributeError):
-        trace.rank = 3  # type: ignore[misc]

@@ -6,7 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +20,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
-import rankscope
 from rankscope.diagnose import diagnose, patches, watch
 from rankscope.diagnose import live as watching
-from rankscope.diagnose.live import Watched, WatchedCall, WatchedStep, _in_ns, _TimeOrigin
+from rankscope.diagnose.live import Watched, WatchedCall, WatchedStep, _TimeOrigin
 from rankscope.ranks import RankError, launch
 
 pytestmark = pytest.mark.slow
@@ -389,20 +388,6 @@ class Event:
         return other.at_ms - self.at_ms
 
 
-def test_events_become_nanoseconds_from_step_to_step() -> None:
-    stamps = [("forward", True, Event(12)), ("forward", False, Event(13))]
-    calls = [
-        WatchedCall("0", "allreduce", 8, Event(14), Event(16)),
-        WatchedCall("0", "allreduce", 8, Event(15), Event(99, past=False)),
-    ]
-    begin = Event(11)
-    step, origin = _in_ns(WatchedStep(4, begin, "1 2", Event(17), "3 4", stamps, calls), _TimeOrigin(Event(10), 500))
-    assert (step.number, step.begin, step.end) == (4, 1_000_500, 7_000_500)
-    assert step.stamps == [("forward", True, 2_000_500), ("forward", False, 3_000_500)]
-    assert [(call.launch, call.stop) for call in step.calls] == [(4_000_500, 6_000_500), (5_000_500, None)]
-    assert origin == (begin, 1_000_500)
-
-
 def test_a_step_is_taken_once_the_gpu_has_reached_its_events_on_all_streams() -> None:
     begin, phase, launch = late = [Event(at_ms, past=False) for at_ms in (11, 12, 13)]
     stamps = [("forward", True, phase), ("forward", False, Event(14))]
@@ -423,33 +408,3 @@ def test_a_step_is_taken_once_the_gpu_has_reached_its_events_on_all_streams() ->
     assert (taken.begin, taken.end) == (1_000_500, 7_000_500)
     assert taken.stamps == [("forward", True, 2_000_500), ("forward", False, 4_000_500)]
     assert (taken.calls[0].launch, taken.calls[0].stop) == (3_000_500, None)
-
-
-# ---- bad input
-
-
-@contextmanager
-def refused(match: str) -> Iterator[None]:
-    with pytest.raises(ValueError, match=match):
-        yield
-
-
-def bad_input() -> None:
-    model = DistributedDataParallel(Net())
-    with refused("model must be a DistributedDataParallel, got Net"):
-        watch(Net(), [])  # type: ignore[arg-type]
-    with refused("loader must be an Iterable, got 3"):
-        watch(model, 3)  # type: ignore[arg-type]
-    with refused("every must be a whole number from 2 to 1000000, got 1"):
-        watch(model, [], every=1)
-
-
-def test_it_is_also_called_from_the_package() -> None:
-    assert rankscope.watch is watch is rankscope.diagnose.watch
-    assert "watch" in dir(rankscope)
-    with pytest.raises(AttributeError, match="no attribute 'watches'"):
-        _ = rankscope.watches
-
-
-def test_bad_input_is_refused_in_a_sentence() -> None:
-    in_ranks(bad_input, 1)

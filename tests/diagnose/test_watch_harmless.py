@@ -137,14 +137,6 @@ def test_what_an_operation_raises_is_raised_and_a_store_without_clones_is_used_i
     assert store.get("key") == b"value"
 
 
-def test_posting_never_waits_and_windows_beyond_the_queue_are_left_out() -> None:
-    silent = Silent()
-    tables = StoreExchange(BoundedStore(silent), 0, [0], lambda steps: np.zeros((1, 2)), lambda both: "line", print)
-    for _ in range(100):
-        tables.post([])
-    assert tables._messages.qsize() == exchange._MOST_POSTED
-
-
 # ---- several watches, and one twice
 
 
@@ -212,25 +204,6 @@ def test_what_somebody_else_replaced_meanwhile_stays() -> None:
     assert in_ranks(replaced_by_others, 2) == [[True] * 4] * 2
 
 
-def enter_twice() -> list[bool]:
-    before = methods()
-    model = DistributedDataParallel(Net())
-    watched = watch(model, batches(2), report=lambda line: None)
-    with watched:
-        while_open = methods()
-        with pytest.raises(RuntimeError, match="this watch has already been entered; make a new one with"):
-            watched.__enter__()
-        unchanged = methods() == while_open
-        num_steps = train(model, watched.loader)
-    with pytest.raises(RuntimeError, match="this watch has already been entered"), watched:
-        pass
-    return [unchanged, num_steps == 2, methods() == before]
-
-
-def test_entering_a_watch_twice_is_refused_before_anything_is_replaced() -> None:
-    assert in_ranks(enter_twice, 1) == [[True] * 3]
-
-
 # ---- errors in the report, and in the watch
 
 
@@ -255,8 +228,9 @@ def raising(kind: str) -> tuple[int, str, list[str]]:
             if dist.get_rank() == 0:
                 assert soon(lambda: lines and (kind == "hangs" or errors.getvalue()))
         number += train(model, batches(2))
+    said = [*lines]  # before the report that hangs goes on, and further lines come
     stays.set()
-    return number, errors.getvalue(), lines
+    return number, errors.getvalue(), said
 
 
 @pytest.mark.parametrize("kind", ["raises", "exits", "hangs"])

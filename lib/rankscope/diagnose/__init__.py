@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from .kineto import read_traces
     from .live import watch
     from .logs import read_hang_text, read_logs
-    from .savings import what_if
 
-__all__ = ["diagnose", "explain_hang", "read_dumps", "read_hang_text", "read_logs", "read_traces", "watch", "what_if"]
+__all__ = ["diagnose", "explain_hang", "read_dumps", "read_hang_text", "read_logs", "read_traces", "watch"]
 
 __getattr__, __dir__ = lazy(
     __name__,
@@ -27,6 +26,5 @@ __getattr__, __dir__ = lazy(
         "read_logs": "logs",
         "read_traces": "kineto",
         "watch": "live",
-        "what_if": "savings",
     },
 )

@@ -28,13 +28,10 @@ import msgspec
 
 from ..common.checks import count_of, one_line, several, whole
 from ..common.frozen import frozen, optional
-from ..common.storage import PathLike, StorageError, check_num_values, naming, open_of_any_size, read_bytes
+from ..common.storage import PathLike, StorageError, naming, open_of_any_size, read_bytes
 from .pickles import read_pickle
 
 MOST_RANKS = 1 << 20  # of a job
-_MOST_JSON_VALUES = 1 << 22  # of a dump: 64 MiB of calls with their stacks have two thirds of that
-_MOST_DIMENSIONS = 64  # of a tensor
-_MOST_ELEMENTS = 2**63 - 1  # of a tensor, as torch counts them in 64 bits
 _MOST_LABELLED = 2  # tensors in the label of a call
 
 _RANK = re.compile(r"(\d{1,9})(\.json|\.pkl|\.pickle)?$", re.ASCII)
@@ -131,7 +128,6 @@ class Dump:
 
 _Count = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]  # -1: unknown, as Python says of some lines of code
 _Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
-_Dimensions = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=_MOST_DIMENSIONS)]
 
 
 class _Frame(msgspec.Struct):
@@ -149,8 +145,8 @@ class _DumpEntry(msgspec.Struct):
     profiling_name: str
     state: str
     time_created_ns: _Count
-    input_sizes: tuple[_Dimensions, ...] = ()
-    output_sizes: tuple[_Dimensions, ...] = ()
+    input_sizes: tuple[tuple[_Count, ...], ...] = ()
+    output_sizes: tuple[tuple[_Count, ...], ...] = ()
     input_dtypes: tuple[str, ...] = ()
     output_dtypes: tuple[str, ...] = ()
     retired: bool = False
@@ -192,9 +188,9 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
     most of Gloo's; without it, a missing dump from the last rank goes unnoticed. Pickles are not executed: only
     containers, texts and numbers are decoded, about 10,000 calls per second.
 
-    Raises StorageError, which names the file, if a file is not a dump, is damaged, contains code, has more than 64 MiB,
-    or requests more memory than its calls need; ValueError if there are no dumps, two dumps of one rank, or dumps of
-    jobs of different sizes, or if a dump states another number of ranks than `num_ranks`.
+    Raises StorageError, which names the file, if a file is not a dump, is damaged, contains code, or has more than 64
+    MiB; ValueError if there are no dumps, two dumps of one rank, or dumps of jobs of different sizes, or if a dump
+    states another number of ranks than `num_ranks`.
     """
     optional("num_ranks", num_ranks, whole, 1, MOST_RANKS)
     files = _files(folder_or_files)
@@ -274,7 +270,6 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
 
 def _of_json(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:
     """Return a dump, and its entries, each of which is decoded when it is asked for."""
-    check_num_values(raw, _MOST_JSON_VALUES)
     file = msgspec.json.decode(raw, type=_File[msgspec.Raw])
     decoder = msgspec.json.Decoder(_DumpEntry)
     return file, (decoder.decode(entry) for entry in file.entries)
@@ -283,17 +278,11 @@ def _of_json(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:
 def _of_pickle(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:
     """The same as `_of_json`."""
     file = msgspec.convert(read_pickle(raw), _File[Any])
-    # each entry is decoded anew, so a short pickle that names one entry many times would take time without bound
-    if len({id(entry) for entry in file.entries}) < len(file.entries):
-        raise ValueError("one of its calls stands there more than once")
     return file, (msgspec.convert(entry, _DumpEntry) for entry in file.entries)
 
 
 class _CallMaker:
-    """Turns the entries of a dump into calls. What entries have in common is computed once.
-
-    A pickle can name a long text a thousand times, so that work on it for each call would take time without bound.
-    """
+    """Turns the entries of a dump into calls. What entries have in common is computed once."""
 
     def __init__(self) -> None:
         self.text = cache(one_line)
@@ -342,16 +331,11 @@ def _operation(profiling_name: str) -> _RecordedOperation:
 
 
 def _tensors(sizes: tuple[tuple[int, ...], ...], types: tuple[str, ...]) -> Tensors:
-    num_elements = tuple(map(math.prod, sizes))
-    if max(num_elements, default=0) > _MOST_ELEMENTS:
-        raise ValueError(f"a tensor of a call has more than {_MOST_ELEMENTS} elements")
-    return Tensors(sizes, types, num_elements)
+    return Tensors(sizes, types, tuple(map(math.prod, sizes)))
 
 
 def _ranks(ranks: str | tuple[int, ...]) -> tuple[int, ...]:
     """Return the ranks of a group in order; a dump may state them as a text of JSON."""
     if isinstance(ranks, str):
-        if ranks.count(",") >= MOST_RANKS:  # before the text is decoded into numbers, which take more memory
-            raise ValueError(f"a group must have at most {MOST_RANKS} ranks")
         ranks = msgspec.json.decode(ranks, type=tuple[_Rank, ...])
     return tuple(sorted(set(ranks)))

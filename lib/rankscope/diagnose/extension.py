@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from ..common.extensions import Extension
 
-EXTENSION = Extension(commands=("rankscope.diagnose.commands",), needs=("train",))
+EXTENSION = Extension(commands=("rankscope.diagnose.commands",))

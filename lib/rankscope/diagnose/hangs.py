@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -25,17 +25,12 @@ from .log_hangs import explain_logs
 from .log_lines import group_key
 from .logs import HangLogs
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-_MOST_RANKS = 1 << 21  # of all groups together
 _MOST_LINES = 30  # that one finding lists of groups that wait for each other
 # Calls before a call that are compared with those before an earlier call like it. In 1,308 hung jobs drawn as in
 # tests/diagnose/test_hangs.py, 1 named a wrong rank 16 times, 2 did twice, and 3 and more never.
 _MOST_ALIKE = 3
 _MOST_LAST_CALLS = 4  # missing ranks whose last call a finding names
 _MOST_ODD_CALLS = 3  # that differ from the usual one in the same way and that a finding names
-_MOST_CALLS = 6  # of a group with a finding, in the table of a hang
 _PROGRESS = {"scheduled": 0, "started": 1, "ended": 2, "completed": 2}  # of a call, by its state
 # Less than this between two calls is shown as 1 µs: as floats, seconds since 1970 have an error of a quarter of a
 # microsecond, so nanoseconds would mean nothing.
@@ -71,15 +66,13 @@ class Group:
     ranks: tuple[int, ...]
     calls: dict[int, dict[int, list[Call]]]
 
-    def last_calls(self, until: int | None = None, most: int = _MOST_CALLS) -> list[int]:
-        """Return the numbers of the last calls, at most so many; with `until`, of those up to the call after it.
+    def last_calls(self, until: int, most: int) -> list[int]:
+        """Return the numbers of the last calls up to the one after `until`, at most so many.
 
         The call after it shows which ranks went on, as a rank does that left the call out.
         """
         numbers = sorted(set().union(*self.calls.values()))
-        if until is not None:
-            numbers = [number for number in numbers if number <= until + 1]
-        return numbers[-most:]
+        return [number for number in numbers if number <= until + 1][-most:]
 
     def first(self, number: int) -> Call:
         """Return the call of the rank that came first; of calls that share the number, the first one."""
@@ -134,57 +127,6 @@ class Hang:
             if num_calls == 0:  # the ranks may wait for something else, such as their data
                 lines = ["The dumps contain no collective, so they do not show whether the job hangs."]
         return "\n".join([*lines, *self.notes])
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a row per call and rank: the last calls of the groups with a finding, or of all if there is none.
-
-        `after_s` is the time since the first rank made the call. A rank that did not make it has nan there,
-        and empty words for what the call was, its state and where it was made. `cause` is that of the finding that
-        names the rank at this call, else empty.
-        """
-        import pandas as pd
-
-        findings_of: dict[str, list[HangFinding]] = defaultdict(list)
-        for finding in self.findings:
-            findings_of[finding.group].append(finding)
-        rows: list[_HangRow] = []
-        for group in self.groups:
-            if group.name in findings_of or not findings_of:
-                rows += _rows(group, findings_of.get(group.name, []))
-        # pandas would choose another type for a column without any number
-        return pd.DataFrame(rows, columns=_HangRow._fields).astype({"after_s": float})
-
-
-class _HangRow(NamedTuple):
-    """A row of `Hang.to_frame`: a call of a group on one rank."""
-
-    group: str
-    call: int
-    rank: int
-    what: str
-    state: str
-    where: str
-    after_s: float | None
-    cause: str
-
-
-def _rows(group: Group, findings: Sequence[HangFinding]) -> Iterator[_HangRow]:
-    """Yield the rows of a group that has these findings: its calls around the first finding, or its last calls."""
-    cause_of: dict[tuple[int, int], str] = {}  # by call and rank; the first finding counts
-    for finding in findings:
-        for rank in finding.ranks:
-            cause_of.setdefault((finding.call, rank), finding.cause)
-    for number in group.last_calls(findings[0].call if findings else None):
-        first_s = group.first(number).created_s
-        for rank in group.ranks:
-            cause = cause_of.get((number, rank), "")
-            calls = group.calls.get(rank, {}).get(number)
-            if calls is None:
-                yield _HangRow(group.name, number, rank, what="", state="", where="", after_s=None, cause=cause)
-                continue
-            for call in calls:
-                after_s = call.created_s - first_s
-                yield _HangRow(group.name, number, rank, call.label(), call.state, call.where, after_s, cause)
 
 
 @attrs.frozen(eq=False)
@@ -447,8 +389,6 @@ def _groups(of_rank: dict[int, Dump]) -> tuple[Group, ...]:
     """Return the groups of all dumps, under names that are different from each other."""
     num_ranks = max((max(dump.num_ranks, rank + 1) for rank, dump in of_rank.items()), default=0)
     calls_of = _calls_by_group(of_rank)
-    if sum(len(key.ranks) or num_ranks for key in calls_of) > _MOST_RANKS:
-        raise ValueError(f"the groups of these dumps have more than {_MOST_RANKS} ranks together")
     words = {key: _word(key.name, key.desc) for key in calls_of}
     num_with_word = Counter(words.values())
     num_with_word_and_name = Counter((words[key], key.name) for key in calls_of)

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.checks import of_type, several
-from ..common.frozen import checked, frozen
+from ..common.frozen import frozen
 from ..common.words import listed
-from ..timeline.timeline import Times, column, words
+from ..timeline.timeline import Times
 from .trace import Ints, Trace
 
 # collectives that end on all ranks at once; the root of a broadcast is done before the others are
@@ -41,42 +41,25 @@ class _TracedGroup(NamedTuple):
     ranks: tuple[int, ...]  # () if the trace does not say
 
 
-def _ranks(name: str, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return what a field of `Joined` stores; `checked` passes the field's name first."""
-    return tuple(ranks)
-
-
-def _table(name: str, rows: Ints) -> Ints:
-    """The same as `_ranks`, for an array that nobody may change afterwards."""
-    table = np.array(rows, np.int64)
-    table.flags.writeable = False
-    return table
-
-
 @frozen(eq=False)
 class Joined:
     """The calls of several ranks, matched.
 
-    `calls[i, j]` is the place in the calls of rank ``ranks[j]`` of the i-th matched call, -1 where that rank has no
+    `calls[i, j]` is the place in the calls of the j-th trace of the i-th matched call, -1 where that rank has no
     part in it; calls are in the order of their launch on the first rank that has them. `step` is the step that they
-    were launched in, -1 where traces have no steps; `kind` is a place in `kinds`.
+    were launched in, -1 where traces have no steps.
 
     `offset_s`, by rank, turns seconds of a rank's trace into those of the first one: a collective ends on all ranks at
-    once, so it is the median of how far the ends are from each other. `offset_error_s` is the median of what is left of
-    that once it is added; both are nan for a rank that shares no finished call with the others, except that the first
-    rank's offset is always 0.
+    once, so it is the median of how far the ends are from each other. It is nan for a rank that shares no finished call
+    with the others, except that the first rank's offset is always 0.
 
     `problems` says in sentences which calls are missing, too many, or of another kind or size than on other ranks.
     """
 
-    ranks: tuple[int, ...] = checked(_ranks)
-    calls: Ints = checked(_table)
-    step: Ints = checked(column)
-    kind: Ints = checked(column)
-    kinds: tuple[str, ...] = checked(words)
-    offset_s: Times = checked(column)
-    offset_error_s: Times = checked(column)
-    problems: tuple[str, ...] = checked(words)
+    calls: Ints
+    step: Ints
+    offset_s: Times
+    problems: tuple[str, ...]
 
 
 def join(traces: Sequence[Trace]) -> Joined:
@@ -98,23 +81,11 @@ def join(traces: Sequence[Trace]) -> Joined:
     calls = calls.reshape(-1, len(traces))  # a column per trace, even if no call is matched
     step = np.array([match.step for match in matched], np.int64)
     kind_words = [_kind_word(traces, match) for match in matched]
-    kinds = tuple(dict.fromkeys(kind_words))  # each kind once
-    kind = np.array([kinds.index(word) for word in kind_words], np.int64)
     calls_for_clocks = calls
     ends_together = np.isin(kind_words, _END_TOGETHER)
     if ends_together.any():  # without such a call, the others have to do
         calls_for_clocks = calls[ends_together]
-    offset_s, error_s = _offsets(traces, calls_for_clocks)
-    return Joined(
-        ranks=ranks,
-        calls=calls,
-        step=step,
-        kind=kind,
-        kinds=kinds,
-        offset_s=offset_s,
-        offset_error_s=error_s,
-        problems=problems.sentences(),
-    )
+    return Joined(calls, step, _offsets(traces, calls_for_clocks), problems.sentences())
 
 
 class _Match(NamedTuple):
@@ -446,8 +417,8 @@ class _Problems:
         return tuple(sentences)
 
 
-def _offsets(traces: Sequence[Trace], calls: Ints) -> tuple[Times, Times]:
-    """Return by rank the seconds to add to its clock, and the median error that then remains; see `Joined`.
+def _offsets(traces: Sequence[Trace], calls: Ints) -> Times:
+    """Return by rank the seconds to add to its clock; see `Joined`.
 
     `calls` has the indices of calls that end on all ranks at once. Clocks are aligned with the first rank's one after
     the other: next comes the rank that shares most calls with those that are aligned already. So a rank that shares no
@@ -467,11 +438,7 @@ def _offsets(traces: Sequence[Trace], calls: Ints) -> tuple[Times, Times]:
         if num_shared[row] == 0:
             break
         offset_s[row] = _median(difference_s[:, [row]], axis=0)[0]
-    aligned_s = ends_s + offset_s
-    is_shared = np.isfinite(aligned_s).sum(axis=1) > 1  # else the only known end is the median, and its distance 0
-    distance_s = np.abs(aligned_s - _median(aligned_s, axis=1)[:, None])
-    error_s = _median(distance_s[is_shared], axis=0)
-    return offset_s, error_s
+    return offset_s
 
 
 def _median(values: Times, axis: int) -> Times:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import queue
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -42,20 +42,16 @@ class _TraceOfFile(NamedTuple):
     num_ranks: int  # of the job, 0 if the file does not state it
 
 
-def read_traces(
-    folder_or_files: Any, *, ranks: Iterable[int] | None = None, report: Callable[[str], object] = lambda line: None
-) -> tuple[Trace, ...]:
+def read_traces(folder_or_files: Any, *, report: Callable[[str], object] = lambda line: None) -> tuple[Trace, ...]:
     """Read the traces of a job's ranks and return them by rank.
 
     Pass a folder with a .json or .json.gz per rank, a file, or several files; flight-recorder dumps among them are left
-    out. The rank of a file is the one that `distributedInfo` names, else the one in its name ("rank3.json"). If `ranks`
-    is given, only these are read. `report` is called with a line after each file. Files are read a piece at a time, by
-    one process per core.
+    out. The rank of a file is the one that `distributedInfo` names, else the one in its name ("rank3.json"). Files are
+    read a piece at a time, by one process per core. `report` is called with a line after each file.
 
     Raises ValueError, which names the file, if a file is not a profiler's trace, is cut short, has more than 4 GiB of
-    text or 4 million events of steps, GPUs and collectives, or unpacks to more than 64 times its size; ValueError if
-    two files belong to the same rank, files belong to jobs of different sizes, or a folder has no trace; OSError if a
-    file cannot be opened.
+    text, or unpacks to more than 64 times its size; ValueError if two files belong to the same rank, files belong to
+    jobs of different sizes, or a folder has no trace; OSError if a file cannot be opened.
     """
     paths, dumps, logs = files_in(folder_or_files)
     if not isinstance(folder_or_files, str | os.PathLike) or not Path(folder_or_files).is_dir():
@@ -70,11 +66,6 @@ def read_traces(
         elif logs:
             reason = "no trace, but logs; pass them to read_logs"
         raise ValueError(f"{folder_or_files} has {reason}")
-    if ranks is not None:
-        wanted = {whole("ranks", rank, 0) for rank in several("ranks", ranks)}
-        paths = [path for path in paths if _rank_of(path, num_files=len(paths)) in wanted]
-        if not paths:
-            raise ValueError(f"there is no trace of ranks {sorted(wanted)}")
     trace_of_rank: dict[int, Trace] = {}
     source_of_size: dict[int, str] = {}  # by the number of ranks that files state
     for trace, num_ranks in _read_all(paths, report):
@@ -202,16 +193,6 @@ def _rank(path: Path, fields: Mapping[str, Any], num_files: int) -> int:
     if num_files > 1:
         raise ValueError("cannot tell its rank: neither distributedInfo nor the file name gives one")
     return 0
-
-
-def _rank_of(path: Path, num_files: int) -> int:
-    """Return the rank of a file, which is not read further than necessary."""
-    file = TraceFile[Any](path, Any, MOST_TRACE_BYTES)
-    with readable(path):
-        for _ in file.pieces():
-            if "distributedInfo" in file.fields:
-                break
-        return _rank(path, file.fields, num_files)
 
 
 def _group_ranks(fields: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

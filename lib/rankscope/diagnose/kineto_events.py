@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,13 +18,6 @@ from numpy.typing import NDArray
 from ..timeline.timeline import Times, collective
 from .trace import Ints
 
-# Limits on what a file may contain, so that no file takes all memory.
-MOST_EVENTS = 1 << 22  # that are kept of a file; each takes up to 250 bytes
-_MOST_NAMES = 1 << 16  # whose roles are remembered; if there are more, all are forgotten, and found again
-_MOST_KINDS = 1 << 14  # different roles: steps, collectives, categories and so on
-_MOST_RANGES = 1 << 13  # roles after which further names of ranges share one
-_MOST_THREADS = 1 << 16  # threads and streams
-_MOST_OPEN = 1 << 16  # B events without their E, at one time
 _LATEST_US = 2.0**63  # no clock counts further than 64 bits
 _MOST_STEP_DIGITS = 18  # of the number of a step: it fits into 64 bits
 # Larger values are cut to these, so that they and their products fit into 64 bits.
@@ -79,9 +72,9 @@ class Role(NamedTuple):
     """What an event tells, and the kind of its span.
 
     The roles are "span" (a phase or a range on the CPU), "evaluate" (autograd computes a gradient), "unpack" (gradients
-    leave a bucket), "sizes" (of a gradient), "launch" (of a collective), "gloo" (works on a collective), "kernel" (of a
-    GPU, or a copy), "nccl" (a kernel of a collective), "runtime" (a call of CUDA), "comms" and "label" (of a call of
-    NCCL), and "other" for an event that is not kept, whose `kind` is its category. `item` is the number of a step.
+    leave a bucket), "launch" (of a collective), "gloo" (works on a collective), "kernel" (of a GPU, or a copy), "nccl"
+    (a kernel of a collective), "runtime" (a call of CUDA), "comms" and "label" (of a call of NCCL), and "other" for an
+    event that is not kept. `item` is the number of a step.
     """
 
     role: str
@@ -110,16 +103,15 @@ _RANGES = (  # the first one that fits counts
     _NamedRange("Optimizer.step#", "span", "optimizer"),
     _NamedRange(f"{_EVALUATE}: torch::autograd::AccumulateGrad", "evaluate", "gradient"),
     _NamedRange(_EVALUATE, "evaluate", "backward"),
-    _NamedRange("torch::autograd::AccumulateGrad", "sizes", "gradient"),
     _NamedRange("torch.distributed.ddp.reducer::copy_bucket_to_grad", "unpack", "unpack"),
     _NamedRange("record_param_comms", "comms", "nccl"),
     _NamedRange("c10d::", "launch", ""),
     _NamedRange("gloo:", "gloo", ""),
     _NamedRange("nccl:", "label", ""),
 )
-_OTHER_RANGES = Role("span", "range: others")  # of ranges, once there are too many names
+_OTHER = Role("other", "")
 _ROLES_WITH_CORRELATION = ("kernel", "nccl", "runtime")
-_ROLES_WITH_SIZES = ("nccl", "launch", "gloo", "comms", "label", "sizes")
+_ROLES_WITH_SIZES = ("nccl", "launch", "gloo", "comms", "label")
 _COPIES = {"htod": "h2d", "dtoh": "d2h", "dtod": "d2d", "ptop": "p2p"}  # by the first letters of "HtoD (Pageable ..."
 # What the names of collectives contain, without all but their letters, and our words for them. The first one that fits
 # counts, because longer words contain shorter ones.
@@ -140,11 +132,10 @@ _COLLECTIVES = {
 
 def _role(phase: Any, category: Any, name: Any) -> Role:
     """Return the role of an event by its phase ("X" is a complete event), its category, and its name."""
-    category = str(category or phase)  # flow events and metadata may have no category
-    name = str(name)
     if phase != "X":
-        return Role("other", "metadata" if phase == "M" else category)
-    lower_category = category.lower()  # versions of torch differ in the case and in the names of categories
+        return _OTHER
+    name = str(name)
+    lower_category = str(category).lower()  # versions of torch differ in the case and in the names of categories
     if lower_category == "kernel":
         kind = collective(name)  # "kernel" for a kernel that is none of NCCL's
         return Role("kernel" if kind == "kernel" else "nccl", kind)
@@ -157,7 +148,7 @@ def _role(phase: Any, category: Any, name: Any) -> Role:
         return Role("runtime", "cuda_sync" if "Synchronize" in name else "cuda_runtime")
     if lower_category in ("user_annotation", "cpu_op", "operator"):
         return _role_of_range(lower_category, name)
-    return Role("other", category)
+    return _OTHER
 
 
 def _role_of_range(category: str, name: str) -> Role:
@@ -171,7 +162,7 @@ def _role_of_range(category: str, name: str) -> Role:
             return Role(named.role, named.kind or _collective_of(ending), step_number)
     if category == "user_annotation":
         return Role("span", f"range: {name}")
-    return Role("other", category)
+    return _OTHER
 
 
 def _collective_of(name: str) -> str:
@@ -194,8 +185,7 @@ class Places(dict[Any, int]):
 class _RoleCodes(dict[Any, int]):
     """The code of the role of each (phase, category, name): ``codes[key]``. A code is an index of `roles`.
 
-    Names are remembered, up to `_MOST_NAMES` of them, because an event's role is looked up in a dictionary much faster
-    than it is found by its name.
+    An event's role is looked up in a dictionary much faster than it is found by its name.
     """
 
     def __init__(self) -> None:
@@ -207,16 +197,7 @@ class _RoleCodes(dict[Any, int]):
         return list(self._code_of_role)
 
     def __missing__(self, key: tuple[Any, Any, Any]) -> int:
-        if len(self) > _MOST_NAMES:
-            self.clear()  # of names alone: their roles keep their codes
-        role = _role(*key)
-        is_new = role not in self._code_of_role
-        if is_new and role.kind.startswith("range: ") and len(self._code_of_role) >= _MOST_RANGES:
-            role = _OTHER_RANGES
-            is_new = role not in self._code_of_role
-        if is_new and len(self._code_of_role) >= _MOST_KINDS:
-            raise ValueError(f"its events have more than {_MOST_KINDS} different steps and categories")
-        self[key] = self._code_of_role[role]
+        self[key] = self._code_of_role[_role(*key)]
         return self[key]
 
 
@@ -332,15 +313,13 @@ class EventColumns(NamedTuple):
 class KinetoEvents(NamedTuple):
     """The events that are kept, and what their codes and threads stand for.
 
-    `details` has those of an event by its number in the column `event`; `num_others` counts by category the events that
-    are not kept.
+    `details` has those of an event by its number in the column `event`.
     """
 
     columns: EventColumns
     roles: list[Role]
     threads: list[tuple[Any, Any]]  # the process and the thread, or the device and the stream
     details: dict[int, EventDetails]
-    num_others: dict[str, int]
 
     def of(self, role: str, *kinds: str) -> EventColumns:
         """Return the events of a role, only those of `kinds` if any are named, in the order of their starts."""
@@ -379,25 +358,14 @@ class EventReader:
         self._codes = _RoleCodes()
         self._threads = Places()
         self._open = defaultdict[Any, list[KinetoEvent]](list)  # the B events of each thread that have no E yet
-        self._num_open = 0
-        self._num_others = Counter[str]()
         self._pieces = list[_Piece]()
         self._num_kept = 0
         self._details = dict[int, EventDetails]()
 
     def take(self, entries: list[Any]) -> None:
-        """Add the entries of a piece. Raises ValueError if the file has more of anything than the limits allow.
-
-        Events without a role, and those without readable times, are counted and left out.
-        """
+        """Add the entries of a piece, without events that have no role or no readable times."""
         events, codes, start_us, length_us = self._chosen(self._complete(entries))
-        if self._num_kept + len(events) > MOST_EVENTS:
-            raise ValueError(
-                f"it has more than {MOST_EVENTS} events of steps, GPUs and collectives: profile fewer steps"
-            )
         threads = np.array([self._threads[event.pid, event.tid] for event in events], np.int64)
-        if len(self._threads) > _MOST_THREADS:
-            raise ValueError(f"it has more than {_MOST_THREADS} threads and streams")
         roles = self._codes.roles
         correlations = np.full(len(events), -1)
         has_correlation = np.array([role.role in _ROLES_WITH_CORRELATION for role in roles], bool)[codes]
@@ -410,7 +378,7 @@ class EventReader:
         self._pieces.append(piece)
 
     def _complete(self, entries: list[Any]) -> list[KinetoEvent]:
-        """Return the events that have a length, and those made of a B and an E; what is no event is counted."""
+        """Return the events that have a length, and those made of a B and an E."""
         # an expression, because most files have millions of complete events and nothing else
         events = [entry for entry in entries if type(entry) is KinetoEvent and entry.ph != "B" and entry.ph != "E"]
         if len(events) < len(entries):
@@ -418,19 +386,16 @@ class EventReader:
         return events
 
     def _chosen(self, events: list[KinetoEvent]) -> _TimedEvents:
-        """Return the events that have a role and readable times; the others are counted."""
+        """Return the events that have a role and readable times."""
         codes = np.array([self._codes[event.ph, event.cat, event.name] for event in events], np.int64)
         roles = self._codes.roles
-        is_other = np.array([role.role == "other" for role in roles], bool)[codes]
-        for code, count in Counter(codes[is_other].tolist()).items():
-            self._num_others[roles[code].kind] += count
+        is_other = np.array([role == _OTHER for role in roles], bool)[codes]
         events, codes = _where(~is_other, events, codes)
         start_us = _floats([event.ts for event in events])
         length_us = _floats([event.dur for event in events])
         # False if one is nan
         has_times = (np.abs(start_us) <= _LATEST_US) & (length_us >= 0) & (length_us <= _LATEST_US)
         if not has_times.all():
-            self._num_others["unreadable"] += int((~has_times).sum())
             events, codes = _where(has_times, events, codes)
             start_us = start_us[has_times]
             length_us = length_us[has_times]
@@ -447,28 +412,18 @@ class EventReader:
     def _paired(self, entries: list[Any]) -> list[KinetoEvent]:
         """Return a complete event for each E event, which ends the last B event of its thread that is still open.
 
-        B events without an E stay open for the next piece. What is no event, or an E without a B, is counted. Events of
-        other phases are left out, because `_complete` has them already.
+        B events without an E stay open for the next piece. What is no event, and an E without a B, is left out, and so
+        are events of other phases, because `_complete` has them already.
         """
         complete = []
         for event in entries:
             if type(event) is not KinetoEvent:
-                self._num_others["unreadable"] += 1
-            elif event.ph == "B":
-                self._num_open += 1
-                if self._num_open > _MOST_OPEN:
-                    raise ValueError(f"more than {_MOST_OPEN} of its events begin and do not end")
-                self._open[event.pid, event.tid].append(event)
-            elif event.ph == "E":
-                thread = (event.pid, event.tid)
-                open_events = self._open.get(thread)
-                if not open_events:
-                    self._num_others["unreadable"] += 1
-                    continue
-                self._num_open -= 1
+                continue
+            open_events = self._open[event.pid, event.tid]
+            if event.ph == "B":
+                open_events.append(event)
+            elif event.ph == "E" and open_events:
                 begin = open_events.pop()
-                if not open_events:
-                    del self._open[thread]  # a trace may have any number of threads
                 stop_us, start_us = _floats([event.ts, begin.ts])
                 begin.ph = "X"
                 begin.dur = stop_us - start_us
@@ -477,7 +432,6 @@ class EventReader:
 
     def events(self) -> KinetoEvents:
         """Return all events, with times in seconds from the first one. Raises ValueError if there are none."""
-        self._num_others["unreadable"] += self._num_open  # they never end
         if not self._num_kept:
             raise ValueError("it contains no step, GPU or collective events")
         pieces_of_columns = zip(*self._pieces, strict=True)
@@ -488,8 +442,7 @@ class EventReader:
         columns = EventColumns(
             code, thread, start_us / 1e6, (start_us + length_us) / 1e6, correlation, event=np.arange(code.size)
         )
-        num_others = {category: count for category, count in sorted(self._num_others.items()) if count}
-        return KinetoEvents(columns, self._codes.roles, list(self._threads), self._details, num_others)
+        return KinetoEvents(columns, self._codes.roles, list(self._threads), self._details)
 
 
 def _has_details(role: Role) -> bool:

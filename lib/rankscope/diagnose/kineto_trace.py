@@ -27,21 +27,9 @@ def to_trace(events: KinetoEvents, rank: int, source: str, group_ranks: Mapping[
         rank,
         timeline=_timeline(events, rank, calls, gradients),
         calls=calls.calls,
-        num_others=events.num_others,
         source=source,
-        gradient_bytes=_gradient_bytes(events, gradients),
         group_ranks=group_ranks,
     )
-
-
-def _gradient_bytes(events: KinetoEvents, gradients: EventColumns) -> Ints:
-    """Return the bytes of each gradient, -1 if the trace does not state it: those of the operator within its span."""
-    num_bytes = np.full(gradients.size, -1)
-    operators = events.of("sizes")
-    for operator, gradient in zip(operators.event.tolist(), _around(gradients, operators).tolist(), strict=True):
-        if gradient >= 0 and operator in events.details:
-            num_bytes[gradient] = events.details[operator].num_bytes
-    return num_bytes
 
 
 # ---- the timeline
@@ -52,7 +40,7 @@ _GPU = 1
 _GLOO = 2
 _AUTOGRAD = 3
 _SIDES = {"kernel": _GPU, "nccl": _GPU, "gloo": _GLOO, "evaluate": _AUTOGRAD}  # by role; others are on the CPU
-_NOT_DRAWN = ("comms", "label", "sizes", "evaluate", "unpack")  # roles
+_NOT_DRAWN = ("comms", "label", "evaluate", "unpack")  # roles
 
 
 class _Lanes(NamedTuple):

@@ -28,6 +28,10 @@ _SIGMAS_PER_MAD = 1.4826  # standard deviations per median absolute deviation, o
 _AS_LATE = 0.5  # a step is as late as others if the rank is late by this share of the median of its late steps
 _CHANCE = 0.05  # a rank is late if calm ranks would be late as often with a lower probability than this …
 _CHANCE_OF_SIGN = 0.005  # … or if a fair coin would show heads as often as it is later with a lower one than this
+_CHANCE_OF_ORDER = 0.04  # … and if so small a share of random orders of the ranks of each step shows ranks as late
+_NUM_ORDERS = 199
+_ROUNDING = 1e-9  # standard deviations
+_FEWEST_ORDERED = 11  # steps: in fewer, chance alone explains even ranks that are late in turn in all of them
 _SAME_CAUSE = 0.7  # if a rank is late in few steps, this share of them must have the same cause
 _OFTEN = 0.5  # of all steps: a rank that is late in more of them is not late in few steps
 _SECOND_CAUSE = 0.4  # a phase is a further cause if it loses this share of the time that the first cause loses
@@ -136,8 +140,9 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_
     - the late ranks cost more per step, without the worst step, than the noise of the calm ranks does, more than
       `LEAST_S`, and more than `SHARE_OF_STEP` of the median step.
 
-    Of those that hold, the one with the fewest late ranks counts that explains as much as any other. Then the late
-    ranks are taken to be as fast as the calm ones, and the rest is judged again.
+    If ranks that are all alike would often seem as late (`_is_chance`), nobody is late. Otherwise, of those that hold,
+    the one with the fewest late ranks counts that explains as much as any other. Then the late ranks are taken to be as
+    fast as the calm ones, and the rest is judged again.
 
     The causes of a rank are the phase that takes longest in comparison with the calm ranks, in the mean of its late
     steps without the worst, and each other one that takes `_SECOND_CAUSE` of that. A cost is what the last rank would
@@ -213,9 +218,10 @@ def _divided(phase_s: Seconds, median_step_s: float) -> _RankDivision:
         if division is not None:
             divisions.append(division)
     most_s = max((division.cost_s for division in divisions), default=0.0)
-    for division in divisions:  # by rising number of late ranks
-        if division.cost_s >= most_s - least_s:
-            return division
+    if divisions and not _is_chance(own_s, least_s):
+        for division in divisions:  # by rising number of late ranks
+            if division.cost_s >= most_s - least_s:
+                return division
     return _RankDivision(late_steps={}, calm=latest_first, cost_s=0.0)
 
 
@@ -246,6 +252,31 @@ def _division(
         late_steps[column] = in_steps
     latest_first = dict(reversed(late_steps.items()))
     return _RankDivision(latest_first, calm_ranks, cost_s)
+
+
+def _is_chance(own_s: Seconds, least_s: float) -> bool:
+    """Return whether ranks that are all alike would often seem as late as some of these ranks do.
+
+    Of ranks that are alike, any may have had the times of any other one in a step. So the times of each step are put
+    into random orders of the ranks. It is compared how late the latest 1, 2, … ranks are in all steps together, as a
+    number of standard deviations over the orders; the largest of these numbers counts, which allows for the number of
+    ranks and for choosing the latest. A rank is late in comparison with the middle rank of a step, or, as more than
+    half of the ranks may be late, with the first one. A long pause counts as little more than a short one.
+    """
+    num_steps, num_ranks = own_s.shape
+    if num_steps < _FEWEST_ORDERED:
+        return False
+    sorted_s = np.sort(own_s, axis=1)
+    extremes = np.zeros(1 + _NUM_ORDERS)  # of the job itself, and of each order
+    for usual in (0, (num_ranks - 1) // 2):
+        late_s = np.clip(own_s - sorted_s[:, [usual]] - least_s / 2, 0.0, least_s)  # steps by ranks
+        random = np.random.default_rng(0)  # the same orders for both
+        orders = [late_s, *(random.permuted(late_s, axis=1) for _ in range(_NUM_ORDERS))]
+        latest_s = -np.sort([-order.sum(axis=0) for order in orders])
+        together_s = latest_s.cumsum(axis=1)[:, :-1]  # without all ranks, who are as late in each order
+        spread_s = np.maximum(together_s.std(axis=0), least_s * 1e-6)
+        extremes = np.maximum(extremes, ((together_s - together_s.mean(axis=0)) / spread_s).max(axis=1))
+    return bool((extremes[1:] >= extremes[0] - _ROUNDING).mean() > _CHANCE_OF_ORDER)
 
 
 class _CalmStatistics(NamedTuple):

@@ -17,7 +17,6 @@ from .log_lines import (
     AddressWait,
     BarrierMissed,
     BarrierReached,
-    CallFrame,
     CallMismatch,
     CommunicationError,
     DesyncLag,
@@ -157,7 +156,6 @@ class Evidence:
         self.own_errors: dict[int, list[str]] = defaultdict(list)  # the errors that ended each rank
         self.communication_errors: dict[int, set[str]] = defaultdict(set)  # kinds of lost connections and waits
         self.errors_without_rank: set[str] = set()  # such kinds, of processes whose rank is unknown
-        self.functions: dict[int, set[str]] = defaultdict(set)  # that stand in the stack of each rank
         self.first_failures: list[FirstFailure] = []  # one for each node
         self.barrier_reports: list[BarrierMissed] = []  # of monitored_barrier, with the numbers of the job's ranks
         self.reached_barrier: set[int] = set()  # ranks that came to it
@@ -277,12 +275,6 @@ class Evidence:
         rank = self.rank_of(fact.origin)
         if rank is not None:
             self.own_errors[rank].append(fact.error)
-
-    @_take.register
-    def _take_frame(self, fact: CallFrame) -> None:
-        rank = self.rank_of(fact.origin)
-        if rank is not None:
-            self.functions[rank].add(fact.function)
 
     @_take.register
     def _take_first_failure(self, fact: FirstFailure) -> None:

@@ -254,13 +254,6 @@ class OwnError(NamedTuple):
     error: str
 
 
-class CallFrame(NamedTuple):
-    """A function of ``torch.distributed`` in the stack of an uncaught exception."""
-
-    origin: LogOrigin
-    function: str
-
-
 class FirstFailure(NamedTuple):
     """The process of a node whose failure torchrun saw first, and when; `rank` is None if the report is damaged.
 
@@ -291,7 +284,6 @@ LogFact = (
     | UniqueIdWait
     | CommunicationError
     | OwnError
-    | CallFrame
     | FirstFailure
     | Restart
 )
@@ -324,36 +316,13 @@ _ASYNC_ERROR = re.compile(
     rf"\[Rank {_RANK}\]\s{{0,2}}Collective {_WORK} raised the following async exception: ",
     re.ASCII,
 )
-_OP_TYPES = frozenset(
-    {
-        "BROADCAST",
-        "ALLREDUCE",
-        "ALLREDUCE_COALESCED",
-        "REDUCE",
-        "ALLGATHER",
-        "_ALLGATHER_BASE",
-        "ALLGATHER_coalesced",
-        "GATHER",
-        "SCATTER",
-        "REDUCE_SCATTER",
-        "ALLTOALL_BASE",
-        "ALLTOALL",
-        "SEND",
-        "RECV",
-        "RECVANYSOURCE",
-        "BARRIER",
-        "_REDUCE_SCATTER_BASE",
-        "COALESCED",
-        "_ALLREDUCE_SPARSE",
-    }
-)
 _STATUS = re.compile(
     rf"{_GROUP}\s?(?:failure detected by watchdog at work sequence id: (?P<new>\d{{1,18}}) PG status: "
     r"|Exception \(either an error or timeout\) detected by watchdog at work: (?P<old>\d{1,18}), "
     r"|Timeout at NCCL work: (?P<older>\d{1,18}), "
     r"|Received a [\w ]{1,60} from [\w ]{1,40} and [\w ]{1,60} dump the debug info\. )"
     r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), "
-    r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})",
+    r"last completed (?:NCCL )?work: -?\d{1,18}",
     re.ASCII,
 )
 _UNIQUE_ID = re.compile(
@@ -386,7 +355,7 @@ _OTHER_RECORD = re.compile(
 )
 _NEVER_JOINED = re.compile(r"ranks \[([\d, ]{1,4000})\] are the lagging ranks that caused this timeout", re.ASCII)
 _NOT_JOINED = re.compile(
-    rf"\[(?P<ranks>[\d, ]{{1,4000}})\] finished collective #(?P<last>{_A_NUMBER}), but didn't join collective "
+    rf"\[(?P<ranks>[\d, ]{{1,4000}})\] finished collective #{_A_NUMBER}, but didn't join collective "
     rf"#(?P<next>{_A_NUMBER}) \(count from 1\)",
     re.ASCII,
 )
@@ -402,7 +371,6 @@ _STORE_BARRIER = re.compile(
     re.ASCII,
 )
 _WAITED = re.compile(r"Timed out waiting \d{1,12}ms for (?:send|recv) operation to complete", re.ASCII)
-_FRAME = re.compile(r"distributed_c10d\.py\", line \d{1,7}, in (\w{1,80})\s{0,4}$", re.ASCII)
 # names of exceptions are recognised by how they end, as any word may stand before a colon
 _EXCEPTION = r"[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt|Failure|NotFound|Stop|Iteration)"
 _UNCAUGHT = re.compile(rf"\[rank{_RANK}\]: ({_EXCEPTION})(?:: (.{{0,200}})|$)")
@@ -503,10 +471,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _watchdog(line: LogLine) -> Iterator[WatchdogTimeout | CommunicationError]:
     """Read timeouts and errors of collectives that the watchdog of NCCL reports."""
     for match in _WATCHDOG.finditer(line.text):
-        # torch prints the rank twice if it prints the group: two different ones, or an unknown collective, are damage
-        is_damaged = match["collective"] not in _OP_TYPES or match["in_group"] not in (None, match["rank"])
-        if is_damaged:
-            continue
+        if match["in_group"] not in (None, match["rank"]):
+            continue  # torch prints the rank twice if it prints the group: two different ones are of two lines
         yield WatchdogTimeout(
             origin=line.record_origin(match.start()),
             rank_in_group=int(match["rank"]),
@@ -529,16 +495,9 @@ def _status(line: LogLine) -> Iterator[QueueStatus]:
     for match in _STATUS.finditer(line.text):
         # by the version of torch, one or none of these is stated
         failed = _optional(match["new"] or match["old"] or match["older"])
-        enqueued = int(match["enqueued"])
-        completed = int(match["completed"])
-        # A call is enqueued before it fails or completes: in another order, a digit was lost. The number of the last
-        # completed call is not set before the first one completes, so that of a failed call counts, if there is one.
-        last_ended = completed if failed is None else failed
-        is_in_order = last_ended <= enqueued
-        if is_in_order:
-            origin = line.record_origin(match.start())
-            num_enqueued = max(enqueued, 0)  # torch prints -1 before the first call
-            yield QueueStatus(origin, int(match["in_group"]), _group_in(match), failed, num_enqueued)
+        origin = line.record_origin(match.start())
+        num_enqueued = max(int(match["enqueued"]), 0)  # torch prints -1 before the first call
+        yield QueueStatus(origin, int(match["in_group"]), _group_in(match), failed, num_enqueued)
 
 
 def _barrier(line: LogLine) -> Iterator[BarrierMissed | BarrierReached]:
@@ -594,8 +553,7 @@ def _desync(line: LogLine) -> Iterator[DesyncLag]:
             yield DesyncLag(line.origin(match.start()), ranks, call=1)
     for match in _NOT_JOINED.finditer(line.text):
         ranks = _numbers(match["ranks"])
-        has_lost_digit = int(match["last"]) + 1 != int(match["next"])
-        if ranks and not has_lost_digit:
+        if ranks:
             yield DesyncLag(line.origin(match.start()), ranks, int(match["next"]))
 
 
@@ -648,12 +606,6 @@ def _waited(line: LogLine) -> Iterator[CommunicationError]:
         yield CommunicationError(line.origin(match.start()), "timeout")
 
 
-def _frame(line: LogLine) -> Iterator[CallFrame]:
-    match = _FRAME.search(line.text)
-    if match:
-        yield CallFrame(line.origin(match.start()), match[1])
-
-
 def _uncaught(line: LogLine) -> Iterator[OwnError | CommunicationError]:
     """Read the exception that ended a rank: an error of its own, unless another rank may have caused it."""
     for match in _UNCAUGHT.finditer(line.text):
@@ -702,7 +654,6 @@ LINE_READERS: dict[str, LineReader] = {
     ),
     "size": LineReader((b"Received data size doesn't match",), _communication("size")),
     "connect": LineReader((b"connectFullMesh failed",), _communication("connect")),
-    "frame": LineReader((b"distributed_c10d.py",), _frame),
     "exception": LineReader((_UNCAUGHT_MARK,), _uncaught),
 }
 

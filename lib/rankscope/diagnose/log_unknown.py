@@ -11,45 +11,6 @@ from .log_evidence import Evidence, StuckQueue, Timeout
 from .log_findings import MOST_LISTED, UNKNOWN, HangFinding, group_words
 from .log_lines import CallPrint
 
-# The calls of torch.distributed that a stack may show.
-_CALLS = frozenset(
-    {
-        "all_gather",
-        "all_gather_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_object",
-        "all_gather_single",
-        "all_reduce",
-        "all_reduce_coalesced",
-        "all_to_all",
-        "all_to_all_single",
-        "barrier",
-        "batch_isend_irecv",
-        "broadcast",
-        "broadcast_object_list",
-        "gather",
-        "gather_object",
-        "irecv",
-        "isend",
-        "monitored_barrier",
-        "recv",
-        "reduce",
-        "reduce_scatter",
-        "reduce_scatter_single",
-        "reduce_scatter_tensor",
-        "scatter",
-        "scatter_object_list",
-        "send",
-    }
-)
-_INNER_CALLS = {  # the calls that a call makes itself, which so stand in the stack as well
-    "all_gather_into_tensor": ("all_gather_single",),
-    "reduce_scatter_tensor": ("reduce_scatter_single",),
-    "all_gather_object": ("all_gather",),
-    "broadcast_object_list": ("broadcast",),
-    "gather_object": ("all_gather", "gather"),
-    "scatter_object_list": ("broadcast", "scatter"),
-}
 _KIND_WORDS = {  # by the kind of a `CommunicationError`; "other" says nothing that a reader could use
     "timeout": "timed out waiting for a message",
     "closed": "lost the connection to another rank",
@@ -160,37 +121,20 @@ def _queues(evidence: Evidence) -> Iterator[str]:
 
 
 def _messages(evidence: Evidence) -> Iterator[str]:
-    """Whose messages and connections failed, and in which call."""
+    """Whose messages and connections failed."""
     ranks_of: dict[str, list[int]] = defaultdict(list)  # by the words for what happened to them
-    timed_out_calls: set[str] = set()
     for rank, kinds in sorted(evidence.communication_errors.items()):
-        calls = _outer_calls(evidence.functions.get(rank, set()) & _CALLS)
-        if "timeout" in kinds:
-            timed_out_calls.update(calls)
-        where = f" in {and_joined(calls)}" if calls else ""
         for kind in sorted(kinds):
             if kind in _KIND_WORDS:
-                ranks_of[f"{_KIND_WORDS[kind]}{where}"].append(rank)
+                ranks_of[_KIND_WORDS[kind]].append(rank)
     for words, ranks in list(ranks_of.items())[:MOST_LISTED]:
         yield f"{listed('Rank', ranks)} {words}."
-    if len(timed_out_calls) > 1:
-        yield (
-            "Either the ranks made different calls, or one stopped between them: ranks leave a collective one by one."
-        )
     words_without_rank = [_KIND_WORDS[kind] for kind in evidence.errors_without_rank if kind in _KIND_WORDS]
     for words in sorted(words_without_rank):
         yield f"A rank that the log does not name {words}."
     all_kinds = evidence.errors_without_rank.union(*evidence.communication_errors.values())
     if "size" in all_kinds:
         yield "So two ranks called collectives of different sizes, or different collectives."
-
-
-def _outer_calls(calls: set[str]) -> list[str]:
-    """Return the calls of a stack without those that another one of them makes itself; see `_INNER_CALLS`."""
-    inner: set[str] = set()
-    for call in calls:
-        inner.update(_INNER_CALLS.get(call, ()))
-    return sorted(calls - inner)
 
 
 def _start(evidence: Evidence) -> Iterator[str]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import os
 import re
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -15,38 +13,30 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..common.checks import of_type, several
 from ..common.frozen import frozen
-from ..common.storage import PathLike, StorageError, most_unpacked_bytes, naming, open_file
+from ..common.storage import PathLike, StorageError, naming, open_file
 from .log_lines import (
     FIRST_FAILURE,
     LAUNCHERS,
     LINE_READERS,
     MOST_RANK_DIGITS,
-    CallFrame,
+    FirstFailure,
     LineReader,
     LogFact,
     LogLine,
-    LogOrigin,
-    OwnError,
     first_failure,
 )
 
 MOST_LOG_BYTES = 1 << 30  # of one log
-_MOST_LOGS = 1 << 14
 _MOST_LINE_BYTES = 1 << 14  # of a line that is read in one piece
-_MOST_FACTS = 1 << 20  # different ones, of all logs
 _LEAST_LABELLED = 0.8  # of the lines: fewer that begin with a number are no output of srun
 _LABEL_BEGINS = tuple(bytes([code]) for code in b"[ 0123456789")  # what the prefix of a launcher may begin with
 _MARKS = tuple((mark, reader) for reader in LINE_READERS.values() for mark in reader.marks)
-# Different errors, or functions of torch.distributed, of one rank, so that they leave space for other facts. Only the
-# first error is shown, and of the functions only collectives, of which `_CALLS` in log_unknown.py has 26.
-_MOST_ALIKE = 64
 _BLOCK_BYTES = 1 << 20
 _REPORT_BYTES = 1 << 13  # of torchrun's report on a failure
 _COLOURS = re.compile(rb"\x1b\[[\d;]{0,16}[mK]")
 _LINE_BEGIN = re.compile(rb"\n[^\n]")
 _SRUN_BEGIN = re.compile(rb"\n {0,6}\d{1,7}: ")
 _GZIP_MAGIC = b"\x1f\x8b"
-_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _FILE_RANK = re.compile(r"rank[-_ ]?(\d{1,7})(?!\d)", re.ASCII)
 _LOG_NAME = re.compile(r"(?:\.(?:log|out|err|txt|stdout|stderr)(?:\.\d{1,9})?|^std(?:out|err))(?:\.gz)?$", re.ASCII)
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})", re.ASCII)  # a folder of torchrun's --log-dir
@@ -96,14 +86,12 @@ def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
     torch's ``[rank3]:``, by the prefix of torchrun (``[default3]:``), srun (``3:``) or mpirun (``[1,3]<stderr>:``), or
     by the name of the file ("rank3.log").
 
-    Raises StorageError if a log has more than 1 GiB or is gzipped and damaged; ValueError if there are no logs or more
-    than 16,384; OSError if a log cannot be opened.
+    Raises StorageError if a log has more than 1 GiB or is gzipped and damaged; ValueError if there are no logs; OSError
+    if a log cannot be opened.
     """
     files = _log_files(folder_or_files)
     if not files:
         raise ValueError(f"{folder_or_files} has no log, a file whose name ends in .log, .out, .err or .txt")
-    if len(files) > _MOST_LOGS:
-        raise ValueError(f"there must be at most {_MOST_LOGS} logs, got {len(files)}")
     reader = _HangLogReader()
     for path in files:
         try:
@@ -144,56 +132,10 @@ Read = Callable[[int], bytes]  # at most so many bytes of a file, none at its en
 
 
 def _plain(file: BinaryIO) -> Read:
-    """Return a function that reads a file unpacked and as UTF-8, even if it is gzipped or in UTF-16."""
-    read: Read = file.read
+    """Return a function that reads a file, unpacked if it is gzipped."""
     is_gzipped = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
     file.seek(0)
-    if is_gzipped:
-        most_bytes = most_unpacked_bytes(os.fstat(file.fileno()).st_size, MOST_LOG_BYTES)
-        read = _at_most(gzip.GzipFile(fileobj=file).read, most_bytes)
-    begin = read(len(codecs.BOM_UTF16_LE))
-    if begin in _UTF16_MARKS:
-        decoder = codecs.getincrementaldecoder("utf-16")("replace")
-        decoder.decode(begin)  # so it knows the order of the bytes
-        return lambda num_bytes: _recoded(read, num_bytes, decoder)
-    return _with_begin(begin, read)
-
-
-def _at_most(read: Read, most_bytes: int) -> Read:
-    """Return a function that reads the same, and raises ValueError once it has read too much."""
-    num_read = 0
-
-    def bounded(num_bytes: int) -> bytes:
-        nonlocal num_read
-        raw = read(num_bytes)
-        num_read += len(raw)
-        if num_read > most_bytes:
-            raise ValueError(f"it has more than {most_bytes} bytes unpacked")
-        return raw
-
-    return bounded
-
-
-def _with_begin(begin: bytes, read: Read) -> Read:
-    """Return a function that puts bytes that are read already before the first ones that it reads.
-
-    The first time, it may return more bytes than it is asked for, which does not matter to `_blocks`.
-    """
-    pending = begin
-
-    def read_after_begin(num_bytes: int) -> bytes:
-        nonlocal pending
-        raw = pending + read(num_bytes)
-        pending = b""
-        return raw
-
-    return read_after_begin
-
-
-def _recoded(read: Read, num_bytes: int, decoder: codecs.IncrementalDecoder) -> bytes:
-    raw = read(num_bytes)
-    text: str = decoder.decode(raw, final=not raw)
-    return text.encode("utf-8", "replace")
+    return gzip.GzipFile(fileobj=file).read if is_gzipped else file.read
 
 
 class _Block(NamedTuple):
@@ -264,7 +206,6 @@ class _HangLogReader:
 
     def __init__(self) -> None:
         self._facts: _Facts = {}
-        self._num_alike = Counter[tuple[type[LogFact], LogOrigin]]()
         self._num_lines = 0
         self._sources: list[str] = []
         self._file_ranks: list[int] = []
@@ -293,25 +234,14 @@ class _HangLogReader:
         """Add the facts of a block to those of its file; a line without a label of its own has the file's."""
         report_begin = block.text.find(FIRST_FAILURE, 0, block.end)
         while report_begin >= 0:
-            self._add(first_failure(block.text[report_begin : report_begin + _REPORT_BYTES]), facts)
+            failure = first_failure(block.text[report_begin : report_begin + _REPORT_BYTES])
+            facts[_FactKey(FirstFailure, failure)] = failure
             report_begin = block.text.find(FIRST_FAILURE, report_begin + 1, block.end)
         for marked in _marked_lines(block):
             line = _log_line(block, marked, file_label)
             for reader in marked.readers:
                 for fact in reader.read(line):
-                    self._add(fact, facts)
-
-    def _add(self, fact: LogFact, facts: _Facts) -> None:
-        """Add a fact to those of its file, unless there are enough facts, or enough that are like this one."""
-        key = _FactKey(type(fact), fact)
-        if len(facts) + len(self._facts) >= _MOST_FACTS or key in facts:
-            return
-        if isinstance(fact, OwnError | CallFrame):
-            alike = (type(fact), fact.origin)
-            self._num_alike[alike] += 1
-            if self._num_alike[alike] > _MOST_ALIKE:
-                return
-        facts[key] = fact
+                    facts[_FactKey(type(fact), fact)] = fact
 
     def logs(self) -> HangLogs:
         facts = tuple(self._facts.values())

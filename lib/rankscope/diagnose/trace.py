@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import of_type, whole
-from ..common.frozen import checked, frozen
-from ..timeline.timeline import Timeline, Times, column, intersect, merge, words
+from ..timeline.timeline import Timeline, Times, intersect, merge
 
 Ints = NDArray[np.int64]
 CALL_KINDS = (*Timeline.COMMUNICATION, "barrier", "gather", "scatter")
 PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "host")  # "host" is what no span covers
 
 
-@frozen(eq=False)
+@attrs.frozen(eq=False)
 class Calls:
     """A rank's collectives in the order of their launch; `group` and `kind` are places in `groups` and `kinds`.
 
@@ -27,20 +26,20 @@ class Calls:
     trace.
     """
 
-    group: Ints = checked(column)
-    kind: Ints = checked(column)
-    num_bytes: Ints = checked(column)
-    launch_s: Times = checked(column)
-    start_s: Times = checked(column)
-    stop_s: Times = checked(column)
-    groups: tuple[str, ...] = checked(words)
-    kinds: tuple[str, ...] = checked(words)
+    group: Ints
+    kind: Ints
+    num_bytes: Ints
+    launch_s: Times
+    start_s: Times
+    stop_s: Times
+    groups: tuple[str, ...]
+    kinds: tuple[str, ...]
 
     def __len__(self) -> int:
         return self.kind.size
 
 
-@frozen(eq=False)
+@attrs.frozen(eq=False)
 class Trace:
     """What one rank did: spans and collectives, both in seconds from the first event of this trace.
 
@@ -50,7 +49,7 @@ class Trace:
       first to the last range of FSDP's), "zero_grad", "optimizer", "launch" of a collective (item: its place in
       `calls`, -1 for none), "unpack" (gradients leave a bucket), "range: NAME", and CUDA's calls: "cuda_runtime", and
       "cuda_sync" for those that wait
-    - "backward": "backward", and within it a "gradient" each (item: its place in `gradient_bytes`)
+    - "backward": "backward", and within it a "gradient" each (item: its number)
     - "gpu": "loader", "forward", "zero_grad", "backward", "optimizer" and, for what was launched between these, "host":
       from the start of the first to the end of the last kernel or copy that the CPU launched there (item: the step)
     - "stream 7": "kernel", "memset", "memcpy h2d", "d2h", "d2d" or "p2p" (item: its bytes), and the collectives
@@ -60,18 +59,16 @@ class Trace:
     traces: "main" and "backward" have spans within others, "gloo" stands for several threads, and on "gpu" a phase may
     begin before the one before it ends, because streams run side by side.
 
-    `num_others` counts, by category, the events that are not kept. `joint_calls` are the places in `calls` of those
-    that each stand for the allreduces of all of DDP's buckets in a backward, as `watch` records them.
+    `joint_calls` are the places in `calls` of those that each stand for the allreduces of all of DDP's buckets in a
+    backward, as `watch` records them.
     """
 
-    rank: int = checked(whole, 0)
-    timeline: Timeline = checked(of_type, Timeline)
-    calls: Calls = checked(of_type, Calls)
-    num_others: Mapping[str, int] = checked(of_type, dict, factory=dict)
-    source: str = checked(of_type, str, default="")
-    gradient_bytes: Ints = checked(column, factory=lambda: np.zeros(0, np.int64))
-    group_ranks: Mapping[str, tuple[int, ...]] = checked(of_type, dict, factory=dict)  # as far as the trace says
-    joint_calls: Ints = checked(column, factory=lambda: np.zeros(0, np.int64))
+    rank: int
+    timeline: Timeline
+    calls: Calls
+    source: str = ""
+    group_ranks: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)  # as far as the trace says
+    joint_calls: Ints = attrs.field(factory=lambda: np.zeros(0, np.int64))
 
 
 class GpuTimes(NamedTuple):

@@ -20,7 +20,6 @@ from ...common.checks import count_of, printable
 
 if TYPE_CHECKING:
     from ..diagnosis import JobDiagnosis
-    from ..forecasts import Forecast
     from ..kineto import TraceFiles
 
 _SILENT_S = 2.0  # no line about files that are read before
@@ -52,9 +51,8 @@ def diagnose(
     the answer names the rank that did not reach a collective or called a different one, or states that the logs do not
     show it. Logs may be one per rank, or one log with the prefixes of torchrun or srun.
 
-    For traces, --json prints culprits, findings, ranks, steps, step_s, exposed_s, hidden_s, phases, buckets and
-    what_if. what_if lists the steps that it skipped, or the reason why nothing can be predicted. For dumps and logs,
-    --json prints culprits, findings, notes and ranks.
+    For traces, --json prints culprits, findings, ranks, steps, step_s, exposed_s, hidden_s, phases and buckets. For
+    dumps and logs, --json prints culprits, findings, notes and ranks.
     """
     from ...common.storage import check_output
     from ..kineto import TraceFiles, files_in
@@ -142,7 +140,7 @@ def _diagnose_traces(
     from ...cli.output import print_parts
     from ...common.storage import write_atomically
     from .. import diagnose as diagnose_traces
-    from .. import read_traces, what_if
+    from .. import read_traces
 
     begin_s = time.monotonic()
 
@@ -153,32 +151,26 @@ def _diagnose_traces(
 
     traces = read_traces(folder_or_files, report=report)
     diagnosis = diagnose_traces(traces)
-    forecast: Forecast | None = None
-    why_not = ""  # why there is no forecast
-    try:
-        forecast = what_if(traces, diagnosis)
-    except ValueError as error:
-        why_not = str(error)
     written = []
     if output is not None:
         from ..figures.jobs import job_page
 
         # the page is named after the folder; of several files, after that of the first one
         folder = folder_or_files if isinstance(folder_or_files, Path) else folder_or_files[0].parent
-        page = job_page(folder.resolve().name, traces, diagnosis.joined, diagnosis, forecast).encode()
+        page = job_page(folder.resolve().name, traces, diagnosis.joined, diagnosis).encode()
         written.append(write_atomically(output, lambda file: file.write(page)))
     if perfetto is not None:
         from ..perfetto import to_perfetto
 
         written.append(to_perfetto(perfetto, traces, diagnosis.joined, diagnosis))
     if as_json:
-        print(json.dumps(_fields(diagnosis, forecast, why_not), allow_nan=False))
+        print(json.dumps(_fields(diagnosis), allow_nan=False))
     else:
-        print_parts(_tables(diagnosis, forecast, why_not))
+        print_parts(_tables(diagnosis))
         print_parts(Text(f"wrote {printable(str(path))}") for path in written)
 
 
-def _fields(diagnosis: JobDiagnosis, forecast: Forecast | None, why_not: str) -> dict[str, Any]:
+def _fields(diagnosis: JobDiagnosis) -> dict[str, Any]:
     """Return what --json prints for traces."""
     return {
         "culprits": [culprit._asdict() for culprit in diagnosis.culprits],
@@ -190,9 +182,6 @@ def _fields(diagnosis: JobDiagnosis, forecast: Forecast | None, why_not: str) ->
         "hidden_s": diagnosis.hidden_s,
         "phases": _phases_by_rank(diagnosis),
         "buckets": [bucket._asdict() for bucket in diagnosis.buckets],
-        "what_if": [answer._asdict() for answer in forecast.answers] if forecast else [],
-        "what_if_skipped_steps": forecast.skipped_steps if forecast else [],
-        "no_what_if": why_not or None,
     }
 
 
@@ -213,27 +202,14 @@ def _phases_by_rank(diagnosis: JobDiagnosis) -> list[dict[str, Any]]:
     return by_rank
 
 
-def _tables(diagnosis: JobDiagnosis, forecast: Forecast | None, why_not: str) -> Iterator[RenderableType]:
-    """The verdict in words, each rank's own time by phase, each bucket's communication, and what changes would give."""
-    from ...cli.output import table_of
-    from ..figures.jobs import what_if_table
-
+def _tables(diagnosis: JobDiagnosis) -> Iterator[RenderableType]:
+    """The verdict in words, each rank's own time by phase, and each bucket's communication."""
     for line in str(diagnosis).splitlines():
         yield Text(printable(line), "bold")
     if diagnosis.steps:
         yield _ranks_table(diagnosis)
     if diagnosis.buckets:
         yield _buckets_table(diagnosis)
-    if forecast is None:
-        yield Text(f"\nNo what-if: {printable(why_not)}")
-        return
-    caption, rows = what_if_table(forecast, diagnosis)
-    table = table_of(caption, "what", "a step takes", "")
-    for row in rows:
-        table.add_row(*row)
-    yield table
-    for note in forecast.notes:
-        yield Text(note)
 
 
 def _ranks_table(diagnosis: JobDiagnosis) -> Table:

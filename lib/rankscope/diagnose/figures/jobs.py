@@ -6,9 +6,7 @@ phone; only the timeline scrolls there.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Sequence
-from hashlib import sha256
 from html import escape
 from typing import NamedTuple
 
@@ -25,7 +23,6 @@ from ...figures.timelines import draw_timeline
 from ...timeline import Span, Timeline
 from ...timeline.timeline import merge
 from ..diagnosis import JobDiagnosis
-from ..forecasts import Forecast, change_words, times_of_answers
 from ..hangs import Hang
 from ..join import Joined
 from ..trace import CALL_KINDS, PHASES, Trace
@@ -261,13 +258,7 @@ section::before {{ content: "The next drawing scrolls to the right."; display: n
 @media (max-width: 900px) {{ .wide::before {{ display: block; }} .hang svg {{ zoom: 1; }} }}
 @media (max-width: 580px) {{ .hang::before {{ display: block; }} }}
 svg {{ width: 100%; height: auto; }} p {{ margin: .5rem 0; }}
-table {{ border-collapse: collapse; margin-top: 1rem; }}
-td, th {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }}
-td.number {{ text-align: right; white-space: nowrap; }} tr {{ border-top: 1px solid {FAINT}; }}
 """
-_STYLE_SHA256 = b64encode(sha256(_STYLE.encode()).digest()).decode()
-# whatever names stand in a trace, the browser loads, runs and sends nothing, and applies only this style
-_POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; base-uri 'none'; form-action 'none'"
 
 
 class _Section(NamedTuple):
@@ -282,10 +273,8 @@ class _Section(NamedTuple):
     html: str
 
 
-def job_page(
-    name: str, traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis, answers: Forecast | None
-) -> str:
-    """Return the HTML of a page on a job: the verdict, its drawings, and what changes would give."""
+def job_page(name: str, traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) -> str:
+    """Return the HTML of a page on a job: the verdict and its drawings."""
     sections = []
     if diagnosis.steps:
         own_times = _svg(draw_phases(diagnosis))
@@ -298,34 +287,7 @@ def job_page(
     if diagnosis.buckets:
         title = f"Communication per step. Exposed: {EXPOSED}"
         sections.append(_Section(width="", title=title, html=_svg(draw_communication(diagnosis))))
-    if answers is not None:
-        sections.append(_what_if_section(answers, diagnosis))
     return _page(name, str(diagnosis), sections)
-
-
-def _what_if_section(answers: Forecast, diagnosis: JobDiagnosis) -> _Section:
-    """Return the table of what changes would give, and the notes below it."""
-    caption, rows = what_if_table(answers, diagnosis)
-    head = "<tr><th>with</th><th>a step takes</th><th></th></tr>"
-    # The other two cells are numbers with a unit, and have nothing to escape.
-    cells = "".join(
-        f'<tr><td>{escape(change)}</td><td class="number">{takes}</td><td class="number">{saved}</td></tr>'
-        for change, takes, saved in rows
-    )
-    notes = "".join(f"<p>{escape(note)}</p>" for note in answers.notes)
-    return _Section(width="", title=caption, html=f"<table>{head}{cells}</table>{notes}")
-
-
-def what_if_table(answers: Forecast, diagnosis: JobDiagnosis) -> tuple[str, list[tuple[str, str, str]]]:
-    """Return a caption and rows in words: a change, what a step then takes, and by how much that is less."""
-    median, mean, *times = times_of_answers([answers.step_s, diagnosis.step_s], answers.answers)
-    rows = []
-    for answer, time in zip(answers.answers, times, strict=True):
-        rows.append((answer.what, time, change_words(answer.saved_share)))
-    caption = f"What if? The median step takes {median}"
-    if mean != median:
-        caption = f"{caption}, the mean step {mean}"
-    return caption, rows
 
 
 def hang_page(name: str, hang: Hang) -> str:
@@ -356,7 +318,6 @@ def _page(name: str, verdict: str, sections: Sequence[_Section]) -> str:
     title = escape(printable(name))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head>"
         f'<body><h1>{title}</h1>{lines}<div class="parts">{body}</div></body></html>\n'

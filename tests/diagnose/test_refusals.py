@@ -1,0 +1,110 @@
+"""What `rankscope.diagnose` refuses: each case is a call that raises ValueError, and a word that its message has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from rankscope.cli import main
+from rankscope.diagnose import diagnose, explain_hang, read_dumps, read_hang_text, read_logs, read_traces, watch
+from rankscope.diagnose.figures.hangs import draw_hang
+from rankscope.diagnose.hangs import Hang
+from rankscope.diagnose.join import join
+
+from .made_dumps import healthy, write
+from .made_jobs import job, phases
+from .test_trace import gloo_step, written
+
+
+def text_file(folder: Path, name: str, text: Any) -> Path:
+    path = folder / name
+    if isinstance(text, bytes):
+        path.write_bytes(text)
+    else:
+        path.write_text(text if isinstance(text, str) else json.dumps(text))
+    return path
+
+
+def dump(folder: Path, contents: Any) -> Any:
+    return read_dumps(text_file(folder, "trace_0", contents))
+
+
+def traces(folder: Path, *infos: dict[str, Any]) -> Any:
+    for place, info in enumerate(infos):
+        written(folder, gloo_step(), f"{'abc'[place]}.json", **info)
+    return read_traces(folder)
+
+
+def dumps_of_two_jobs(folder: Path) -> Any:
+    first, second = write(folder / "2", healthy(2)), write(folder / "3", healthy(3))
+    return read_dumps([first / "trace_rank_0", second / "trace_rank_2"])
+
+
+REFUSED: list[tuple[str, Callable[[Path], Any]]] = [
+    ("no dumps", read_dumps),
+    ("number of its rank", lambda folder: read_dumps(text_file(folder, "train.log", "{}"))),
+    ("version", lambda folder: dump(folder, {"version": "1.4", "entries": []})),
+    ("version", lambda folder: dump(folder, {"entries": []})),
+    ("missing required field", lambda folder: dump(folder, {"version": "2.1", "entries": [{}]})),
+    ("malformed", lambda folder: dump(folder, {"version": "2.1", "pg_config": {"0": {"ranks": "[0, x]"}}})),
+    ("object", lambda folder: dump(folder, [])),
+    ("damaged or cut short", lambda folder: dump(folder, b"\x80")),
+    ("read_traces", lambda folder: read_dumps(written(folder, gloo_step(), "rank_0"))),
+    ("job of 3 ranks", dumps_of_two_jobs),
+    ("num_ranks must be 3", lambda folder: read_dumps(write(folder, healthy(3)), num_ranks=4)),
+    ("no log", read_logs),
+    ("list of files", lambda folder: read_traces(5)),
+    ("no trace", read_traces),
+    ("read_dumps", lambda folder: read_traces(text_file(folder, "r_0.json", '{"version": "2.10"}').parent)),
+    ("read_logs", lambda folder: read_traces(text_file(folder, "job.log", "a line").parent)),
+    ("not JSON", lambda folder: read_traces(text_file(folder, "rank0.json", "PNG"))),
+    ("no traceEvents", lambda folder: read_traces(text_file(folder, "rank0.json", "{}"))),
+    ("in the middle", lambda folder: read_traces(text_file(folder, "rank0.json", '{"traceEvents": [{"ph":'))),
+    ("both of rank 0", lambda folder: traces(folder, {"rank": 0}, {"rank": 0})),
+    ("job of 4 ranks", lambda folder: traces(folder, {"rank": 0}, {"rank": 1, "world_size": 4})),
+    ("its rank", lambda folder: traces(folder, {"rank": None}, {"rank": 1})),
+    ("from 0", lambda folder: traces(folder, {"rank": -1})),
+    ("traces must be", lambda folder: diagnose([])),
+    ("traces must be", lambda folder: diagnose(job(phases())[:1] * 2)),
+    ("traces must be", lambda folder: join([])),
+    ("neither", lambda folder: explain_hang()),
+    ("HangLogs", lambda folder: explain_hang(logs="text")),  # type: ignore[arg-type]
+    ("text must be", lambda folder: read_hang_text(5)),  # type: ignore[arg-type]
+    ("0 findings", lambda folder: draw_hang(Hang((), (), ()))),
+    ("DistributedDataParallel", lambda folder: watch(nn.Linear(1, 1), [])),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("word", "call"), REFUSED, ids=[f"{place} {word}" for place, (word, _) in enumerate(REFUSED)])
+def test_what_is_refused(word: str, call: Callable[[Path], Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=word):
+        call(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (["-o", "."], "--output"),
+        (["-o", "a.json"], ".html"),
+        (["--perfetto", "a"], ".json.gz"),
+        (["--perfetto", "given/rank0.json"], "new file"),
+    ],
+)
+def test_what_the_command_refuses(
+    options: list[str],
+    word: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("given").mkdir()
+    written(Path("given"), gloo_step(), "rank0.json", rank=0)
+    assert main(["diagnose", "given", *options]) == 2
+    assert word in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["given"]
