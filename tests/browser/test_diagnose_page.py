@@ -14,16 +14,6 @@ from tests.diagnose.made_traces import write_traces
 
 ROOT = Path(__file__).parents[2]
 LAYERS = LocalStep.modelled([1 << 20, 1 << 16] * 6, backward_s=0.03, forward_s=0.012)
-ATTACK = """() => {
-  document.body.insertAdjacentHTML("beforeend", `<p id="late" style="color: rgb(1, 2, 3)" onclick="window.ran = 1">x</p>
-    <style>h1 { color: rgb(1, 2, 3); }</style><img src="http://127.0.0.1:9/x" onerror="window.ran = 1">`);
-  const script = document.createElement("script");
-  script.textContent = "window.ran = 1";
-  document.body.append(script);
-  document.getElementById("late").click();
-  const color = name => getComputedStyle(document.querySelector(name)).color;
-  return [window.ran ?? 0, color("#late"), color("h1")];
-}"""
 
 # The size of letters on the screen: that of the font, scaled as the picture around it is.
 LETTERS_PX = """texts => texts.map(text => {
@@ -34,7 +24,7 @@ LETTERS_PX = """texts => texts.map(text => {
 
 
 @pytest.mark.browser
-def test_its_own_style_holds_and_nothing_else_does(tmp_path: Path) -> None:
+def test_the_page_loads_nothing_and_its_drawings_fit(tmp_path: Path) -> None:
     find_browser()
     traces = tmp_path / "traces"
     traces.mkdir()
@@ -42,11 +32,9 @@ def test_its_own_style_holds_and_nothing_else_does(tmp_path: Path) -> None:
     assert main(["diagnose", str(traces), "-o", str(tmp_path / "page.html")]) == 0
     said: list[str] = []
     asked: list[str] = []
-    blocked: list[str] = []
     with browser_page(tmp_path / "browser", ROOT / "test-artifacts" / "diagnose-page.png") as page:
         page.on("console", lambda message: said.append(message.text))
         page.on("request", lambda request: asked.append(request.url))
-        page.on("requestfailed", lambda request: blocked.append(f"{request.url}: {request.failure}"))
         page.goto((tmp_path / "page.html").as_uri())
         assert said == []
         assert asked == [page.url]
@@ -54,11 +42,6 @@ def test_its_own_style_holds_and_nothing_else_does(tmp_path: Path) -> None:
         assert page.evaluate("() => getComputedStyle(document.body).maxWidth") != "none"
         width, room = page.evaluate("() => ['svg', '.parts'].map(name => document.querySelector(name).clientWidth)")
         assert 200 < width <= room
-        ran, own_color, head_color = page.evaluate(ATTACK)
-    assert ran == 0
-    assert "rgb(1, 2, 3)" not in (own_color, head_color)
-    assert blocked == ["http://127.0.0.1:9/x: csp"]
-    assert any("Content Security Policy" in one for one in said)
 
 
 @pytest.mark.browser
