@@ -161,7 +161,7 @@ def test_workers_draw_numbers_that_are_not_equal_by_chance() -> None:
     """A number of 24 bits, as in float32, would be equal for two of 64 workers in one of 8,000 audits."""
     draws = audit_loader(DataLoader(range(4), num_workers=2)).draws  # type: ignore[arg-type]
     for numbers in draws.values():
-        assert all(number * 2**24 % 1 for number in numbers.values())
+        assert all(number * 2**24 % 1 for _, number in numbers)
 
 
 def test_an_empty_last_batch_is_found() -> None:

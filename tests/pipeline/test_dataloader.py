@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -119,10 +118,6 @@ def pinnable(samples):
 
 def init_worker(worker):
     torch.manual_seed(100 + worker)
-
-
-def failing_init(worker):
-    raise OSError("no such disk")
 
 
 def plain(value):
@@ -381,43 +376,3 @@ def test_what_pinning_costs():
     costs = pinning_costs(64 * 3 * 224 * 224 * 4)
     assert 0 < costs.pinned_copy_s < costs.pageable_copy_s
     assert costs.pin_s > 0
-
-
-class Foreign(DataLoader):
-    def _get_iterator(self):
-        return iter([1])
-
-
-PLAIN = DataLoader(Augmented())
-BROKEN = DataLoader(Augmented(), num_workers=1, worker_init_fn=failing_init)
-VERSION = re.escape(torch.__version__)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: record_dataloader([1, 2]), ValueError, r"loader must be a torch.utils.data.DataLoader, got \[1, 2\]"),
-        (lambda: record_dataloader(PLAIN, recorder=3), ValueError, "recorder must be a Recorder, got 3"),
-        (
-            lambda: record_dataloader(PLAIN).profile(),
-            ValueError,
-            "no batch has been recorded: iterate over",
-        ),
-        (lambda: list(record_dataloader(BROKEN)), OSError, "no such disk"),
-        (
-            lambda: list(record_dataloader(Foreign([]))),
-            RuntimeError,
-            "a Foreign makes iterators of in torch",
-        ),
-    ],
-)
-def test_what_cannot_be_recorded_is_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
-
-
-@pytest.mark.parametrize("missing", [(DataLoader, "_get_iterator"), (torch.utils.data._DatasetKind, "create_fetcher")])
-def test_another_torch_is_named_by_its_version(monkeypatch, missing):
-    monkeypatch.delattr(*missing)
-    with pytest.raises(RuntimeError, match=f"how its DataLoader works inside in torch {VERSION}"):
-        record_dataloader(PLAIN)

@@ -281,13 +281,13 @@ def test_findings_of_a_loader() -> None:
 def test_equal_numbers_of_workers_and_of_epochs_are_found() -> None:
     def draws(changes):
         number_of = {(0, 0): 1.0, (0, 1): 4.0, (1, 0): 7.0, (1, 1): 10.0} | changes
-        return {place: {"NumPy": number} for place, number in number_of.items()}
+        return {place: (("NumPy", number),) for place, number in number_of.items()}
 
     assert kinds(draws=draws({})) == []
     assert kinds(draws=draws({(0, 1): 1.0})) == ["same_random"]
     assert kinds(draws=draws({(1, 1): 4.0})) == ["repeated_random"]
     assert kinds(draws=draws({(1, 1): 1.0})) == [], "of another worker"
-    own = draws({}) | {(0, worker): {"NumPy": 5.0 + worker, "the rng of Rows": 2.0} for worker in range(2)}
+    own = draws({}) | {(0, worker): (("NumPy", 5.0 + worker), ("the rng of Rows", 2.0)) for worker in range(2)}
     assert kinds(draws=own) == ["same_random"]
 
 

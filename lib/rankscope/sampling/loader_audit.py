@@ -21,7 +21,7 @@ from .wrapping import DividingLayer, layers_of, shards_of, twice_sharded
 
 _NUM_EPOCHS = 2  # enough to show numbers that are the same in every epoch
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-_Numbers = dict[str, float]  # by the name of the generator from which each is drawn
+_Numbers = tuple[tuple[str, float], ...]  # each with the name of the generator from which it is drawn
 
 
 @attrs.frozen(eq=False)
@@ -29,8 +29,8 @@ class LoaderAudit(Findings):
     """The result of `audit_loader`; ``str()`` is the report, `check` raises.
 
     `batch_sizes` are the numbers of samples in each batch of an epoch, `num_samples` is that of the dataset. `draws`
-    contains the first numbers that a worker draws in an epoch from NumPy, random, torch and each generator that is an
-    attribute of the dataset, by (epoch, worker).
+    contains, by (epoch, worker), the first numbers that a worker draws in an epoch from NumPy, random, torch and each
+    generator that is an attribute of the dataset, as pairs of a name and a number.
     `shards` are the samplers and wrappers that divide the samples among ranks, the outermost first. `grouped_twice` is
     the name of a sampler that makes the batches, if the loader groups them again. `is_iterable` says whether the
     dataset is an iterable one, which each worker iterates. `reads_of_workers` are then the numbers of samples that
@@ -108,12 +108,11 @@ class LoaderAudit(Findings):
             yield Finding("read_too_often", f"{reads}: some are read more than once, or do not exist without workers")
 
     def _findings_of_numbers(self) -> Iterator[Finding]:
-        names = dict.fromkeys(name for numbers in self.draws.values() for name in numbers)
-        for name in names:
-            number_of = {}
-            for epoch_and_worker, numbers in self.draws.items():
-                if name in numbers:  # a generator of the dataset may be set in some workers only
-                    number_of[epoch_and_worker] = numbers[name]
+        by_generator: dict[str, dict[tuple[int, int], float]] = {}
+        for epoch_and_worker, numbers in self.draws.items():
+            for name, number in numbers:
+                by_generator.setdefault(name, {})[epoch_and_worker] = number
+        for name, number_of in by_generator.items():
             in_first_epoch = [number for (epoch, _), number in number_of.items() if epoch == 0]
             if len(set(in_first_epoch)) < len(in_first_epoch):
                 yield Finding("same_random", f"workers draw the same numbers from {name}: see worker_init_fn")
@@ -312,18 +311,18 @@ class _Draw:
             size += len(sample) if is_batch else 1
         worker = get_worker_info()
         if worker is None:  # this is the training process, whose generators must not be touched
-            return _ProbedBatch(None, size, {})
+            return _ProbedBatch(None, size, ())
         # Floats of 64 bits: with torch's default of 32, many workers would soon draw equal numbers by chance.
-        numbers = {"NumPy": float(np.random.random()), "random": random.random()}
-        numbers["torch"] = float(torch.rand(1, dtype=torch.float64))
+        numbers = [("NumPy", float(np.random.random())), ("random", random.random())]
+        numbers.append(("torch", float(torch.rand(1, dtype=torch.float64))))
         dataset: Any = worker.dataset
         if self.has_indices:
             dataset = dataset.audited_dataset
         for layer in layers_of(dataset):
             for name, generator in _generators(layer).items():
-                words = f"the {name} of {type(layer).__name__}"
                 if isinstance(generator, torch.Generator):
-                    numbers[words] = float(torch.rand(1, dtype=torch.float64, generator=generator))
+                    number = float(torch.rand(1, dtype=torch.float64, generator=generator))
                 else:
-                    numbers[words] = float(generator.random())
-        return _ProbedBatch(worker.id, size, numbers)
+                    number = float(generator.random())
+                numbers.append((f"the {name} of {type(layer).__name__}", number))
+        return _ProbedBatch(worker.id, size, tuple(numbers))
