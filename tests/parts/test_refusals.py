@@ -16,13 +16,10 @@ from . import loads as part_loads
 
 WRITE: list[tuple[str, object, dict[str, object]]] = [
     ("rows_per_part", 1.5, {"x": [1, 2]}),
-    ("3", [1, 2], {"x": [1, 2]}),
     ("rows_per_part[1]", [3, -1], {"x": [1, 2]}),
     ("dict", 1, {}),
     ("rows", 1, {"x": [1, 2], "y": [1]}),
-    ("'x'", 1, {"x": 5}),
     ("object", 1, {"x": [object()]}),
-    (">f8", 1, {"x": np.array([1.0], dtype=">f8")}),
     ("masked", 1, {"x": np.ma.array([1, 2], mask=[True, False])}),
     ("'file'", 1, {"file": [1, 2]}),
 ]
@@ -40,7 +37,6 @@ def test_refused_before_anything_is_written(
 
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("delays_s", lambda: DelayedLoad(-1)),
-    ("load", lambda: DelayedLoad(0.1, load=None)),
     ("'part.npz'", lambda: DelayedLoad(0.1).delay_s("part.npz")),
     ("delays_s", lambda: DelayedLoad([0.1]).delay_s("part-00002.npz")),
     ("epoch", lambda: SyncPartDataset(["a"], 1).set_epoch(0.5)),
@@ -48,13 +44,10 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("num_loaders", lambda: AsyncPartDataset([], 4, num_loaders=0)),
     ("timeout_s", lambda: AsyncPartDataset([], 4, timeout_s=0)),
     ("queue_size", lambda: simulate([[1.0]], 1, 1.0, queue_size=0)),
-    ("num_loaders", lambda: simulate([[1.0]], 1, 1.0, num_loaders=0)),
-    ("barrier_s", lambda: simulate([[1.0]], 1, 1.0, barrier_s=True)),
     ("load_s[1]", lambda: simulate([[1.0], [1.0, -2.0]], 1, 1.0)),
     ("steps_per_part[0][0]", lambda: simulate([[1.0]], [[-1]], 1.0)),
     ("same parts", lambda: simulate([[1.0]], [[1, 1]], 1.0)),
     ("one trainer", lambda: simulate([], 1, 1.0)),
-    ("load_s", lambda: simulate(None, [[1]], 1.0)),
     ("step_s", lambda: simulate([[1.0]], 3, [0.1, 0.1])),
     ("timeline", lambda: idle_share(None)),
 ]
@@ -63,10 +56,7 @@ for kind in (SyncPartDataset, AsyncPartDataset):
         ("batch_size", lambda kind=kind: kind(["a"], 0)),
         ("trainer_id", lambda kind=kind: kind(["a"], 4, 2, 2)),
         ("seed", lambda kind=kind: kind([], 4, seed="x")),
-        ("recorder", lambda kind=kind: kind(["a"], 4, recorder=3)),
-        ("drop_last", lambda kind=kind: kind(["a"], 4, drop_last="no")),
         ("files", lambda kind=kind: kind(Path("one.npz"), 4)),
-        ("load", lambda kind=kind: kind(["a"], 4, load="np.load")),
     ]
 
 

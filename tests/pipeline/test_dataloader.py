@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, get_worker_info
 
-from rankscope.pipeline.dataloader import Clock, pinning_costs, record_dataloader
+from rankscope.pipeline.dataloader import pinning_costs, record_dataloader
 from rankscope.timeline import Recorder
 
 from ..extents import first_in_test
@@ -246,21 +246,6 @@ def test_what_torchs_workers_need_is_there_before_they_are_forked():
     """They seed numpy, whose random is imported late: in a worker, beside whatever else happens there."""
     program = "import sys, rankscope.pipeline.dataloader; print('numpy.random' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "True\n"
-
-
-def test_waits_of_two_threads_are_not_subtracted_from_each_other(monkeypatch):
-    clock, readings = Clock(), []
-    readings.append(clock.read())
-    thread = threading.Thread(target=lambda: readings.append(clock.read()))
-    thread.start()
-    thread.join()
-    readings.append(clock.read())
-    assert len({reading.thread for reading in readings}) == 2
-    first, second, third = (reading._replace(queued=10**18 * place) for place, reading in enumerate(readings))
-    assert second.worked_since(first) == second.wall - first.wall
-    assert third._replace(queued=first.queued + 1).worked_since(first) == third.wall - first.wall - 1
-    monkeypatch.setattr(os, "pread", lambda *_: (_ for _ in ()).throw(OSError("gone")))
-    assert clock.read().queued == 0
 
 
 @pytest.mark.parametrize("options", [{"in_order": False}, {"persistent_workers": True}])

@@ -155,8 +155,8 @@ def _add_in_equal_parts(shares: NDArray[np.int64], missing: int, adjustable: NDA
 def expected_counts(weights: NDArray[np.float64], num_samples: int) -> NDArray[np.float64]:
     """Return how often each sample is expected in so many draws.
 
-    >>> expected_counts(np.array([6.0, 1.0, 1.0]), 4).tolist()
-    [3.0, 0.5, 0.5]
+    >>> expected_counts(np.array([2.0, 1.0, 1.0]), 2).tolist()
+    [1.0, 0.5, 0.5]
     """
     scaled = weights / weights.max()  # their sum cannot overflow
     expected: NDArray[np.float64] = num_samples * (scaled / scaled.sum())

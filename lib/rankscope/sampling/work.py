@@ -170,7 +170,7 @@ def _groups_of_weights(expected: NDArray[np.float64]) -> NDArray[np.int64]:
     a tenth of the expected reads. Groups with too few expected reads for the test are joined with their neighbours.
 
     >>> _groups_of_weights(np.array([8.0, 12.0, 3.0, 9.0, 8.0])).tolist()
-    [0, 1, 0, 0, 0]
+    [0, 1, 0, 1, 0]
     """
     weights, number = np.unique(expected, return_inverse=True)
     expected_of_weight = np.bincount(number, expected, weights.size)
