@@ -22,7 +22,6 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from rankscope.parts import datasets
-from rankscope.parts import files as files_module
 from rankscope.parts.datasets import AsyncPartDataset, SyncPartDataset, in_step
 from rankscope.parts.files import DelayedLoad, PartError, load_part, write_parts
 from rankscope.parts.simulate import idle_share, simulate
@@ -30,7 +29,7 @@ from rankscope.pipeline.service import Lognormal
 from rankscope.ranks import in_threads
 from rankscope.timeline import Recorder
 
-from ..processes import NOT_HANGING_S, gone, soon
+from ..processes import gone, soon
 from . import loads as part_loads
 
 pytestmark = [
@@ -79,29 +78,6 @@ def test_parts_of_two_data_sets_are_not_mixed_and_a_pickle_is_not_read(tmp_path)
         write_parts(tmp_path, 2, x=[1, 2, 3])
     with pytest.raises(ValueError, match="pickle"):
         load_part(tmp_path / "part-00000.npz")
-
-
-def test_threads_read_part_files_one_at_a_time(tmp_path, monkeypatch):
-    """numpy parses headers by `ast`, in which two threads at once raise SystemError now and then in Python 3.11."""
-    files, plain, inside, most = write_parts(tmp_path, 2, x=np.arange(4)), files_module.read_arrays, [], []
-    other = threading.Event()
-
-    def slow(*arguments):
-        inside.append(1)
-        most.append(len(inside))
-        if len(inside) > 1:
-            other.set()
-        other.wait(0.3)  # in which an unhindered thread would come in, too
-        inside.pop()
-        return plain(*arguments)
-
-    monkeypatch.setattr(files_module, "read_arrays", slow)
-    threads = [threading.Thread(target=load_part, args=(file,)) for file in files]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(NOT_HANGING_S)
-    assert most == [1, 1]
 
 
 def test_a_delay_depends_on_seed_and_part_alone(files):

@@ -186,7 +186,6 @@ def test_numpy_integers_lists_and_arrays_are_taken_alike():
     assert listed(Assignment(4, np.arange(4).reshape(2, 2))) == [[0, 1], [2, 3]]
     assert listed(Assignment.collect((iter([i]) for i in range(2)), size=2)) == [[0], [1]]
     mixed = Assignment(4, (np.array([0, 1], dtype=np.uint64), np.array([2, 3])))
-    assert mixed.to_frame()["index"].tolist() == [0, 1, 2, 3]
     assert np.issubdtype(np.concatenate(mixed.ranks).dtype, np.integer)
 
 

@@ -109,9 +109,7 @@ def test_a_forgotten_set_epoch_is_found_and_a_kept_one_is_not():
         ([{"epoch": 3}, {"epoch": 3}], "was set_epoch forgotten?"),
         ([{"seed": 0, "epoch": 1}, {"seed": 1, "epoch": 0}], "seed + epoch is the same"),
         ([{"seed": 0}, {"seed": 2**32}], "seed + epoch is the same modulo 2**32"),
-        ([{"seed": 1}, {"seed": 2**32 + 1}], "seed + epoch is the same modulo 2**32"),
-        ([{"size": 3, "num_replicas": 1, "seed": seed} for seed in (0, 512)], "by chance, few samples have few orders"),
-        ([{"epoch": 0, "sampler": "libtorch_random"}, {"epoch": 2**32, "sampler": "libtorch_random"}], "modulo 2**32"),
+        ([{"size": 3, "num_replicas": 1, "seed": seed} for seed in (0, 512)], "by chance"),
         (
             [{"size": 3, "num_replicas": 1, "epoch": epoch} for epoch in range(10)],
             "by chance, few samples have few orders",
