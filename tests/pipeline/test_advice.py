@@ -302,18 +302,19 @@ def test_a_speedup_is_over_the_prediction_for_the_recorded_settings() -> None:
 def test_notes_say_by_how_much_a_prediction_is_off() -> None:
     columns = {name: np.zeros(20) for name in COLUMNS}
     recorded = LoaderProfile(LoaderSettings(1), 20, 64, True, **columns | {"step_s": np.ones(20)})
-    (pinning,) = advise(recorded).notes  # 20 batches are enough
+
+    def notes(**changes: object) -> tuple[str, ...]:
+        return advise(evolve(recorded, **changes), num_workers=[1], prefetch_factors=[2]).notes
+
+    (pinning,) = notes()  # 20 batches are enough
     assert "pinning" in pinning
-    assert any("19; predictions" in note for note in advise(evolve(recorded, **rows(recorded, 19))).notes)
-    assert any("without workers" in note for note in advise(evolve(recorded, settings=LoaderSettings(0))).notes)
-    busy = evolve(recorded, read_s=np.full(20, 8.0), cpu_s=np.full(20, 8.0), num_cores=1)
-    assert any("160 s on 1 core" in note for note in advise(busy).notes)
-    (_, off) = advise(evolve(recorded, wait_s=np.ones(20))).notes
+    fewer = notes(**{name: getattr(recorded, name)[:19] for name in COLUMNS})
+    assert any("19; predictions" in note for note in fewer)
+    assert any("without workers" in note for note in notes(settings=LoaderSettings(0)))
+    busy = notes(read_s=np.full(20, 8.0), cpu_s=np.full(20, 8.0), num_cores=1)
+    assert any("160 s on 1 core" in note for note in busy)
+    (_, off) = notes(wait_s=np.ones(20))
     assert "off by -50 %" in off
-
-
-def rows(recorded: LoaderProfile, count: int) -> dict[str, np.ndarray]:
-    return {name: getattr(recorded, name)[:count] for name in COLUMNS}
 
 
 @pytest.mark.parametrize(
