@@ -15,7 +15,6 @@ EXTENSION = Extension(
         "curves": "rankscope.figures.lines",
         "label_counts": "rankscope.figures.assignments",
         "lengths": "rankscope.figures.assignments",
-        "randperm_bias": "rankscope.figures.lines",
         "schedule": "rankscope.figures.schedules",
         "slowdowns": "rankscope.figures.rankings",
         "step_costs": "rankscope.figures.assignments",

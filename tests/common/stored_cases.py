@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rankscope.collectives import Schedule
-from rankscope.sampling import Assignment
 from rankscope.timeline import Timeline
 
 from .kinds import Kind
@@ -18,7 +17,6 @@ def _read_text(path: Path) -> Schedule:
 
 
 KINDS = [
-    Kind(FILES / "assignment.v1.npz", Assignment.load, lambda value, path: value.save(path)),
     Kind(
         FILES / "timeline.v1.json",
         Timeline.from_chrome_trace,

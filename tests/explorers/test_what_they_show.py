@@ -102,17 +102,12 @@ def test_player_steps_from_message_to_message_and_plays_its_slider(tmp_path: Pat
 # ---- samplers
 
 
-def test_a_reason_is_true_where_samples_are_many_and_where_packs_divide_evenly() -> None:
+def test_a_reason_is_true_where_samples_are_many() -> None:
     balanced = SAMPLERS.at(sampler="balanced", num_ranks=8, size=22)
     assert SAMPLERS.without_effect(balanced)["shuffle"] == "the samples are read in the same order with and without it"
     one_by_one = UNEQUAL_LENGTHS.at(sampler="balanced", num_ranks=1, batch_size=1)
     reason = "these samples are grouped in the same way within every window"  # though the epoch has many windows
     assert UNEQUAL_LENGTHS.without_effect(one_by_one)["window"] == reason
-    # One rank reads the same samples in the same order, but larger windows fill its packs better.
-    of_one_rank = UNEQUAL_LENGTHS.at(sampler="packed", lengths="equal", num_ranks=1, batch_size=4, size=64)
-    assert "window" not in UNEQUAL_LENGTHS.without_effect(of_one_rank)
-    packed = UNEQUAL_LENGTHS.at(sampler="packed", lengths="two kinds", batch_size=1, size=500)  # 500 / 8 is not whole
-    assert UNEQUAL_LENGTHS.without_effect(packed)["drop_last"] == "the packs divide evenly among the ranks"
 
 
 def test_samplers_draws_the_assignment_and_audits_the_epochs_so_far() -> None:
@@ -142,28 +137,22 @@ def test_samplers_switches_off_what_libtorch_does_not_have() -> None:
 # ---- unequal lengths
 
 
-def test_unequal_lengths_shows_that_balancing_equalizes_steps_and_packing_removes_padding() -> None:
+def test_unequal_lengths_shows_that_balancing_equalizes_steps() -> None:
     explorer = CASES["unequal_lengths"].made()
     lines = {name: report(explorer, **preset) for name, preset in explorer.presets.items()}
     at_random = lines["unequal lengths, in random order"]
     balanced = lines["the same, balanced"]
-    times, shares = {}, {}
+    times = {}
     for name, words in lines.items():
         times[name] = float(words[0].split("takes ")[1].split(" times")[0])
-        shares[name] = int(words[1].split(" %")[0])
     assert times["unequal lengths, in random order"] > 1.3
     assert times["the same, balanced"] < 1.05
     assert times["64 ranks, in random order"] > times["unequal lengths, in random order"]
     assert times["64 ranks, balanced"] < 1.05
-    assert shares["packed: hardly any padding"] < 5 < shares["the same, balanced"]
     assert at_random[2] == "16 steps of up to 8 samples per rank"
     assert balanced[2] == "16 batches per rank of 8 samples"
     assert report(explorer, num_ranks=64, batch_size=8, size=512)[2] == "1 step of up to 8 samples per rank"
-    weighted = {
-        replacement: report(explorer, sampler="weighted", replacement=replacement) for replacement in (True, False)
-    }
-    assert all("weight bias" not in "".join(words) for words in weighted.values())
-    assert weighted[True] != weighted[False]
+    assert "weight bias" not in "".join(report(explorer, sampler="weighted"))
 
 
 # ---- pipeline

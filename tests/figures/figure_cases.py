@@ -37,7 +37,7 @@ SIZES = 2.0 ** np.arange(10, 27)
 ROAD = Pipeline([Stage("read", 0.004), Stage("decode", 0.03, num_workers=2), Stage("train", 0.012)])
 FASTEST = {n: {size: best(size, Cluster.uniform(n, LINK)) for size in 2.0 ** np.arange(10, 31, 2)} for n in (4, 6, 8)}
 LENGTHS = np.random.default_rng(0).integers(1, 400, 512)
-UNEQUAL = assign(512, 8, sampler="balanced", lengths=LENGTHS, max_tokens=2000)
+UNEQUAL = assign(512, 8, sampler="balanced", lengths=LENGTHS, batch_size=16)
 FEW_EPOCHS = [assign(22, 8, epoch=epoch, drop_last=True) for epoch in range(4)]
 PAIRS = {"one": ([1, 2, 3, 4], [1, 2, 3, 5]), "two": (None, [2, 2, 2, 2])}
 TOO_MANY = [Span(0, "a", "b", 0, 0, 1)] * 20_001
@@ -83,8 +83,6 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "lengths": lambda **on: figures.lengths(LENGTHS, **on),
     "step_costs": lambda **on: figures.step_costs(assign(512, 8).with_loader(8), LENGTHS, **on),
     "step_costs quadratic": lambda **on: figures.step_costs(UNEQUAL, LENGTHS, "quadratic", **on),
-    "randperm_bias": lambda **on: figures.randperm_bias(**on),
-    "randperm_bias of few": lambda **on: figures.randperm_bias(10_000, **on),
     "bars": lambda **on: figures.bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}, **on),
     "costs": lambda **on: figures.costs(SIZES, times(), np.full(SIZES.size, 1e-5), half_bytes=125_000, **on),
     "coverage": lambda **on: figures.coverage(FEW_EPOCHS, **on),
@@ -133,7 +131,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.lengths([1, -2]), "lengths must be whole numbers from 0 to .*, got -2 for sample 1"),
     (lambda: figures.step_costs(None, [1]), "assignment must be an Assignment, got None"),
     (lambda: figures.step_costs(assign(4, 2), [1, 2]), "lengths must have the dataset's length 4, got 2"),
-    (lambda: figures.randperm_bias(3), "most_items must be a whole number from 1000 to 214748363, got 3"),
     (lambda: figures.coverage(3), "epochs must be a sequence of Assignments, got 3"),
     (lambda: figures.coverage([assign(4, 2), "x"]), r"epochs\[1\] must be an Assignment, got 'x'"),
     (lambda: figures.coverage([]), "at least one epoch"),

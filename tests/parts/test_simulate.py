@@ -181,30 +181,6 @@ def test_lanes_come_in_order_whichever_works_first():
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        (([[1.0]], 1, 1.0), {"queue_size": 0}, "queue_size must be a whole number of at least 1, got 0"),
-        (([[1.0]], 1, 1.0), {"num_loaders": 0}, "num_loaders must be a whole number of at least 1, got 0"),
-        (([[1.0]], 1, 1.0), {"seed": 0.5}, "seed must be a whole number .*, got 0.5"),
-        (([[1.0]], 1, 1.0), {"barrier_s": True}, "barrier_s must be a finite number of at least 0, got True"),
-        (([[1.0], [1.0, -2.0]], 1, 1.0), {}, r"load_s\[1\] must be finite seconds of at least 0, got -2.0 for item 1"),
-        (([[1.0]], [[-1]], 1.0), {}, r"steps_per_part\[0\]\[0\] must be a whole number of at least 0, got -1"),
-        (([[1.0]], np.array(1.5), 1.0), {}, r"steps_per_part must be a whole number of at least 0, got array\(1.5\)"),
-        (([[1.0]], [[1, 1]], 1.0), {}, r"must have the same parts, of one trainer or more; got \[1\] and \[2\]"),
-        (([], 1, 1.0), {}, r"of one trainer or more; got \[\] and \[\]"),
-        ((0.1, 1, 1.0), {}, "must be a list for each trainer, got 0.1 and 1"),
-        ((None, [[1]], 1.0), {}, "load_s must be seconds, a list of them"),
-        (([[1.0]], 3, [0.1, 0.1]), {}, "step_s must have a time for each of 3 items, got 2"),
-    ],
-)
-def test_bad_input_is_named(arguments, options, message):
-    with pytest.raises(ValueError, match=message):
-        simulate(*arguments, **options)
-    with pytest.raises(ValueError, match="timeline must be a Timeline, got None"):
-        idle_share(None)
-
-
 def test_idle_share_counts_trainers_only():
     spans = [
         Span(0, "trainer", "step", 0, 0.0, 1.0),

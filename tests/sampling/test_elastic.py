@@ -24,7 +24,6 @@ from rankscope.sampling import (
     BalancedSampler,
     EpochRecipe,
     KeyedSampler,
-    PackedSampler,
     WeightedSampler,
     assign,
     audit_loader,
@@ -33,19 +32,16 @@ from rankscope.sampling import (
 from ..extents import SAMPLE_OR_EVERYTHING
 
 KINDS = [name for name, kind in SAMPLERS.items() if kind.make is not None]
-MAX_TOKENS = 20
 
 
 def recipe_of(kind, size, num_replicas, draw, **fields):
     """Return a recipe for a sampler of this kind, with random lengths or weights."""
     settings = {}
     if SAMPLERS[kind].values == "lengths":
-        settings["lengths"] = np.array([draw.randint(0, MAX_TOKENS) for _ in range(size)], dtype=int)
+        settings["lengths"] = np.array([draw.randint(0, 20) for _ in range(size)], dtype=int)
         settings["window"] = draw.randint(1, 5)
     if SAMPLERS[kind].values == "weights":
         settings["weights"] = [draw.choice([0.5, 1, 1, 2]) for _ in range(size)]
-    if kind == "packed":
-        settings["max_tokens"] = MAX_TOKENS
     if kind == "balanced":
         settings["batch_size"] = draw.randint(1, 4)
     fields = {"shuffle": True, "seed": draw.randint(0, 5), "epoch": 0, "drop_last": False} | fields
@@ -59,11 +55,7 @@ def resized(kind, recipe, num_replicas, draw):
     """Return the recipe for another number of ranks and, if that is the sampler's, another batch size and window."""
     settings = dict(recipe.settings)
     if kind == "balanced":
-        settings = {"lengths": settings["lengths"], "window": draw.randint(1, 5)}
-        if draw.random() < 0.5:
-            settings["batch_size"] = draw.randint(1, 4)
-        else:
-            settings["max_tokens"] = draw.randint(MAX_TOKENS, 50)
+        settings |= {"window": draw.randint(1, 5), "batch_size": draw.randint(1, 4)}
     return evolve(recipe, num_replicas=num_replicas, settings=settings)
 
 
@@ -124,12 +116,7 @@ def test_no_sample_is_lost_or_read_twice_over_random_schedules(kind, everything)
         expected = np.bincount(whole_epoch, minlength=recipe.size)
         counts = np.bincount(read, minlength=recipe.size)
         assert (counts >= expected).all()
-        extra = int((counts - expected).sum())
-        if kind == "packed":  # its padding is whole packs
-            assert padding < recipe.num_replicas
-            assert extra == 0 or padding > 0
-        else:
-            assert extra == padding < recipe.num_replicas
+        assert (counts - expected).sum() == padding < recipe.num_replicas
 
 
 def test_the_schedules_notice_a_state_that_counts_a_ranks_own_items(monkeypatch):
@@ -188,8 +175,7 @@ def test_each_has_the_protocol_of_a_distributed_sampler(kind):
     assert list(sampler) == first
     sampler.set_epoch(1)
     assert list(sampler) != first
-    with pytest.raises(ValueError, match="epoch must be a whole number of at least 0, got -1"):
-        sampler.set_epoch(-1)
+    assert not sampler.drop_last
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -217,8 +203,7 @@ def test_a_resumed_state_is_used_once(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_finished_epoch_is_followed_by_a_whole_one(kind):
-    """In the same process and in a new one alike, with and without set_epoch."""
+def test_after_a_finished_epoch_nothing_is_left_of_it_and_then_comes_a_whole_one(kind):
     recipe = recipe_of(kind, 60, 2, random.Random(3))
     sampler = SAMPLERS[kind].make(recipe, 0)
     whole_epoch = list(sampler)
@@ -226,11 +211,37 @@ def test_a_finished_epoch_is_followed_by_a_whole_one(kind):
     assert state["finished"]
     again = SAMPLERS[kind].make(recipe, 0)
     again.load_state_dict(state)
-    assert list(again) == whole_epoch
+    assert again.state_dict() == state
+    assert copy.deepcopy(again).state_dict() == state
+    assert [list(again), list(again)] == [[], whole_epoch]
     sampler.set_epoch(1)
     again.set_epoch(1)
     again.load_state_dict(state)
     assert list(again) == list(sampler)
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in BATCHED])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+def test_a_state_after_an_incomplete_last_batch_does_not_train_the_epoch_again(kind, num_workers):
+    """A loader learns that the sampler has ended when it fills this batch, so the sampler's state says so, too."""
+    recipe = recipe_of(kind, 60, 1, random.Random(11))
+    loader = loader_of(kind, SAMPLERS[kind].make(recipe, 0), 7, num_workers)
+    batches = iter(loader)
+    read = [next(batches) for _ in range(9)]
+    assert [len(batch) for batch in read] == [7] * 8 + [4]
+    state = loader.state_dict()
+    del batches
+    resumed = loader_of(kind, SAMPLERS[kind].make(recipe, 0), 7, num_workers)
+    resumed.load_state_dict(copy.deepcopy(state))
+    assert list(resumed) == []
+    assert list(resumed) == read
+    after_the_end = loader_of(kind, SAMPLERS[kind].make(recipe, 0), 7, num_workers)
+    assert list(loader) == read
+    after_the_end.load_state_dict(copy.deepcopy(loader.state_dict()))
+    assert list(after_the_end) == read
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -261,19 +272,12 @@ def test_a_copy_continues_where_the_sampler_is(kind):
     assert list(begun) == whole_epoch[1:]
 
 
-def test_a_copy_of_a_begun_sampler_does_not_list_the_epoch():
-    sampler = KeyedSampler(10**12)
-    next(iter(sampler))
-    assert len(pickle.dumps(sampler)) < 10_000
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_is_of_the_epoch_that_is_read(kind):
     """Also if set_epoch is called before the iterator's first item."""
     recipe = recipe_of(kind, 60, 2, random.Random(10))
-    if kind == "balanced":  # whose windows have different numbers of steps in each epoch
-        settings = {"lengths": recipe.settings["lengths"], "window": 2, "max_tokens": MAX_TOKENS}
-        recipe = evolve(recipe, settings=settings)
+    if kind == "balanced":
+        recipe = evolve(recipe, settings={**recipe.settings, "window": 2})
     sampler = SAMPLERS[kind].make(recipe, 0)
     begun = iter(sampler)
     sampler.set_epoch(1)
@@ -346,8 +350,7 @@ def test_stateful_data_loader_resumes_on_other_ranks_with_another_batch_size(kin
     counts = np.bincount(np.array(read), minlength=60)
     expected = np.bincount(whole_epoch, minlength=60)
     assert (counts >= expected).all()
-    if kind != "packed":
-        assert (counts - expected).sum() <= 1  # padding on two ranks
+    assert (counts - expected).sum() <= 1  # padding on two ranks
 
 
 @pytest.mark.parametrize("is_exhausted", [True, False], ids=["exhausted", "last batch taken"])
@@ -407,8 +410,7 @@ def test_torchdata_nodes_resume_on_other_ranks(kind):
     whole_epoch = np.concatenate(SAMPLERS[kind].indices(evolve(before, num_replicas=1)).indices)
     difference = np.bincount(read, minlength=60) - np.bincount(whole_epoch, minlength=60)
     assert (difference >= 0).all()
-    if kind != "packed":
-        assert difference.sum() <= 1
+    assert difference.sum() <= 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -426,7 +428,7 @@ def test_an_audit_leaves_a_resumed_sampler_where_it_is(kind):
 def test_batches_that_a_loader_groups_again_are_found(kind):
     sampler = SAMPLERS[kind].make(recipe_of(kind, 60, 2, random.Random(13)), 0)
     twice = audit_loader(DataLoader(Numbers(60), batch_size=2, sampler=sampler))
-    assert f"{type(sampler).__name__} makes the batches, and the loader groups several of them" in str(twice)
+    assert [finding.kind for finding in twice.findings] == ["grouped_twice"]
     for loader in (
         DataLoader(Numbers(60), batch_size=None, sampler=sampler),
         loader_of(kind, sampler, 2, loader=DataLoader),
@@ -449,99 +451,6 @@ def test_a_data_loader_takes_them(kind):
 # ---- states and ranks that do not fit
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_state_of_another_sampler_is_refused(kind):
-    recipe = recipe_of(kind, 30, 2, random.Random(4), seed=1)
-    sampler = SAMPLERS[kind].make(recipe, 0)
-    before = list(sampler)
-    state = sampler.state_after(2)
-    for change, message in [
-        ({"version": 2}, "^the state must be of version 1, which this library reads, got version 2$"),
-        ({"version": True}, "the state must be of version 1, .*, got version True$"),
-        ({"version": 1.0}, "the state must be of version 1, .*, got version 1.0$"),
-        ({"finished": "no"}, "finished must be True or False, got 'no'"),
-        ({"finished": True}, "the state's epoch must be at its end if it is finished, got progress"),
-        ({"sampler": "RandomSampler"}, f"sampler 'RandomSampler', not '{sampler._TITLE}'"),
-        ({"recipe": state["recipe"] | {"seed": 2}}, "the state is of another sampler: seed 2, not 1"),
-        ({"recipe": state["recipe"] | {"size": 31}}, "size 31, not 30"),
-        ({"recipe": {name: value for name, value in state["recipe"].items() if name != "seed"}}, ": no seed$"),
-        ({"recipe": state["recipe"] | {"colour": 1}}, "an unknown entry 'colour'"),
-        ({"recipe": None}, "recipe must be a dict, got None"),
-        ({"epoch": -1}, "epoch must be a whole number of at least 0, got -1"),
-        ({"progress": 3}, "progress must be a dict, got 3"),
-        ({"progress": {**state["progress"], "position": 31 + 10**6}}, "position must be a whole number from 0 to"),
-        ({"progress": {}}, "position must be a whole number from 0 to .*, got None"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            sampler.load_state_dict({**state, **change})
-    with pytest.raises(ValueError, match="state must be a dict, got None"):
-        sampler.load_state_dict(None)
-    with pytest.raises(
-        ValueError, match="the sampler's state lacks version, sampler, epoch, progress, finished, recipe"
-    ):
-        sampler.load_state_dict({})
-    with pytest.raises(ValueError, match="trained must be a whole number from 0 to"):
-        sampler.state_after(10**6)
-    assert list(sampler) == before
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if SAMPLERS[kind].values])
-def test_a_state_of_other_lengths_or_weights_is_refused(kind):
-    recipe = recipe_of(kind, 30, 2, random.Random(5))
-    name = SAMPLERS[kind].values
-    other = evolve(recipe, settings={**recipe.settings, name: [1] * 30})
-    with pytest.raises(ValueError, match=f"the state is of another sampler: .*{name} '[0-9a-f]+', not '"):
-        SAMPLERS[kind].make(other, 0).load_state_dict(SAMPLERS[kind].make(recipe, 0).state_dict())
-
-
-def test_settings_that_a_state_cannot_change_are_named():
-    state = PackedSampler([1, 2, 3], 10).state_after(1)
-    message = "max_tokens cannot change in the middle of an epoch: the state has max_tokens 10, not 12"
-    with pytest.raises(ValueError, match=message):
-        PackedSampler([1, 2, 3], 12).load_state_dict(state)
-    state = WeightedSampler([1, 2, 3], num_samples=4).state_after(1)
-    with pytest.raises(
-        ValueError, match="num_samples cannot change in the middle of an epoch: the state has num_sampl"
-    ):
-        WeightedSampler([1, 2, 3], num_samples=5).load_state_dict(state)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_replicas": 10**7}, "num_replicas must be a whole number from 1 to 65536, got 10000000"),
-        ({"window": 10**400}, "window must be"),
-        ({"num_steps": 99}, "num_steps must be a whole number from 0 to"),
-        ({"num_samples": 99}, "num_samples must be a whole number from 0 to"),
-        ({"batch_size": None}, "a segment must have either batch_size or max_tokens"),
-        ({"batch_size": None, "max_tokens": 1}, "max_tokens must be a whole number from 20 to .*, got 1"),
-        ({"num_replicas": 0}, "num_replicas must be"),
-        ({"window": 0.5}, "window must be"),
-    ],
-)
-def test_a_damaged_segment_is_refused(change, message):
-    lengths = [20, *range(19)]
-    sampler = BalancedSampler(lengths, 2, 0, batch_size=2, window=3)
-    state = sampler.state_after(1)
-    (segment,) = state["progress"]["segments"]
-    with pytest.raises(ValueError, match=message):
-        sampler.load_state_dict(state | {"progress": {"position": 0, "segments": [segment | change]}})
-    del segment["window"]
-    with pytest.raises(ValueError, match="a segment of the sampler's state lacks window"):
-        sampler.load_state_dict(state | {"progress": {"position": 0, "segments": [segment]}})
-
-
-@pytest.mark.parametrize("sizes", [{"batch_size": 2}, {"max_tokens": 20}])
-def test_a_segment_that_leaves_no_samples_ends_the_epoch(sizes):
-    """Batches of tokens ended in an IndexError."""
-    sampler = BalancedSampler([4] * 16, 2, 0, window=2, **sizes)
-    state = sampler.state_after(1)
-    (segment,) = state["progress"]["segments"]
-    read = segment | {"num_samples": 16, "num_steps": 0}
-    sampler.load_state_dict(state | {"progress": {"position": 0, "segments": [read]}})
-    assert len(sampler) == 0
-
-
 def check_as_gathered(samplers):
     """Call check_ranks as rank 0 of ranks that have these samplers."""
     samplers[0].check_ranks(lambda own: [own, *[sampler.facts() for sampler in samplers[1:]]])
@@ -549,7 +458,7 @@ def check_as_gathered(samplers):
 
 def test_ranks_whose_samplers_differ_are_named():
     for different, message in [
-        (KeyedSampler(11, 2, 1), "rank 1's sampler differs from rank 0's: size 11, not 10"),
+        (KeyedSampler(11, 2, 1), "size 11, not 10"),
         (KeyedSampler(10, 2, 1, seed=3), "seed 3, not 0"),
         (KeyedSampler(10, 3, 1), "num_replicas 3, not 2"),
         (BalancedSampler([1] * 10, 2, 1, batch_size=2), "sampler 'BalancedSampler', not 'KeyedSampler'"),
@@ -567,42 +476,22 @@ def test_ranks_that_would_not_divide_one_order_are_named():
     resumed = KeyedSampler(10, 2, 1)
     resumed.load_state_dict(resumed.state_after(2))
     for samplers, message in [
-        ([KeyedSampler(10), KeyedSampler(10)], "num_replicas 1, but there are 2 ranks: construct them after init_pro"),
-        ([KeyedSampler(10, 4, rank) for rank in range(2)], "num_replicas 4, but there are 2 ranks"),
-        ([KeyedSampler(10, 2, 0), KeyedSampler(10, 2, 0)], "the ranks 0 to 1, each once, got 0, 0"),
-        ([KeyedSampler(10, 2, 0), resumed], "rank 1's sampler begins at {'position': 4}, rank 0's at {'position': 0}"),
+        ([KeyedSampler(10), KeyedSampler(10)], "num_replicas 1"),
+        ([KeyedSampler(10, 4, rank) for rank in range(2)], "num_replicas 4"),
+        ([KeyedSampler(10, 2, 0), KeyedSampler(10, 2, 0)], "got 0, 0"),
+        ([KeyedSampler(10, 2, 0), resumed], "rank 1.* 4.* 0"),
     ]:
         with pytest.raises(ValueError, match=message):
             check_as_gathered(samplers)
-
-
-@pytest.mark.parametrize("gathered", [None, 5, [], [{}], "ab"], ids=repr)
-def test_what_all_gather_must_return_is_said(gathered):
-    """torch's all_gather_object returns None, because it fills a list that it is given."""
-    with pytest.raises(ValueError, match="all_gather must return the values of all ranks, a list, got"):
-        KeyedSampler(10, 2, 0).check_ranks(lambda own: gathered)
-
-
-def test_a_gather_that_is_no_function_is_refused():
-    with pytest.raises(ValueError, match="all_gather must be a function that returns the values of all ranks, got 3"):
-        KeyedSampler(10, 2, 0).check_ranks(3)
 
 
 def test_a_sampler_that_is_made_before_the_process_group(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert KeyedSampler(10).num_replicas == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="WORLD_SIZE is 2, but this process has no process group, so every rank would"):
+    with pytest.raises(ValueError, match="WORLD_SIZE"):
         KeyedSampler(10)
     assert KeyedSampler(10, 1, 0).num_replicas == 1
-    with pytest.raises(ValueError, match="check_ranks needs a process group: call init_process_group before, or pass"):
-        KeyedSampler(10, 2, 0).check_ranks()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_more_ranks_than_a_job_can_have_are_refused(kind):
-    with pytest.raises(ValueError, match="num_replicas must be a whole number from 1 to 65536, got 1000000000"):
-        SAMPLERS[kind].make(recipe_of(kind, 10, 10**9, random.Random(0)), 0)
 
 
 def checked_on_a_rank(sizes):
@@ -618,43 +507,8 @@ def checked_on_a_rank(sizes):
 @pytest.mark.slow
 def test_real_ranks_compare_their_samplers_and_know_their_number():
     assert launch(checked_on_a_rank, 2, args=([10, 10],)) == [(2, 0, ""), (2, 1, "")]
-    message = "rank 1's sampler differs from rank 0's: size 11, not 10"
-    assert launch(checked_on_a_rank, 2, args=([10, 11],)) == [(2, 0, message), (2, 1, message)]
-
-
-def test_ranks_of_a_process_group_are_compared_by_default():
-    with pytest.raises(ValueError, match="check_ranks needs a process group: call init_process_group before"):
-        KeyedSampler(10).check_ranks()
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    try:
-        KeyedSampler(10).check_ranks()
-        with pytest.raises(ValueError, match="the samplers have num_replicas 2, but there are 1 ranks: construct"):
-            KeyedSampler(10, 2, 0).check_ranks()
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"sampler": "balanced"}, "lengths must have a value for each of 4 samples for balanced, got none"),
-        ({"sampler": "balanced", "lengths": [1] * 5}, r"lengths must have the dataset's length 4, got shape \(5,\)"),
-        ({"sampler": "weighted", "weights": [1] * 3}, r"weights must have the dataset's length 4, got shape \(3,\)"),
-        ({"lengths": [1] * 4}, "lengths is not a setting of torch: it has no further settings"),
-        (
-            {"sampler": "packed", "lengths": [1] * 4, "batch": 3},
-            "batch is not a setting of packed: its settings are le",
-        ),
-        (
-            {"sampler": "weighted", "weights": [1] * 4, "num_samples": 2**40},
-            "num_samples must be a whole number from 0 to 268435456, got 1099511627776",
-        ),
-        ({"sampler": "weighted", "weights": [1] * 4, "shuffle": False}, "shuffle must be True for weighted"),
-    ],
-)
-def test_assign_names_settings_that_do_not_fit(settings, message):
-    with pytest.raises(ValueError, match=message):
-        assign(4, 2, **settings)
+    for answer in launch(checked_on_a_rank, 2, args=([10, 11],)):
+        assert "size 11, not 10" in answer[2]
 
 
 def test_another_epoch_than_the_resumed_one_is_read_from_its_beginning():
@@ -669,37 +523,16 @@ def test_another_epoch_than_the_resumed_one_is_read_from_its_beginning():
     assert len(list(fresh)) == 20
 
 
-def test_samplers_shuffle_with_seed_0_and_pad_by_default():
-    ones = [1] * 5
-    samplers = [KeyedSampler(5), PackedSampler(ones, 2), WeightedSampler(ones), BalancedSampler(ones, batch_size=2)]
-    for sampler in samplers:
-        assert (sampler.shuffle, sampler.seed, sampler.drop_last) == (True, 0, False)
-        assert (sampler.num_replicas, sampler.rank, sampler.epoch) == (1, 0, 0)
-    assert samplers[1].window == 1000
-    assert (samplers[2].replacement, samplers[2].num_samples) == (True, 5)
-    assert samplers[3].window == 100
-
-
-@pytest.mark.parametrize("grouping", [{"batch_size": 2}, {"max_tokens": 20}])
-def test_a_state_of_a_resumed_epoch_is_that_of_one_that_was_never_stopped(grouping):
+def test_a_state_of_a_resumed_epoch_is_that_of_one_that_was_never_stopped():
     lengths = [1 + 7 * index % 10 for index in range(100)]
     for before in (1, 3, 4, 6):
         for after in (0, 1, 2, 5):
-            stopped = BalancedSampler(lengths, 2, 0, window=3, **grouping)
-            resumed = BalancedSampler(lengths, 2, 0, window=3, **grouping)
+            stopped = BalancedSampler(lengths, 2, 0, batch_size=2, window=3)
+            resumed = BalancedSampler(lengths, 2, 0, batch_size=2, window=3)
             resumed.load_state_dict(stopped.state_after(before))
             assert resumed.state_after(after) == stopped.state_after(before + after)
             assert len(resumed) == len(stopped) - before
             assert list(resumed) == list(stopped)[before:]
-
-
-def test_a_position_replaces_the_segments_whose_samples_have_all_been_read():
-    """A window of 4 samples stops after 2 of them; the other 2 are the first window of the next job."""
-    state = BalancedSampler([1] * 12, 1, 0, batch_size=2, window=2).state_after(1)
-    resumed = BalancedSampler([1] * 12, 1, 0, batch_size=1, window=2)
-    resumed.load_state_dict(state)
-    assert len(resumed.state_after(1)["progress"]["segments"]) == 2
-    assert resumed.state_after(2)["progress"] == {"position": 4, "segments": []}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -752,81 +585,41 @@ def test_a_state_with_fewer_samples_than_ranks_left_is_not_at_its_end():
 # ---- orders that a stored state refers to
 
 
-LENGTHS_OF_250 = [(7 * number * number + 3 * number) % 23 + 1 for number in range(250)]
-BALANCED_JOBS = [
-    {"num_replicas": 3, "batch_size": 4, "window": 5},
-    {"num_replicas": 3, "batch_size": 4, "window": 5, "drop_last": True, "shuffle": False},
-    {"num_replicas": 7, "batch_size": 40, "cost": "quadratic"},
-    {"num_replicas": 2, "batch_size": 2, "window": 9, "cost": "quadratic", "seed": 3},
-    {"num_replicas": 2, "max_tokens": 60, "window": 4},
-    {"num_replicas": 3, "max_tokens": 25, "window": 50, "drop_last": True},
-    {"num_replicas": 2, "max_tokens": 47, "seed": 5, "shuffle": False},
-    {"num_replicas": 1, "max_tokens": 3000},
-    {"num_replicas": 300, "batch_size": 1},
-    {"num_replicas": 200, "max_tokens": 23},
-    {"num_replicas": 200, "max_tokens": 23, "drop_last": True},
+ORDERS = [
+    (
+        BalancedSampler,
+        [{"num_replicas": 3, "batch_size": 4, "window": 5}, {"num_replicas": 5, "batch_size": 3, "window": 2}],
+        "ac3d161cd9a4eb00",
+    ),
+    (
+        BalancedSampler,
+        [
+            {"num_replicas": 7, "batch_size": 40, "cost": "quadratic"},
+            {"num_replicas": 2, "batch_size": 2, "cost": "quadratic"},
+        ],
+        "bd8901ce6e0d10f8",
+    ),
+    (
+        WeightedSampler,
+        [{"num_replicas": 3, "num_samples": 400}, {"num_replicas": 5, "num_samples": 400}],
+        "5a61552625305271",
+    ),
 ]
-MADE = {
-    "balanced": lambda job: BalancedSampler(LENGTHS_OF_250, rank=0, **job),
-    "packed": lambda job: PackedSampler(LENGTHS_OF_250, rank=0, **job),
-    "weighted": lambda job: WeightedSampler([0, *(2 ** (length % 4) for length in LENGTHS_OF_250)], rank=0, **job),
-}
 
 
-GROUPING = ("batch_size", "num_replicas", "drop_last")
-CONTINUED = {
-    "balanced": [
-        {"num_replicas": 5, "batch_size": 3, "window": 2, "max_tokens": None},
-        {"num_replicas": 2, "max_tokens": 50},
-        {"num_replicas": 2, "max_tokens": 50},
-    ],
-    "packed": [{"num_replicas": 5}, {"num_replicas": 2}, {"num_replicas": 2}],
-    "weighted": [{"num_replicas": 5}, {"num_replicas": 2}, {"num_replicas": 2}],
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "jobs", "expected"),
-    [
-        ("balanced", BALANCED_JOBS, "9f5f196025e24841"),
-        (
-            "packed",
-            [
-                {"num_replicas": 3, "max_tokens": 30, "window": 20},
-                {"num_replicas": 4, "max_tokens": 100, "window": 7, "drop_last": True, "seed": 2},
-                {"num_replicas": 2, "max_tokens": 23, "shuffle": False},
-            ],
-            "88d0fc7a91df4c83",
-        ),
-        (
-            "weighted",
-            [
-                {"num_replicas": 3, "num_samples": 400, "seed": 2},
-                {"num_replicas": 2, "num_samples": 101, "replacement": False},
-                {"num_replicas": 7, "drop_last": True},
-            ],
-            "2f22f8b3cbc29407",
-        ),
-    ],
-)
-def test_orders_of_version_1_stay_as_they_are(kind, jobs, expected):
-    """A state is a position in an order, so the orders and positions of a version must never change."""
+@pytest.mark.parametrize(("kind", "jobs", "expected"), ORDERS)
+def test_orders_stay_as_they_are(kind, jobs, expected):
+    """A state is a position in an order, so a later version of the library must make the same orders."""
+    values = [(7 * number * number + 3 * number) % 23 + 1 for number in range(250)]
     digest = hashlib.blake2b(digest_size=8)
-    for job, epoch in itertools.product(jobs, (0, 2)):
-        sampler = MADE[kind](job)
-        sampler.set_epoch(epoch)
-        reads = sampler.all_ranks()
-        orders = [indices.tolist() for indices in reads.indices]
-        batches = [stops.tolist() for stops in reads.batch_stops or ()]
-        states = [sampler.state_after(trained) for trained in range(0, len(sampler) + 1, 1 + len(sampler) // 4)]
-        assert {state["version"] for state in states} == {1}
-        digest.update(json.dumps([len(sampler), sampler.padding, orders, batches, states]).encode())
-        for changes in CONTINUED[kind]:  # three times stopped and continued, the last time without a change
+    for drop_last, epoch in itertools.product((False, True), (0, 2)):
+        state = None
+        for job in (jobs[0], jobs[1], jobs[0], jobs[1], jobs[1]):  # stopped and continued, last without a change
+            sampler = kind(values, rank=0, seed=2, drop_last=drop_last, **job)
+            sampler.set_epoch(epoch)
+            if state is not None:
+                sampler.load_state_dict(state)
+            reads = sampler.all_ranks()
+            digest.update(np.concatenate([*reads.indices, *(reads.batch_stops or ())]).astype("<i8").tobytes())
             state = sampler.state_after(min(2, len(sampler)))
-            sampler = MADE[kind]({name: job[name] for name in job if name not in GROUPING} | changes)
-            sampler.load_state_dict(state)
-            orders = [indices.tolist() for indices in sampler.all_ranks().indices]
-            digest.update(
-                json.dumps([len(sampler), sampler.padding, orders, sampler.state_after(min(1, len(sampler)))]).encode()
-            )
     assert digest.hexdigest() == expected

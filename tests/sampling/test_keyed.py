@@ -1,18 +1,15 @@
-"""KeyedPermutation is a bijection of good quality, and KeyedSampler reads it; and torch.randperm's bias is exact."""
+"""KeyedPermutation is a bijection of good quality, and KeyedSampler reads it."""
 
 from __future__ import annotations
 
 import itertools
 import pickle
-import tracemalloc
 
 import numpy as np
 import pytest
-import torch
 
-from rankscope.sampling import Assignment, KeyedSampler, audit, keyed, randperm_bias
+from rankscope.sampling import Assignment, KeyedSampler, audit, keyed
 from rankscope.sampling.keyed import KeyedPermutation
-from rankscope.sampling.randperm_bias import worst_randperm_bound
 
 from ..extents import SAMPLE_OR_EVERYTHING
 from . import shuffle_quality
@@ -162,17 +159,6 @@ def test_any_rank_starts_anywhere_in_a_trillion_samples():
     assert list(last) == [order[TRILLION - 2], order[5]]  # 7 ranks are padded with the first six samples
 
 
-def test_an_epoch_takes_the_memory_of_a_chunk():
-    sampler = KeyedSampler(TRILLION, 8, 7)
-    list(itertools.islice(sampler, 10))
-    tracemalloc.start()
-    for _ in itertools.islice(sampler, 200_000):
-        pass
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak_bytes < 8 * 2**16 + 10**6  # one chunk of indices, and 1 MB
-
-
 def test_an_iterator_can_be_pickled():
     sampler = KeyedSampler(100, 3, 1)
     iterator = iter(sampler)
@@ -185,88 +171,6 @@ def test_the_audit_finds_nothing_in_epochs_of_a_keyed_sampler():
     audit(Assignment.collect(samplers, 64, epoch) for epoch in range(4)).check()
     forgotten = audit(Assignment.collect(samplers, 64, 0) for _ in range(2))
     assert [finding.kind for finding in forgotten.findings] == ["repeated_order"]
-
-
-@pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        (lambda: KeyedSampler(-1), "size must be a whole number from 0 to 9223372036854775807, got -1"),
-        (lambda: KeyedSampler(2**63), "size must be"),
-        (lambda: KeyedSampler(10, 2), "num_replicas and rank must be given together, got 2 and None"),
-        (lambda: KeyedSampler(10, 0, 0), "num_replicas must be a whole number from 1 to 65536, got 0"),
-        (lambda: KeyedSampler(10, 2, 2), "rank must be a whole number from 0 to 1, got 2"),
-        (lambda: KeyedSampler(10, seed=2**64), "seed must be"),
-        (lambda: KeyedSampler(10).set_epoch(-1), "epoch must be a whole number of at least 0, got -1"),
-        (lambda: KeyedSampler(10).positions([3.5]), "positions must be whole numbers, got float64"),
-        (lambda: KeyedSampler(10, shuffle=False).positions([3.7]), "positions must be whole numbers, got float64"),
-        (lambda: KeyedSampler(10**6).permutation(np.array([0.5])), "positions must be whole numbers, got float64"),
-        (lambda: KeyedSampler(10).positions([True]), "positions must be whole numbers, got bool"),
-        (lambda: KeyedSampler(10)["a"], "position must be a whole number, got 'a'"),
-    ],
-)
-def test_bad_input(ask, message):
-    with pytest.raises(ValueError, match=message):
-        ask()
-
-
-def test_positions_outside_the_order_are_an_index_error():
-    for sampler in (KeyedSampler(10), KeyedSampler(10, shuffle=False), KeyedPermutation(10, "a key")):
-        for position in (-1, 10):
-            with pytest.raises(IndexError, match=f"position must be a whole number from 0 to 9, got {position}"):
-                sampler[position]
-    with pytest.raises(IndexError, match="positions must be from 0 to 9, got 30 to 30"):
-        KeyedSampler(10, shuffle=False).positions([30])
-    assert KeyedSampler(10).positions([]).tolist() == []
-    with pytest.raises(IndexError, match="positions must be from 0 to 9, got 0 to 10"):
-        KeyedPermutation(10, "a key")(np.array([0, 10]))
-
-
-# ---- the bias of torch.randperm
-
-
-@pytest.mark.parametrize("word_bits", [1, 4, 8, 11])
-def test_the_bias_is_that_of_counting_all_words(word_bits):
-    words = np.arange(2**word_bits)
-    bias = randperm_bias(np.arange(1, 2**word_bits + 1), word_bits)
-    for place, bound in enumerate(bias.bounds.tolist()):
-        counts = np.bincount(words % bound, minlength=bound)
-        assert bias.num_favoured[place] == (counts > counts.min()).sum()
-        assert bias.quotient[place] == counts.min()
-        assert bias.excess[place] == pytest.approx(counts.max() / counts.min() - 1)
-        distance = np.abs(counts / words.size - 1 / bound).sum() / 2
-        assert bias.distance[place] == pytest.approx(distance)
-
-
-def test_torch_draws_by_the_formula_that_the_bias_is_of():
-    """The first item of torch's order is the first word modulo n, up to the size at which it changes to 64 bits."""
-    for size in (3, 1000, 99_991):
-        for seed in range(20):
-            generator = torch.Generator().manual_seed(seed)
-            word = np.random.RandomState(seed).randint(0, 2**32, dtype=np.uint32)
-            assert torch.randperm(size, generator=generator)[0] == word % size
-    assert worst_randperm_bound() * 20 < 2**32 <= (worst_randperm_bound() + 2) * 20
-
-
-def test_the_bias_is_worst_just_below_the_change_to_64_bits():
-    worst = randperm_bias(np.arange(worst_randperm_bound() - 10**6, worst_randperm_bound() + 1))
-    assert worst.excess.max() == pytest.approx(1 / 20)
-    assert randperm_bias([2**20]).excess[0] == 0
-
-
-@pytest.mark.parametrize("bounds", [[0], [2**32 + 1], [1.5], "many", [0, 5], [5, 2**32 + 1]])
-def test_bounds_that_no_draw_has(bounds):
-    with pytest.raises(ValueError, match="bounds must be whole numbers from 1 to 4294967296, got"):
-        randperm_bias(bounds)
-
-
-def test_any_number_of_words_may_be_a_bound() -> None:
-    bias = randperm_bias([1, 2**32])
-    assert (bias.num_favoured.tolist(), bias.quotient.tolist()) == ([0, 0], [2**32, 1])
-    assert (bias.excess.tolist(), bias.distance.tolist()) == ([0, 0], [0, 0])
-    assert randperm_bias([1000]) == randperm_bias([1000], word_bits=32)
-    assert randperm_bias([2**62], word_bits=62).quotient.tolist() == [1]
-    with pytest.raises(ValueError, match="word_bits must be a whole number from 1 to 62, got 63"):
-        randperm_bias([1], word_bits=63)
 
 
 def test_without_shuffle_positions_are_samples() -> None:

@@ -6,7 +6,6 @@ import copy
 import itertools
 import pickle
 import random
-from functools import partial
 
 import numpy as np
 import pytest
@@ -67,10 +66,7 @@ def test_a_length_is_a_number_of_64_bits():
     for dataset in (5, np.int64(5), np.array(5), torch.tensor(5), np.arange(5), torch.arange(5), "words"):
         assert list(DistributedSampler(dataset, 2, 0, shuffle=False)) == [0, 2, 4]
     assert len(DistributedSampler(2**63 - 1, 2**40, 0, shuffle=False)) == 2**23
-    with pytest.raises(
-        ValueError, match="dataset length must be a whole number from 0 to 9223372036854775807, got 922"
-    ):
-        DistributedSampler(2**63, 2, 0)
+    assert list(itertools.islice(DistributedSampler(10**15, 8, 7, shuffle=False), 3)) == [7, 15, 23]
 
 
 def test_the_comparison_sees_another_order():
@@ -184,47 +180,6 @@ def test_the_same_error_as_torch(arguments):
     assert str(ours.value) == str(theirs.value) or "has no length: pass" in str(ours.value)
 
 
-def at_epoch(epoch):
-    sampler = DistributedSampler(10, 2, 0, seed=2**64 - 1)
-    sampler.set_epoch(epoch)
-    iter(sampler)
-
-
-def grown():
-    dataset = list(range(10))
-    sampler = DistributedSampler(dataset, 4, 0)
-    dataset.append(10)
-    iter(sampler)
-
-
-@pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        *[
-            (partial(DistributedSampler, *arguments), message)
-            for arguments, message in (
-                ((10, -2, 0), "num_replicas must be a whole number of at least 1, got -2"),
-                ((10, 2.5, 0), "num_replicas .* got 2.5"),
-                ((10, 2, 1.5), "rank must be a whole number, got 1.5"),
-                ((10, 2, True), "rank .* got True"),
-                ((10, 2, torch.tensor(True)), "rank .* got tensor"),
-                ((10, torch.tensor([2]), 0), "num_replicas .* got tensor"),
-                ((-1, 2, 0), "dataset length must be a whole number from 0 to .*, got -1"),
-                ((2.5, 2, 0), "dataset length .* got 2.5"),
-                ((10, 2, 0, True, 1.5), "seed must be .* got 1.5"),
-                ((10, 2, 0, True, 2**64), "seed must be .* got 18446744073709551616"),
-            )
-        ],
-        (partial(at_epoch, 1.0), "epoch must be a whole number"),
-        (partial(at_epoch, 1), r"seed \+ epoch must be"),
-        (grown, "had 10 samples .* has 11 now"),
-    ],
-)
-def test_what_torch_lets_through_is_refused(ask, message):
-    with pytest.raises(ValueError, match=message):
-        ask()
-
-
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.data())
 def test_an_epoch_goes_on_over_any_numbers_of_ranks(data):
@@ -296,38 +251,3 @@ def test_an_iterator_can_be_pickled_and_copied_as_torchs_can(shuffle):
         copies = [pickle.loads(pickle.dumps(ours)), copy.copy(ours), copy.deepcopy(ours)]
         copies.append(pickle.loads(pickle.dumps(copies[0])))
         assert [list(iterator) for iterator in (*copies, ours)] == [list(theirs)] * 5
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"size": 11}, "another sampler: size 11, not 10"),
-        ({"seed": 3}, "another sampler: seed 3, not 0"),
-        ({"shuffle": False}, "another sampler: shuffle False, not True"),
-        ({"version": 2}, "the state must be of version 1, which this library reads, got version 2"),
-        ({"version": True}, "the state must be of version 1, .*, got version True$"),
-        ({"version": 1.0}, "the state must be of version 1, .*, got version 1.0$"),
-        ({"consumed": 11}, "consumed must be a whole number from 0 to 10, got 11"),
-        ({"consumed": 0.5}, "consumed must be"),
-        ({"epoch": None}, "epoch must be"),
-    ],
-)
-def test_a_state_that_does_not_fit_is_refused(change, message):
-    sampler = DistributedSampler(10, 4, 0)
-    state = sampler.state_after(1)
-    with pytest.raises(ValueError, match=message):
-        sampler.resume(state | change)
-    with pytest.raises(ValueError, match="state must be a dict, got None"):
-        sampler.resume(None)
-    with pytest.raises(ValueError, match="state lacks consumed, epoch"):
-        sampler.resume({name: state[name] for name in state if name not in ("epoch", "consumed")})
-    with pytest.raises(ValueError, match="trained must be a whole number from 0 to 3, got 4"):
-        sampler.state_after(4)
-    assert list(sampler) == list(TorchDistributedSampler(range(10), 4, 0))
-
-
-def test_unshuffled_takes_no_memory_for_the_dataset():
-    sampler = DistributedSampler(10**15, 8, 7, shuffle=False)
-    assert list(itertools.islice(sampler, 3)) == [7, 15, 23]
-    assert len(sampler) == 125 * 10**12
-    assert len(pickle.dumps(iter(sampler))) < 1000

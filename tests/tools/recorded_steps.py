@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from rankscope.common.checks import count_of, function, number, of_type, whole
 from rankscope.common.frozen import checked, frozen
 from rankscope.common.units import time_words
 from rankscope.timeline import Recorder, Span, Timeline
 from rankscope.timeline.timeline import Times
-from rankscope.transfer.batches import leaves, mapped
 from rankscope.transfer.prefetch import COPY, Prefetched, PrefetchGpu, prefetched
 
 PHASES = ("load", "copy", "forward", "backward", "optimizer")
@@ -182,8 +182,8 @@ class _StepsRecording:
         inputs, targets = batch
         if copies:
             with self._phase("copy", item, self.cuda):
-                inputs, targets = mapped((inputs, targets), lambda leaf: leaf.to(self.device, non_blocking=True))
-            if self.cuda and all(map(operator.is_, leaves((inputs, targets)), leaves(tuple(batch)))):
+                inputs, targets = tree_map_only(torch.Tensor, self._moved, (inputs, targets))
+            if self.cuda and all(map(operator.is_, tree_leaves((inputs, targets)), tree_leaves(tuple(batch)))):
                 self.events.pop()  # nothing had to be copied
         with self._phase("forward", item, self.cuda):
             loss = self.loss(self.module(inputs), targets)
@@ -192,6 +192,9 @@ class _StepsRecording:
         with self._phase("optimizer", item, self.cuda):
             self.optimizer.step()
             self.optimizer.zero_grad()
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.device, non_blocking=True)
 
     @contextlib.contextmanager
     def _phase(self, kind: str, item: int, cuda: PrefetchGpu | None) -> Iterator[None]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 from rankscope import transfer
 from rankscope.pipeline import Pipeline, Stage, simulate
 from rankscope.timeline import Span, Timeline
-from rankscope.transfer import overlap_share, preprocess_pipeline
+from rankscope.transfer import overlap_share
 
 
 def columns(timeline: Timeline, kind: str) -> list[tuple[int, float, float]]:
@@ -42,7 +40,8 @@ def test_in_turn_nothing_overlaps_and_each_step_follows_its_copy() -> None:
 
 def test_prefetched_is_the_road_of_workers_with_a_pin_thread_in_it() -> None:
     plain = transfer.simulate(60, 3.0, 1.0, 2.0, num_workers=2)
-    assert plain.end_s == simulate(preprocess_pipeline("workers", 3.0, 0.0, 1.0, 2.0, 2), 60).end_s
+    load = Stage("load", 3.0, num_workers=2, capacity=2)
+    assert plain.end_s == simulate(Pipeline([load, Stage("copy", 1.0, capacity=1), Stage("compute", 2.0)]), 60).end_s
     assert "pin" not in plain.kinds
     pinned = transfer.simulate(60, 0.0, 0.5, 1.0, pin_s=2.0)
     stages = [Stage("load", 0.0, capacity=1), Stage("pin", 2.0), Stage("copy", 0.5, capacity=1), Stage("compute", 1.0)]
@@ -53,42 +52,3 @@ def test_the_first_copy_has_nothing_to_hide_behind() -> None:
     spans = [Span(0, "copy", "copy", 0, 0.0, 10.0), Span(0, "copy", "copy", 1, 10.0, 11.5)]
     steps = [Span(0, "compute", "compute", 0, 10.0, 11.0), Span(0, "compute", "compute", 1, 11.5, 12.5)]
     assert overlap_share(Timeline.of([*spans, *steps])) == pytest.approx(2.0 / 2.5)
-
-
-def test_the_bottleneck_goes_where_the_slowest_is() -> None:
-    times_s = {"load_s": 0.002, "copy_s": 0.004, "step_s": 0.010}
-    paths = [preprocess_pipeline("workers", preprocess_s=0.040, num_workers=n, **times_s) for n in (2, 4, 8)]
-    assert [path.bottleneck for path in paths] == ["load and preprocess", "load and preprocess", "step"]
-    on_gpu = preprocess_pipeline("gpu", preprocess_s=0.001, num_workers=2, **times_s)
-    assert on_gpu.bottleneck == "preprocess and step"
-    assert simulate(on_gpu, 200).makespan_s / 200 == pytest.approx(0.011, rel=0.01)
-    assert on_gpu.changed("load", service_s=0.05).bottleneck == "load"
-
-
-LOOP = partial(transfer.simulate, 3, 1.0, 1.0, 1.0)
-COPY, STEP = Span(0, "copy", "copy", 0, 0.0, 1.0), Span(0, "compute", "compute", 0, 0.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: transfer.simulate(-1, 1.0, 1.0, 1.0), "num_batches must be a whole number of at least 0, got -1"),
-        (lambda: transfer.simulate(3, -1.0, 1, 1), r"load_s must be a finite number of at least 0, got -1\.0"),
-        (lambda: transfer.simulate(3, 1, "2", 1), "copy_s must be a finite number of at least 0, got '2'"),
-        (lambda: transfer.simulate(3, 1, 1, np.nan), "step_s must be a finite number of at least 0, got nan"),
-        (lambda: LOOP(pin_s=-1), "pin_s must be a finite number of at least 0, got -1"),
-        (lambda: LOOP(num_workers=0), "num_workers must be a whole number from 1 to 4096, got 0"),
-        (lambda: LOOP(prefetched=1), "prefetched must be True or False, got 1"),
-        (lambda: preprocess_pipeline("cpu", 1, 1, 1, 1, 1), "where must be one of 'workers', 'gpu', got 'cpu'"),
-        (lambda: preprocess_pipeline("gpu", 1, 1, -1.0, 1, 1), r"copy_s must be a finite number of at least 0, got -1"),
-        (lambda: preprocess_pipeline("gpu", 1, 1, 1, 1, 0), "num_workers must be a whole number from 1 to 4096, got 0"),
-        *[
-            (partial(overlap_share, Timeline.of(spans)), "timeline must have spans of kinds 'copy' and 'compute'")
-            for spans in ([], [COPY], [STEP], [COPY, STEP._replace(stop_s=0.0)])
-        ],
-        (lambda: overlap_share(Timeline.of([COPY, STEP, STEP._replace(rank=1)])), "timeline must have one rank"),
-    ],
-)
-def test_bad_input_is_one_sentence(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()

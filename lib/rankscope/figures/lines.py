@@ -9,17 +9,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from ..common.checks import number, one_of, whole
+from ..common.checks import number, one_of
 from ..common.frozen import optional
-from ..common.units import bytes_words, percent_words
-from ..sampling.randperm_bias import randperm_bias as exact_bias
-from ..sampling.randperm_bias import worst_randperm_bound
+from ..common.units import bytes_words
 from .line_axes import GREY, Floats, dash, explain, line_axes, markers, name_ends, note, plain_ticks, size_axes
 from .marks import WIDE_INCHES
 from .palette import CATEGORIES, INK, PAPER, Look, looks
 
 _MARKERS = ("o", "s", "^", "D")
-_FIRST_ITEMS = 100  # the number of samples at the left end of the figure of torch.randperm
 
 
 # ---- over any quantity
@@ -77,44 +74,6 @@ def curves(
         explain(ax, {"predicted": {"linewidth": 1.6}, "executed": marker})
     if len(curves) > 1:
         name_ends(ax, ends)
-    return ax
-
-
-def randperm_bias(most_items: int | None = None, title: str | None = None, ax: Axes | None = None) -> Axes:
-    """Draw how much torch.randperm favours some samples as the first of its order, by number of samples.
-
-    The line is the exact excess of a favoured sample's probability over another's. It ends where torch changes to
-    64-bit words, or at `most_items`. Raises ValueError if `most_items` is outside 1,000 to that number.
-    """
-    largest = worst_randperm_bound()
-    last = largest
-    if most_items is not None:
-        last = whole("most_items", most_items, 1000, largest)
-    points = np.geomspace(_FIRST_ITEMS, last, 2000)  # enough for a smooth line
-    num_items = np.unique(points.astype(np.int64))  # the points of few samples are closer than whole numbers
-    bias = exact_bias(num_items)
-    excess_at_last = float(bias.excess[-1])
-    share = percent_words(excess_at_last, 2)
-    finding = f"torch.randperm draws some of {last:,} samples first {share} more often"
-    ax = line_axes(
-        ax,
-        (WIDE_INCHES, 3.6),
-        title or finding,
-        "samples",
-        "excess of their probability [%]",
-        x=num_items.astype(np.float64),
-        x_words=lambda number: f"{number:,.0f}",
-        most_ticks=8,
-        log_y=True,
-    )
-    visible_excess = np.where(bias.excess > 0, bias.excess, np.nan)  # a logarithmic axis has no place for 0
-    ax.plot(num_items, 100 * visible_excess, color=CATEGORIES[0], linewidth=1.6)
-    middle = num_items.size // 2  # its numbers are noted, next to those of the last point in the title
-    middle_items = int(num_items[middle])
-    middle_percent = 100 * float(bias.excess[middle])
-    ax.plot([middle_items], [middle_percent], "o", color=CATEGORIES[0], markersize=5)
-    below_right = (8, -14)  # where the rising line leaves room, in points
-    note(ax, f"{middle_percent:.2g} % at {middle_items:,}", (middle_items, middle_percent), below_right)
     return ax
 
 

@@ -168,7 +168,10 @@ class Advice:
             next_bottleneck = f"The bottleneck is then {self.bottleneck_next}."
             if self.bottleneck_next == self.bottleneck:
                 next_bottleneck = f"The bottleneck is still {self.bottleneck}."
-            recommended = f"{self.best.settings}: {time}, {gain}. {next_bottleneck}"
+            settings = str(self.best.settings)
+            if self.best.settings.persistent_workers and not self.current.settings.persistent_workers:
+                settings += ", persistent_workers=True"
+            recommended = f"{settings}: {time}, {gain}. {next_bottleneck}"
         waiting = percent_words(self.waiting_share)
         lines = [
             f"bottleneck: {self.bottleneck}; the training loop waits for {waiting} of the epoch",
@@ -190,9 +193,11 @@ def advise(
 
     By default, `num_batches` is that of the longest recorded epoch. If you recorded part of an epoch, pass
     ``num_batches=len(loader)``. `advise` tries these `num_workers` (by default 0, 1, 2, 4, … up to 8 or twice the
-    cores) and `prefetch_factors`, with and without in_order, with and without pinning if both are known, and the
-    recorded settings. Of the settings within 5 % of the fastest, it recommends the recorded ones if they are among
-    them, else those with the fewest workers. It recommends in_order=False only if that gains more than 10 %.
+    cores) and `prefetch_factors`, with and without in_order, with and without pinning if both are known, with
+    persistent_workers if making workers takes time, and the recorded settings. Of the settings within 5 % of the
+    fastest, it recommends the recorded ones if they are among them, else those with the fewest workers. It recommends
+    in_order=False only if that gains more than 10 %. Persistent workers are predicted as they are after the first
+    epoch, in which they start.
 
     Raises ValueError if `recorded` has no profile, nothing has been recorded, or a count is out of range.
     """
@@ -247,10 +252,14 @@ def _candidates(
     pins = [profile.settings.pin_memory]
     if profile.accelerator and profile.pinning is not None:
         pins = [False, True]
+    persistent = [profile.settings.persistent_workers]
+    if profile.startup_s + profile.startup_each_s > 0:
+        persistent = [profile.settings.persistent_workers, True]
     candidates = []
-    for workers, factor, in_order, pin_memory in product(num_workers, prefetch_factors, (True, False), pins):
-        settings = LoaderSettings(workers, factor, in_order, pin_memory, profile.settings.persistent_workers)
-        candidates.append(_normal(settings))
+    for workers, factor, in_order, pin, persist in product(
+        num_workers, prefetch_factors, (True, False), pins, persistent
+    ):
+        candidates.append(_normal(LoaderSettings(workers, factor, in_order, pin, persist)))
     return list(dict.fromkeys(candidates))  # each once
 
 
@@ -275,16 +284,17 @@ def _best(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> Sett
     if current in near_fastest:
         return current
 
-    def effort(row: SettingsForecast) -> tuple[bool, int, bool, int, bool, float]:
+    def effort(row: SettingsForecast) -> tuple[bool, int, bool, bool, int, bool, float]:
         """Return a key that is smaller for settings to be preferred. An earlier entry decides before a later one.
 
         Of settings that are about as fast, those that ask for less are better: an order that is kept, fewer processes,
-        no change of the prefetch_factor, or else fewer batches read ahead, and no pin thread.
+        no change of persistent_workers and of the prefetch_factor, or else fewer batches read ahead, and no pin thread.
         """
         settings = row.settings
         return (
             not settings.in_order,
             settings.num_workers,
+            settings.persistent_workers != current.settings.persistent_workers,
             settings.prefetch_factor != current.settings.prefetch_factor,
             settings.prefetch_factor,
             settings.pin_memory,
@@ -322,6 +332,9 @@ def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsFore
         cores = count_of(profile.num_cores, "core")
         cpu_work = f"CPU work alone takes {_seconds(profile.cpu_bound_s)} on {cores}"
         yield f"{cpu_work}, so more workers cannot go below that"
+    if best.settings.persistent_workers and not current.settings.persistent_workers:
+        startup_s = profile.startup_s + profile.startup_each_s * profile.settings.num_workers
+        yield f"persistent_workers=True saves the start-up of {_seconds(startup_s)} in every epoch after the first"
     if current.settings.in_order and not best.settings.in_order:
         yield "in_order=False hands batches over in an order that differs from run to run"
     if profile.epoch_s:

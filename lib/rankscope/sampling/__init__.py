@@ -11,12 +11,9 @@ from ..common.lazy import lazy
 from .assignment import Assignment, assign, shard_files
 from .audit import AuditError, audit
 from .balanced import BalancedSampler
-from .file_streams import mixing, stream_files
 from .keyed_sampler import KeyedSampler
 from .kinds import SAMPLERS, EpochRecipe, Sampler
 from .libtorch_samplers import DistributedRandomSampler, DistributedSequentialSampler
-from .packed import Pack, PackedSampler
-from .randperm_bias import randperm_bias
 from .weighted import WeightedSampler
 from .work import EpochWork, epoch_work
 
@@ -35,18 +32,13 @@ __all__ = [
     "EpochRecipe",
     "EpochWork",
     "KeyedSampler",
-    "Pack",
-    "PackedSampler",
     "Sampler",
     "WeightedSampler",
     "assign",
     "audit",
     "audit_loader",
     "epoch_work",
-    "mixing",
-    "randperm_bias",
     "shard_files",
-    "stream_files",
 ]
 
 __getattr__, __dir__ = lazy(__name__, {"DistributedSampler": "torch_samplers", "audit_loader": "loader_audit"})

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import attrs
-import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import of_type, one_of, several, truth, whole
 from ..common.frozen import ReadOnly, checked, evolve, frozen, optional
-from ..common.storage import StorageError, StoredPart, decoded, read_arrays, read_bytes, write_atomically
 from .elastic import MOST_RANKS, ElasticSampler, RankReads, check_same_recipes
 from .kinds import SAMPLERS, EpochRecipe
 from .permutation import SEEDS, IntArray, torch_order
 from .reading import unmoved
-from .sample_values import MOST_TOKENS
-from .weighted import MOST_DRAWS
 from .wrapping import layers_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_SAMPLES = 1 << 28  # read by all ranks of an assignment: an order of 1 GiB, and about as much again for `audit`
-_MOST_HEADER_BYTES = 1 << 16  # of a stored assignment: the JSON and the headers of its arrays
-# Of 8 bytes each: an index and a stop of a batch for each sample, and two lengths for each rank.
-_MOST_FILE_BYTES = 16 * (MOST_SAMPLES + MOST_RANKS) + _MOST_HEADER_BYTES
-_FORMAT = "rankscope.assignment"
-_VERSION = 1
-_VERSION_WITH_BATCHES = 2  # of the file of an assignment whose sampler makes batches
 
 
 @frozen
@@ -49,33 +36,6 @@ class Loader:
     batch_size: int = checked(whole, 1, default=1)
     drop_last: bool = checked(truth, default=False)
     num_workers: int = checked(whole, 0, default=0)
-
-
-class _StoredLoader(StoredPart):
-    batch_size: int
-    drop_last: bool
-    num_workers: int
-
-
-class _StoredRecipe(StoredPart):
-    size: int
-    sampler: str
-    shuffle: bool | None
-    seed: int | None
-    epoch: int
-    drop_last: bool | None
-    padded_to: int | None = None
-    replacement: bool | None = None
-    num_draws: int | None = None
-
-
-class _StoredHeader(StoredPart):
-    """The JSON in the file of an `Assignment`, next to its arrays."""
-
-    format: str
-    version: int
-    loader: _StoredLoader | None
-    recipe: _StoredRecipe
 
 
 def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
@@ -160,18 +120,6 @@ def _batch_stops(rank: int, reads: _Reads) -> IntArray:
     return np.zeros(0, dtype=np.int64)
 
 
-def _common(samplers: Iterable[Any], name: str) -> Any:
-    """Return an attribute of our own samplers if it is the same for all ranks, else None."""
-    values = set()
-    for sampler in samplers:
-        if not isinstance(sampler, ElasticSampler):
-            return None
-        values.add(getattr(sampler, name))
-    if len(values) != 1:
-        return None
-    return values.pop()
-
-
 def _stops_of_all_ranks(name: str, values: Any) -> tuple[IntArray, ...] | None:
     if values is None:
         return None
@@ -184,10 +132,8 @@ class Assignment:
 
     `size` is the dataset's length; ``ranks[r]`` contains the indices that rank r reads, in order. Ranks may read
     different numbers of samples. `loader` is the DataLoader on top, if `with_loader` added one. If the sampler makes
-    the batches, ``batch_stops[r]`` contains the positions in ``ranks[r]`` at which the batches of rank r end. If the
-    sampler packs, `padded_to` is the number of tokens to which each batch is padded. For draws by weight, `replacement`
-    states whether a sample can be drawn twice, and `num_draws` how many draws the epoch has, of which `drop_last` may
-    leave some unread. The arrays are read-only.
+    the batches, ``batch_stops[r]`` contains the positions in ``ranks[r]`` at which the batches of rank r end. The
+    arrays are read-only.
     """
 
     size: int = checked(whole, 0, MOST_SAMPLES)
@@ -199,9 +145,6 @@ class Assignment:
     drop_last: bool | None = checked(optional, truth, default=None)
     loader: Loader | None = checked(optional, of_type, Loader, default=None)
     batch_stops: tuple[IntArray, ...] | None = checked(_stops_of_all_ranks, default=None)
-    padded_to: int | None = checked(optional, whole, 1, MOST_TOKENS, default=None)
-    replacement: bool | None = checked(optional, truth, default=None)
-    num_draws: int | None = checked(optional, whole, 0, MOST_DRAWS, default=None)
 
     def __attrs_post_init__(self) -> None:
         if self.batch_stops is None:
@@ -254,9 +197,6 @@ class Assignment:
             shuffle=False if none_shuffles else None,
             drop_last=True if all_drop else None,
             batch_stops=batch_stops,
-            padded_to=_common(samplers, "padded_to"),
-            replacement=_common(samplers, "replacement"),
-            num_draws=_common(samplers, "num_draws"),
         )
 
     @property
@@ -352,60 +292,6 @@ class Assignment:
                 columns["worker"] = -1
         return pd.DataFrame(columns)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write an .npz file atomically. Raises OSError if the folder cannot be written to."""
-        recipe = attrs.asdict(self)  # type: ignore[arg-type]  # to mypy it is a dataclass
-        loader = recipe.pop("loader")
-        del recipe["ranks"]  # which are stored as arrays
-        del recipe["batch_stops"]
-        version = _VERSION
-        arrays: dict[str, Any] = {}
-        if self.batch_stops is not None:
-            version = _VERSION_WITH_BATCHES
-            arrays["batch_counts"] = np.array([stops.size for stops in self.batch_stops])
-            arrays["batch_stops"] = np.concatenate(self.batch_stops)
-        header = {"format": _FORMAT, "version": version, "loader": loader, "recipe": recipe}
-        lengths = np.array([indices.size for indices in self.ranks])
-        flat = np.concatenate(self.ranks)
-        return write_atomically(
-            path,
-            lambda file: np.savez(file, header=np.array(json.dumps(header)), lengths=lengths, indices=flat, **arrays),
-        )
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Assignment:
-        """Read a file that `save` wrote.
-
-        Raises ValueError, which names the file, if it is damaged, has another format or has a newer version.
-        """
-        problem = f"not a readable {_FORMAT} of version {_VERSION} or {_VERSION_WITH_BATCHES}"
-        # An OSError, such as that of a file that does not exist, is raised as it is.
-        try:
-            content = read_bytes(path, _MOST_FILE_BYTES)
-        except ValueError as error:
-            raise StorageError(path, f"{problem}: {error}") from error
-        try:
-            return cls._decoded(content)
-        except Exception as error:  # a damaged file can fail in many ways
-            raise StorageError(path, f"{problem}: {error}") from error
-
-    @classmethod
-    def _decoded(cls, content: bytes) -> Assignment:
-        stored = read_arrays(content, most_bytes=len(content))  # `save` compresses nothing
-        header = decoded(str(stored["header"]), _StoredHeader)
-        lengths = stored["lengths"]
-        flat = stored["indices"]
-        if header.format != _FORMAT or header.version not in (_VERSION, _VERSION_WITH_BATCHES):
-            raise ValueError(f"format {header.format!r} version {header.version!r}")
-        ranks = _split("lengths", flat, lengths)
-        batch_stops = None
-        if header.version == _VERSION_WITH_BATCHES:
-            batch_stops = _split("batch_counts", stored["batch_stops"], stored["batch_counts"])
-        loader = None
-        if header.loader is not None:
-            loader = Loader(**msgspec.structs.asdict(header.loader))
-        return cls(ranks=ranks, loader=loader, batch_stops=batch_stops, **msgspec.structs.asdict(header.recipe))
-
     def coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rank and the step of every read, in the order of ``np.concatenate(ranks)``."""
         lengths = np.array([indices.size for indices in self.ranks])
@@ -413,17 +299,6 @@ class Assignment:
         first_read = np.cumsum(lengths) - lengths  # of each rank, as a position among all reads
         steps = np.arange(ranks.size) - np.repeat(first_read, lengths)
         return ranks, steps
-
-
-def _split(name: str, flat: IntArray, lengths: IntArray) -> tuple[IntArray, ...]:
-    """Return the parts of a stored array; `lengths`, called `name`, are those of the ranks."""
-    if lengths.ndim != 1 or not lengths.size or lengths.dtype.kind != "i":
-        raise ValueError(f"{name} of {lengths.dtype} in shape {lengths.shape}")
-    whole("the number of ranks", lengths.size, 1, MOST_RANKS)
-    total = sum(lengths.tolist())  # numpy's sum would overflow at 2**63
-    if total != flat.size or (lengths < 0).any():
-        raise ValueError(f"{name} add up to {total}, with {flat.size} indices")
-    return tuple(np.split(flat, np.cumsum(lengths)[:-1]))
 
 
 def assign(
@@ -489,9 +364,6 @@ def assign(
         epoch=recipe.epoch,
         drop_last=recipe.drop_last,
         batch_stops=reads.batch_stops,
-        padded_to=reads.padded_to,
-        replacement=reads.replacement,
-        num_draws=reads.num_draws,
     )
 
 

@@ -10,13 +10,20 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import count_of, of_type, several, truth
-from ..common.frozen import optional
+from ..common.checks import count_of, of_type, several
 from ..common.units import percent_words
 from .assignment import Assignment
 from .permutation import IntArray
 from .sample_values import CostFunction
-from .work import EpochWork, WeightBias, epoch_work, weight_bias, weighted_reads, weights_for
+from .work import (
+    EpochWork,
+    WeightBias,
+    epoch_work,
+    sum_of_squared_repeats,
+    weight_bias,
+    weighted_reads,
+    weights_for,
+)
 
 MOST_IMBALANCE = 1.05
 """Steps that take this much longer than if all ranks had equal work are a finding."""
@@ -26,6 +33,10 @@ MOST_PADDING_SHARE = 0.2
 
 MOST_DEVIATIONS = 6.0
 """A number of reads that is less likely than so many standard deviations is a finding: at most 3 in 10**8 by chance."""
+
+
+LEAST_P_VALUE = 1e-5
+"""Reads of groups of samples that are less likely than this, if the draws follow the weights, are a finding."""
 
 
 class AuditError(ValueError):
@@ -104,8 +115,7 @@ class Audit(Findings):
     `epochs`: the first epoch with an order on every rank, and each later one with the same. It is empty if the sampler
     is known not to shuffle. `work` has the tokens, costs and padding of each epoch, if `audit` got lengths, and
     `weight_bias` compares the reads of all epochs with the weights that it got. With weights, no sample has to be read
-    exactly once, so samples that are not read are no findings, and duplicates and overlap are findings only without
-    `replacement`.
+    exactly once, so duplicates, overlap and samples that are not read are no findings.
     """
 
     KINDS = (
@@ -128,7 +138,6 @@ class Audit(Findings):
     repeated_orders: tuple[tuple[int, int], ...]
     work: tuple[EpochWork, ...] = ()
     weight_bias: WeightBias | None = None
-    replacement: bool = True
 
     @property
     def duplicates(self) -> int:
@@ -162,10 +171,8 @@ class Audit(Findings):
         if strays.size:
             add("out_of_range", f"indices that a dataset of {self.size} does not have: {_some(strays)}")
         self._add_empty_epochs(add)
-        # Weights ask for some samples seldom or never and, with replacement, for others several times.
-        if self.weight_bias is None or not self.replacement:
+        if self.weight_bias is None:  # weights ask for some samples several times, and for others seldom or never
             self._add_repeats(add)
-        if self.weight_bias is None:
             self._add_losses(add)
         uneven = max(self.epochs, key=lambda epoch: epoch.longest - epoch.shortest)
         if uneven.longest > uneven.shortest and not self.work:  # with `work`, `_add_work` compares batches instead
@@ -232,7 +239,12 @@ class Audit(Findings):
     def _add_weight_bias(self, bias: WeightBias, add: Callable[[str, str], None]) -> None:
         if bias.num_forbidden:
             add("weight_bias", f"{count_of(bias.num_forbidden, 'read')} of samples whose weight is 0")
-        if bias.deviations > MOST_DEVIATIONS:
+        if bias.p_value < LEAST_P_VALUE:
+            reads = ", ".join(map(str, bias.group_reads.tolist()))
+            expected = ", ".join(f"{number:.4g}" for number in bias.group_expected)
+            groups = f"{bias.group_reads.size} groups of samples, lightest first, are read {reads} times"
+            add("weight_bias", f"{groups}, but their weights require {expected}")
+        elif bias.deviations > MOST_DEVIATIONS * bias.variance_ratio**0.5:
             sample = f"sample {bias.sample} is read {count_of(int(bias.reads[bias.sample]), 'time')}"
             expected = f"but its weight requires {bias.expected[bias.sample]:.4g}"
             add("weight_bias", f"{sample}, {expected}; they differ by {bias.deviations:.1f} standard deviations")
@@ -267,16 +279,14 @@ def audit(
     *,
     lengths: ArrayLike | None = None,
     cost: str | CostFunction = "linear",
-    max_tokens: int | None = None,
     weights: ArrayLike | None = None,
-    replacement: bool | None = None,
 ) -> Audit:
     """Audit one epoch, or several epochs of the same dataset and world size.
 
     If the `lengths` of all samples in tokens are given, the audit also counts tokens per rank, the cost of each rank's
-    batch at each step, and padding, as `epoch_work` does. If `weights` are given, it compares the number of reads of
-    each sample with the number expected from its weight. Without `replacement` (by default, if the assignment is one of
-    a sampler without it), the expected number is at most one per epoch.
+    batch at each step, and padding, as `epoch_work` does. If `weights` are given, it compares the numbers of reads
+    with those expected from the weights, as draws with replacement have them: of groups of samples of similar weight,
+    by a chi-square test, and of each sample.
 
     If the assignments come from a generator, only one is in memory at a time. Raises ValueError if there is no epoch,
     if the size or the number of ranks changes between epochs, or if `lengths` or `weights` are not one number of at
@@ -289,7 +299,6 @@ def audit(
       overlap: 4 samples, counted per epoch, are read by more than one rank in the same epoch
       repeated order: 2 of 2 epochs read in the same order on every rank, that of epoch 0: was set_epoch forgotten?
     """
-    replacement = optional("replacement", replacement, truth)
     if not isinstance(assignments, Iterable):
         assignments = [assignments]
     epochs: list[EpochAudit] = []
@@ -300,6 +309,7 @@ def audit(
     # arrays with an entry per sample when the first epoch is added.
     reads: IntArray = np.zeros(1, dtype=np.int64)
     expected: NDArray[np.float64] = np.zeros(1)
+    sum_of_squares = 0  # over the draws of all epochs: how often each may have been read, squared
     shape: tuple[int, int] | None = None  # the dataset's size and the number of ranks
     for index, assignment in enumerate(assignments):
         of_type("assignments", assignment, Assignment)
@@ -314,14 +324,13 @@ def audit(
         flat = np.concatenate(assignment.ranks)
         epochs.append(_audit_epoch(assignment, flat, is_read))  # which also marks the samples in `is_read`
         if lengths is not None:
-            work.append(epoch_work(assignment, lengths, cost, max_tokens))
+            work.append(epoch_work(assignment, lengths, cost))
         if weights is not None:
-            if replacement is None:
-                replacement = assignment.replacement is not False  # with it, too, if the assignment does not say
             checked_weights = weights_for(assignment, weights)  # which also checks the indices of this epoch
-            reads_of_epoch, expected_of_epoch = weighted_reads(assignment, checked_weights, replacement)
+            reads_of_epoch, expected_of_epoch = weighted_reads(assignment, checked_weights)
             reads = reads + reads_of_epoch
             expected = expected + expected_of_epoch
+            sum_of_squares += sum_of_squared_repeats(assignment)
         may_be_shuffled = assignment.shuffle is not False  # None if it is not known
         if may_be_shuffled and assignment.size > 1 and flat.size:  # one sample, or none, has only one order
             first = first_with_order.setdefault(_fingerprint(assignment, flat), index)
@@ -332,7 +341,7 @@ def audit(
     size, num_ranks = shape
     bias = None
     if weights is not None:
-        bias = weight_bias(reads, expected)
+        bias = weight_bias(reads, expected, sum_of_squares / max(int(reads.sum()), 1))
     return Audit(
         size=size,
         num_ranks=num_ranks,
@@ -341,7 +350,6 @@ def audit(
         repeated_orders=tuple(repeated),
         work=tuple(work),
         weight_bias=bias,
-        replacement=replacement is not False,  # None: there are no weights
     )
 
 

@@ -11,15 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import of_type, truth, whole
 from ..common.frozen import ReadOnly
-from .balancing import WindowPlan, ascending, plan_equal_batches, plan_token_batches
+from .balancing import WindowPlan, ascending, plan_equal_batches
 from .elastic import MOST_RANKS, ElasticSampler, Progress, RankReads
 from .keyed import KeyedPermutation
-from .sample_values import MOST_TOKENS, MOST_WINDOW, CostFunction, checked_lengths, costs_of, digest_of
+from .sample_values import MOST_WINDOW, CostFunction, checked_lengths, costs_of, digest_of
 
 _MOST_SEGMENTS = 10_000  # of a state: restarts in the middle of one window
-_TOKEN_FILL = 0.98  # share of the tokens of a window's batches that its samples may have, so that they fit in
-_EASY_FILL = 0.99  # samples that fill batches beyond this hardly ever fit, and the attempt takes as long as the plan
-_MANY_STEPS = 20  # of which one more is cheaper than the attempt
 _PADDING_CHOICE = 4096  # samples at the beginning of the order, of which padding repeats those with a suitable cost
 
 
@@ -27,8 +24,7 @@ class _Grouping(NamedTuple):
     """How a job forms batches: what may change when an epoch is resumed."""
 
     num_replicas: int
-    batch_size: int | None
-    max_tokens: int | None
+    batch_size: int
     window: int
     drop_last: bool
 
@@ -81,17 +77,6 @@ class _PlannedWindow(NamedTuple):
         return int(self.plan.counts.shape[0])
 
 
-@attrs.define
-class _PlannedEnds:
-    """The ends of the windows that begin at a start, as far as they have been planned.
-
-    `start` is the epoch and the text of the progress; -1 is no epoch.
-    """
-
-    start: tuple[int, str]
-    ends: list[_WindowEnd]
-
-
 class _Origin(NamedTuple):
     """What was left where the present grouping began, and how much of that it has read since then.
 
@@ -113,8 +98,7 @@ class BalancedSampler(ElasticSampler):
     window has half to one and a half times as many steps, because few samples are hard to balance.
 
     Pass it as ``batch_sampler`` to a DataLoader: it yields lists of indices, the same number of lists on every rank.
-    If `batch_size` is given, each batch has this number of samples, except in the last step. If `max_tokens` is given
-    instead, the lengths in a batch add up to at most `max_tokens`. `cost` is "linear" (a sample costs its length),
+    Each batch has `batch_size` samples, except in the last step. `cost` is "linear" (a sample costs its length),
     "quadratic", or a function from the array of all lengths to the array of all costs.
 
     Padding repeats samples of suitable cost from the beginning of the order, fewer than there are ranks; `drop_last`
@@ -124,8 +108,7 @@ class BalancedSampler(ElasticSampler):
     `state_dict` is a position in the order of all ranks: the epoch continues on other numbers of ranks, with other
     batch sizes and windows. Without such a change, the batches are those of an epoch that was never stopped.
 
-    Raises ValueError unless exactly one of `batch_size` and `max_tokens` is given, or if a length is not a whole number
-    from 0 to `max_tokens`.
+    Raises ValueError if a length is not a whole number of at least 0, or another value is out of range.
 
     >>> lengths = [8, 1, 1, 8, 1, 1, 4, 4]
     >>> ranks = [BalancedSampler(lengths, 2, rank, batch_size=2, window=2) for rank in range(2)]
@@ -143,8 +126,7 @@ class BalancedSampler(ElasticSampler):
         lengths: ArrayLike,
         num_replicas: int | None = None,
         rank: int | None = None,
-        batch_size: int | None = None,
-        max_tokens: int | None = None,
+        batch_size: int = 1,
         cost: str | CostFunction = "linear",
         window: int = 100,
         *,
@@ -153,22 +135,14 @@ class BalancedSampler(ElasticSampler):
         drop_last: bool = False,
     ) -> None:
         super().__init__(num_replicas, rank, shuffle, seed, drop_last)
-        if (batch_size is None) == (max_tokens is None):
-            raise ValueError(f"give either batch_size or max_tokens, got {batch_size!r} and {max_tokens!r}")
-        if batch_size is not None:
-            batch_size = whole("batch_size", batch_size, 1)
-        if max_tokens is not None:
-            max_tokens = whole("max_tokens", max_tokens, 1, MOST_TOKENS)
-        self.batch_size = batch_size
-        self.max_tokens = max_tokens
+        self.batch_size = whole("batch_size", batch_size, 1)
         self.window = whole("window", window, 1, MOST_WINDOW)
-        self.lengths = checked_lengths(lengths, max_tokens)
+        self.lengths = checked_lengths(lengths)
         self.costs = costs_of(self.lengths, cost)
         self.size = self.lengths.size
         self._digest = digest_of(self.lengths)
         self._cost_digest = digest_of(self.costs)
         self._permutation: KeyedPermutation | None = None  # of the epoch that was read last
-        self._planned_ends = _PlannedEnds((-1, ""), [])
         self._start_from(self._first_progress())
 
     @property
@@ -197,7 +171,7 @@ class BalancedSampler(ElasticSampler):
         return super().recipe() | self._grouping()._asdict()
 
     def _grouping(self) -> _Grouping:
-        return _Grouping(self.num_replicas, self.batch_size, self.max_tokens, self.window, self.drop_last)
+        return _Grouping(self.num_replicas, self.batch_size, self.window, self.drop_last)
 
     # ---- positions
     #
@@ -241,19 +215,9 @@ class BalancedSampler(ElasticSampler):
         missing = [name for name in expected if name not in fields]
         if missing:
             raise ValueError(f"a segment of the sampler's state lacks {', '.join(missing)}")
-        batch_size = fields["batch_size"]
-        max_tokens = fields["max_tokens"]
-        if (batch_size is None) == (max_tokens is None):
-            raise ValueError(f"a segment must have either batch_size or max_tokens, got {batch_size!r}, {max_tokens!r}")
-        if batch_size is not None:
-            batch_size = whole("batch_size", batch_size, 1)
-        if max_tokens is not None:
-            longest = int(self.lengths.max(initial=1))  # which must fit in a batch
-            max_tokens = whole("max_tokens", max_tokens, longest, MOST_TOKENS)
         grouping = _Grouping(
             num_replicas=whole("num_replicas", fields["num_replicas"], 1, MOST_RANKS),
-            batch_size=batch_size,
-            max_tokens=max_tokens,
+            batch_size=whole("batch_size", fields["batch_size"], 1),
             window=whole("window", fields["window"], 1, MOST_WINDOW),
             drop_last=truth("drop_last", fields["drop_last"]),
         )
@@ -299,11 +263,6 @@ class BalancedSampler(ElasticSampler):
         return remaining.head.size + self.size - remaining.position
 
     def _num_items(self, start: Progress) -> int:
-        if self.batch_size is None:
-            num_steps = 0  # if nothing is left
-            for end in self._ends(start):
-                num_steps = end.num_steps  # the last end is that of the epoch
-            return num_steps
         origin = self._origin(start)
         num_steps_of_all = _num_equal_steps(self._num_left(origin.remaining), self._grouping())
         # The windows before the present one are full: their samples are those of full steps.
@@ -318,12 +277,6 @@ class BalancedSampler(ElasticSampler):
         """
         origin = self._origin(start)
         last_end = _WindowEnd(origin.num_samples, -origin.num_steps)
-        if self.batch_size is None:
-            for end in self._ends(start):
-                if num_items < end.num_steps:
-                    break
-                last_end = end
-            return last_end
         # Full windows have equally many samples and steps, so the end is computed without planning any window. The last
         # window, which is longer or shorter, ends with the epoch.
         num_left = self._num_left(origin.remaining)
@@ -337,32 +290,6 @@ class BalancedSampler(ElasticSampler):
         return _WindowEnd(
             last_end.num_samples + num_windows * per_window, last_end.num_steps + num_windows * self.window
         )
-
-    def _ends(self, start: Progress) -> Iterator[_WindowEnd]:
-        """Yield the end of each window: samples since the origin, and steps since `start`.
-
-        Windows of token batches have different numbers of steps, so they must be planned. The ends are stored as far as
-        somebody has asked for them or has read the windows.
-        """
-        origin = self._origin(start)
-        num_left = self._num_left(origin.remaining)
-        ends = self._ends_since(start)
-        end = _WindowEnd(origin.num_samples, -origin.num_steps)  # where the first window begins
-        window_number = 0
-        while end.num_samples < num_left:
-            if window_number == len(ends):  # the window has not been planned yet
-                window = self._window(origin.remaining, end.num_samples, self._grouping())
-                ends.append(_WindowEnd(end.num_samples + window.size, end.num_steps + window.num_steps))
-            end = ends[window_number]
-            yield end
-            window_number += 1
-
-    def _ends_since(self, start: Progress) -> list[_WindowEnd]:
-        """Return the list of the ends that are known already, to which more can be added."""
-        key = (self.epoch, repr(start))
-        if self._planned_ends.start != key:
-            self._planned_ends = _PlannedEnds(key, [])
-        return self._planned_ends.ends
 
     # ---- windows
 
@@ -383,16 +310,11 @@ class BalancedSampler(ElasticSampler):
         """
         origin = self._origin(start)
         num_left = self._num_left(origin.remaining)
-        ends = self._ends_since(start)
         num_steps_read = origin.num_steps  # of the first window, before `start`
-        end = _WindowEnd(origin.num_samples, -num_steps_read)  # where the first window begins
-        window_number = 0
-        while end.num_samples < num_left:
-            window = self._window(origin.remaining, end.num_samples, self._grouping())
-            end = _WindowEnd(end.num_samples + window.size, end.num_steps + window.num_steps)
-            if window_number == len(ends):  # so that `_ends` need not plan this window again
-                ends.append(end)
-            window_number += 1
+        num_samples = origin.num_samples  # before the window
+        while num_samples < num_left:
+            window = self._window(origin.remaining, num_samples, self._grouping())
+            num_samples += window.size
             counts = window.plan.counts
             samples = np.concatenate([window.samples, window.padding])
             num_samples_read = int(counts[:num_steps_read].sum())
@@ -432,45 +354,17 @@ class BalancedSampler(ElasticSampler):
             self._permutation = KeyedPermutation(self.size, key)
         return self._permutation(positions)
 
-    def _window_samples(self, remaining: _Remaining, start: int, grouping: _Grouping) -> NDArray[np.int64]:
-        """Return the samples of the window that begins with number `start` of what is left."""
-        num_left = self._num_left(remaining) - start
-        num_batches = grouping.window * grouping.num_replicas
-        if grouping.batch_size is not None:
-            size = num_batches * grouping.batch_size
-            if _num_full_windows(num_left, size) == 0:  # this is the last window
-                size = num_left
-            return self._samples(remaining, start, size)
-        assert grouping.max_tokens is not None
-        if num_left == 0:  # as a loaded state can say; a sampler itself stores the end of the epoch without a segment
-            return _NO_SAMPLES
-        window_tokens = int(num_batches * grouping.max_tokens * _TOKEN_FILL)
-        most_of_last = window_tokens + window_tokens // 2  # tokens of the last window, which may be half as long again
-        mean_length = max(float(self.lengths.mean()), 1.0)  # 0 if no sample has any token
-        # Look at more samples until they have too many tokens for a last window, or until none are left. Begin with as
-        # many as have that many tokens on average, and one more for each batch.
-        num_looked_at = int(min(num_left, most_of_last / mean_length + num_batches))
-        while True:
-            samples = self._samples(remaining, start, num_looked_at)
-            tokens = np.cumsum(self.lengths[samples])
-            if num_looked_at == num_left or tokens[-1] > most_of_last:
-                break
-            num_looked_at = min(num_left, 2 * num_looked_at)
-        if tokens[-1] <= most_of_last:  # this is the last window
-            return samples
-        count = int(np.searchsorted(tokens, window_tokens, side="right"))  # samples that fit into a window together
-        per_rank = max(count // grouping.num_replicas, 1)  # equally many for each, so that no batch must be empty
-        return samples[: per_rank * grouping.num_replicas]
-
     def _window(self, remaining: _Remaining, start: int, grouping: _Grouping) -> _PlannedWindow:
-        """Plan the window that begins with number `start` of what is left."""
-        samples = self._window_samples(remaining, start, grouping)
-        if grouping.batch_size is None:
-            return self._plan_tokens(samples, grouping)
-        return self._plan_batches(samples, grouping, grouping.batch_size)
+        """Plan the window that begins with number `start` of what is left.
 
-    def _plan_batches(self, samples: NDArray[np.int64], grouping: _Grouping, batch_size: int) -> _PlannedWindow:
-        """Plan a window of full batches and, if samples remain, a last step of smaller ones."""
+        It has full batches and, if samples remain, a last step of smaller ones.
+        """
+        batch_size = grouping.batch_size
+        num_left = self._num_left(remaining) - start
+        size = grouping.window * grouping.num_replicas * batch_size
+        if _num_full_windows(num_left, size) == 0:  # this is the last window
+            size = num_left
+        samples = self._samples(remaining, start, size)
         num_ranks = grouping.num_replicas
         rest = samples.size % (num_ranks * batch_size)
         last_batch_size = -(-rest // num_ranks)  # rounded up
@@ -488,43 +382,6 @@ class BalancedSampler(ElasticSampler):
         last = np.concatenate([last, samples.size + np.arange(padding.size)])  # padding is beyond the samples
         last_step = plan_equal_batches(last_costs, num_ranks, last_batch_size)
         return _PlannedWindow(samples, _joined(plan, others, last_step, last), padding)
-
-    def _plan_tokens(self, samples: NDArray[np.int64], grouping: _Grouping) -> _PlannedWindow:
-        """Plan a window whose batches have at most `max_tokens` tokens."""
-        num_ranks = grouping.num_replicas
-        costs = self.costs[samples]
-        plan = self._token_batches(samples, grouping)
-        if (plan.counts > 0).all():
-            return _PlannedWindow(samples, plan, _NO_SAMPLES)
-        # The samples are so few that some batches would be empty. Those that remain after equal numbers per rank are
-        # dropped or get a step of their own.
-        rest = samples.size % num_ranks
-        if grouping.drop_last:  # the last ones of the random order are dropped
-            plan = self._token_batches(samples[: samples.size - rest], grouping)
-            return _PlannedWindow(samples, plan, _NO_SAMPLES)
-        last, others = _middle(costs, rest)
-        plan = self._token_batches(samples[others], grouping)
-        padding = self._padding_samples(num_ranks - rest, float(costs[last].mean()))
-        last = np.concatenate([last, samples.size + np.arange(padding.size)])
-        last_step = WindowPlan(np.arange(num_ranks), np.ones((1, num_ranks), dtype=np.int64))
-        return _PlannedWindow(samples, _joined(plan, others, last_step, last), padding)
-
-    def _token_batches(self, samples: NDArray[np.int64], grouping: _Grouping) -> WindowPlan:
-        """Plan samples in as few steps as they fit in. The positions of the plan are indices into `samples`.
-
-        A batch is empty only if the number of samples is not a multiple of the number of ranks.
-        """
-        assert grouping.max_tokens is not None
-        num_ranks = grouping.num_replicas
-        if not samples.size:
-            return WindowPlan(_NO_SAMPLES, np.empty((0, num_ranks), dtype=np.int64))
-        lengths = self.lengths[samples]
-        num_batches = -(-int(lengths.sum()) // grouping.max_tokens)  # rounded up, as the steps
-        num_steps = max(-(-num_batches // num_ranks), 1)  # also samples without tokens are read in a step
-        is_hard_to_fit = num_steps >= _MANY_STEPS and num_batches > _EASY_FILL * num_steps * num_ranks
-        if is_hard_to_fit and samples.size >= (num_steps + 1) * num_ranks:  # with fewer, batches would be empty
-            num_steps += 1
-        return plan_token_batches(self.costs[samples], lengths, num_ranks, grouping.max_tokens, num_steps)
 
 
 _NO_SAMPLES: NDArray[np.int64] = np.empty(0, dtype=np.int64)
@@ -581,7 +438,6 @@ def _num_full_windows(num_left: int, per_window: int) -> int:
 
 def _num_equal_steps(num_left: int, grouping: _Grouping) -> int:
     """Return the number of steps of batches of equally many samples."""
-    assert grouping.batch_size is not None
     num_steps, rest = divmod(num_left, grouping.num_replicas * grouping.batch_size)
     # The last step needs a sample for each rank. Without `drop_last`, padding adds those that are missing.
     if rest and (not grouping.drop_last or rest >= grouping.num_replicas):

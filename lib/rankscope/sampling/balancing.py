@@ -1,7 +1,7 @@
-"""Batches of nearly equal cost from the samples of a window: of equally many samples, or of at most so many tokens.
+"""Batches of equally many samples and nearly equal cost from the samples of a window.
 
-Both begin with the costliest samples, as the LPT rule does (Graham, "Bounds on multiprocessing timing anomalies", SIAM
-J. Appl. Math. 17 (1969)), but deal out one sample to every batch at a time, so that numpy does each round at once.
+The costliest samples come first, as in the LPT rule (Graham, "Bounds on multiprocessing timing anomalies", SIAM J.
+Appl. Math. 17 (1969)), but each round deals out one sample to every batch, so that numpy does a round at once.
 """
 
 from __future__ import annotations
@@ -133,93 +133,3 @@ def _filled_step(pool_costs: Costs, num_ranks: int, batch_size: int) -> Indices:
         totals[ranks] += pool_costs[picked]
         is_free[picked] = False
     return chosen
-
-
-def plan_token_batches(
-    costs: Costs, lengths: NDArray[np.int64], num_ranks: int, max_tokens: int, num_steps: int
-) -> WindowPlan:
-    """Divide the samples into batches of at most `max_tokens` tokens, of nearly equal cost.
-
-    There are ``num_steps * num_ranks`` batches, or more steps if the samples do not fit. A batch is empty only if there
-    are fewer samples than batches, because each batch gets one before any gets a second one. No length may be above
-    `max_tokens`.
-    """
-    by_cost = ascending(costs)
-    while True:
-        num_batches = num_steps * num_ranks
-        batch_of_sample = np.empty(costs.size, dtype=np.int64)
-        totals = _dealt_tokens(by_cost, costs, lengths, np.full(num_batches, max_tokens), batch_of_sample)
-        if totals is not None:
-            return _plan_of_batches(batch_of_sample, by_cost, totals, num_ranks)
-        num_steps += 1
-
-
-def _dealt_tokens(
-    by_cost: Indices, costs: Costs, lengths: NDArray[np.int64], tokens_left: NDArray[np.int64], batch_of_sample: Indices
-) -> Costs | None:
-    """Deal samples out to batches with so many tokens left each, and fill `batch_of_sample` with each one's batch.
-
-    In each round, the cheapest batch is offered the costliest sample. If no sample fits, the batch with the most tokens
-    left is offered the longest sample, and later rounds offer the longest samples first, too. Return the cost of each
-    batch, or None if the samples do not fit.
-    """
-    totals = np.zeros(tokens_left.size)
-    pending = by_cost[::-1]  # the samples that no batch has yet, in the order in which they are offered
-    while pending.size:
-        cheapest_first = ascending(totals)
-        fits = _dealt_round(pending, cheapest_first, lengths, tokens_left, batch_of_sample)
-        if not fits.any():
-            pending = pending[ascending(lengths[pending].astype(np.float64))[::-1]]
-            emptiest_first = ascending(tokens_left.astype(np.float64))[::-1]
-            fits = _dealt_round(pending, emptiest_first, lengths, tokens_left, batch_of_sample)
-        if not fits.any():
-            return None
-        offered = pending[: fits.size]
-        dealt = offered[fits]
-        totals += np.bincount(batch_of_sample[dealt], costs[dealt], totals.size)
-        pending = np.concatenate([offered[~fits], pending[fits.size :]])
-    return totals
-
-
-def _dealt_round(
-    pending: Indices,
-    batches: Indices,
-    lengths: NDArray[np.int64],
-    tokens_left: NDArray[np.int64],
-    batch_of_sample: Indices,
-) -> NDArray[np.bool_]:
-    """Offer the first samples to the batches, one each, and return which of these samples fitted.
-
-    `tokens_left` and `batch_of_sample` are updated.
-    """
-    num_offered = min(pending.size, batches.size)
-    samples = pending[:num_offered]
-    takers = batches[:num_offered]
-    fits = lengths[samples] <= tokens_left[takers]
-    batch_of_sample[samples[fits]] = takers[fits]
-    tokens_left[takers[fits]] -= lengths[samples[fits]]
-    return fits
-
-
-def _plan_of_batches(batch_of_sample: Indices, by_cost: Indices, totals: Costs, num_ranks: int) -> WindowPlan:
-    """Sort batches by cost into steps, and then steps and ranks by the index of their costliest sample.
-
-    `by_cost` has the samples in the order of their costs, and `totals` the cost of each batch.
-    """
-    num_batches = totals.size
-    num_samples = batch_of_sample.size
-    costliest = np.full(num_batches, num_samples, dtype=np.int64)  # of each batch; empty batches come last
-    costliest[batch_of_sample[by_cost]] = by_cost  # numpy writes in order, so a batch keeps its costliest sample
-    steps = ascending(totals)[::-1].reshape(-1, num_ranks)  # batches, of shape (steps, ranks)
-    steps = steps[np.argsort(costliest[steps[:, 0]])]
-    rank_order = np.argsort(costliest[steps], axis=1, kind="stable")  # empty batches are equal, and stay in order
-    steps = np.take_along_axis(steps, rank_order, axis=1)
-    position_of_batch = np.empty(num_batches, dtype=np.int64)  # step by step and, within a step, rank by rank
-    position_of_batch[steps.ravel()] = np.arange(num_batches)
-    position_of_sample = position_of_batch[batch_of_sample]
-    # One sort of positions and samples together, which is faster than a stable sort of the positions.
-    keys = position_of_sample * num_samples + np.arange(num_samples)
-    keys.sort()
-    samples = keys % num_samples
-    counts = np.bincount(position_of_sample, minlength=num_batches).reshape(-1, num_ranks)
-    return WindowPlan(positions=samples, counts=counts)

@@ -1,4 +1,4 @@
-"""What `KeyedSampler`, `WeightedSampler`, `PackedSampler` and `BalancedSampler` share: ranks, epochs, elastic state.
+"""What `KeyedSampler`, `WeightedSampler` and `BalancedSampler` share: ranks, epochs, elastic state.
 
 The state of such a sampler is a position in the order of all ranks together. So it is the same on every rank, and the
 epoch continues on any number of ranks and with any batch size.
@@ -33,16 +33,11 @@ Progress = dict[str, Any]
 class RankReads(NamedTuple):
     """What each rank reads: `indices`, and `batch_stops` if they come in batches.
 
-    Batch b of a rank ends before item ``batch_stops[b]`` of its indices. `padded_to` is the number of tokens that each
-    batch is padded to, if it is a pack. Of draws by weight, `replacement` says whether a sample can be drawn twice, and
-    `num_draws` how many an epoch has, read or not.
+    Batch b of a rank ends before item ``batch_stops[b]`` of its indices.
     """
 
     indices: tuple[IntArray, ...]
     batch_stops: tuple[IntArray, ...] | None = None
-    padded_to: int | None = None
-    replacement: bool | None = None
-    num_draws: int | None = None
 
 
 class _BegunIteration(NamedTuple):
@@ -77,9 +72,6 @@ class ElasticSampler(Movable):
     _TITLE: ClassVar[str]
     is_grouped: ClassVar[bool] = False  # whether it decides which samples are in a batch, or how often each is read
     makes_batches: ClassVar[bool] = False  # whether it yields lists of indices
-    padded_to: int | None = None  # the number of tokens that each batch is padded to, if it is a pack
-    replacement: bool | None = None  # of draws by weight: whether a sample can be drawn twice in an epoch
-    num_draws: int | None = None  # of draws by weight: how many an epoch has, also if some of them are not read
     _RECIPE: ClassVar[Mapping[str, str]]  # what a state must agree with: names in the state, and attributes
     _FIXED_SETTINGS: ClassVar[tuple[str, ...]] = ()  # those of _RECIPE that only this kind of sampler has
 
@@ -116,6 +108,7 @@ class ElasticSampler(Movable):
         """Iterate over what this rank reads. After a resumed epoch, the next iteration reads a whole epoch."""
         if self._reading is not None:  # an iteration has begun at `_start` already
             self._start = self._first_progress()
+            self._is_finished = False
         start = self._start
         reader = self._reader()  # a later `set_epoch` does not affect an iterator that has begun
 
@@ -126,6 +119,11 @@ class ElasticSampler(Movable):
             yield from reader._pieces(start)
 
         order = ReadingOrder.of(pieces())
+        if self._is_finished:
+            # Nothing is left to read. This iteration counts as begun, because a StatefulDataLoader whose own iterator
+            # has also ended asks for a second one, which must read a whole epoch.
+            order.pieces.is_finished = True
+            self._reading = _BegunIteration(start, reader, order)
         return order
 
     def _reader(self) -> Self:
@@ -147,6 +145,7 @@ class ElasticSampler(Movable):
         reading = self._reading
         if reading is not None:
             fields["_reading"] = None
+            fields["_is_finished"] = False
             fields["_start"] = self._first_progress()
             # An iterator that was made before `set_epoch` may have begun after it.
             is_of_this_epoch = reading.reader.epoch == self.epoch
@@ -162,7 +161,7 @@ class ElasticSampler(Movable):
         """
         reading = self._reading
         if reading is None:
-            return self._state(self._start, self.epoch)
+            return self._state(self._start, self.epoch, self._is_finished)
         return self._state(reading.progress(), reading.reader.epoch, is_finished=reading.order.pieces.is_finished)
 
     def state_after(self, trained: int) -> dict[str, Any]:
@@ -182,8 +181,9 @@ class ElasticSampler(Movable):
         """Continue the state's epoch at its position, on this sampler's ranks, of any number.
 
         No sample is lost, and none is read twice except for the padding at the end of the epoch. If nothing of the
-        state's epoch is left and `set_epoch` has set a later one, that epoch is read from its beginning: loaders such
-        as StatefulDataLoader load the state after `set_epoch`, when they are iterated.
+        state's epoch is left, the next iteration reads nothing, and the one after it a whole epoch. But if `set_epoch`
+        has set a later epoch, that one is read from its beginning: loaders such as StatefulDataLoader load the state
+        after `set_epoch`, when they are iterated.
 
         Raises ValueError for a state that is damaged, of another version, or of a sampler with other data, settings or
         seed.
@@ -210,11 +210,9 @@ class ElasticSampler(Movable):
         if nothing_left and epoch_that_was_set > epoch:
             self.epoch = epoch_that_was_set
             start = self._first_progress()
-        elif is_finished:  # as after any other epoch, the next iteration reads a whole one
-            start = self._first_progress()
-        # Otherwise what is left is read. That may be nothing: after a state between the last item of the epoch and the
-        # end of the iterator, which the loader then reaches at once.
+            is_finished = False
         self._start_from(start)
+        self._is_finished = is_finished
 
     def _check_same_sampler(self, state: Mapping[str, Any]) -> None:
         """Raise ValueError unless a state is of a sampler of this kind, with this data, settings and seed."""
@@ -281,12 +279,13 @@ class ElasticSampler(Movable):
         """Read the next iteration from `start`."""
         self._start = start
         self._reading = None
+        self._is_finished = False  # whether a state was loaded whose iterator had ended, and nothing was read since
 
-    def _position(self) -> tuple[int, Progress, _BegunIteration | None]:
-        return self.epoch, self._start, self._reading
+    def _position(self) -> tuple[int, Progress, _BegunIteration | None, bool]:
+        return self.epoch, self._start, self._reading, self._is_finished
 
-    def _return_to(self, position: tuple[int, Progress, _BegunIteration | None]) -> None:
-        self.epoch, self._start, self._reading = position
+    def _return_to(self, position: tuple[int, Progress, _BegunIteration | None, bool]) -> None:
+        self.epoch, self._start, self._reading, self._is_finished = position
 
     def _key(self, purpose: str) -> str:
         """Return the key of a random order for this seed and epoch. Without shuffle, all epochs have one key."""
@@ -409,8 +408,7 @@ class InterleavedSampler(ElasticSampler):
             num_repeated = int(positions.max()) + 1
             beginning = np.concatenate(list(self._order_blocks(0, num_repeated, 1)))
             order = np.concatenate([order, beginning[positions]])
-        ranks = tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas))
-        return RankReads(ranks, replacement=self.replacement, num_draws=self.num_draws)
+        return RankReads(tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas)))
 
 
 def check_same_recipes(recipes: Iterable[dict[str, Any]]) -> None:

@@ -16,9 +16,7 @@ from .balanced import BalancedSampler
 from .elastic import ElasticSampler, RankReads
 from .keyed_sampler import KeyedSampler
 from .libtorch_samplers import libtorch_random_order
-from .packed import PackedSampler
 from .permutation import SEEDS, IntArray, share, torch_order
-from .sample_values import checked_lengths
 from .weighted import WeightedSampler
 
 VALUES = ("lengths", "weights")
@@ -181,28 +179,23 @@ def _keyed(recipe: EpochRecipe, rank: int) -> KeyedSampler:
 def _balanced(recipe: EpochRecipe, rank: int) -> BalancedSampler:
     settings = dict(recipe.settings)
     lengths = settings.pop("lengths")
-    if "batch_size" not in settings and "max_tokens" not in settings:  # the sampler needs one of them
-        settings["batch_size"] = SAMPLERS["balanced"].settings["batch_size"]
-    return BalancedSampler(lengths, recipe.num_replicas, rank, **settings, **_order_settings(recipe))
-
-
-def _packed(recipe: EpochRecipe, rank: int) -> PackedSampler:
-    settings = dict(recipe.settings)
-    lengths = settings.pop("lengths")
-    if "max_tokens" not in settings:
-        settings["max_tokens"] = int(checked_lengths(lengths).max(initial=1))  # so that each document fits in a pack
-    max_tokens = settings.pop("max_tokens")
-    return PackedSampler(lengths, max_tokens, recipe.num_replicas, rank, **settings, **_order_settings(recipe))
+    batch_size = settings.pop("batch_size", SAMPLERS["balanced"].settings["batch_size"])
+    return BalancedSampler(
+        lengths,
+        recipe.num_replicas,
+        rank,
+        batch_size,
+        **settings,
+        shuffle=recipe.shuffle,
+        seed=recipe.seed,
+        drop_last=recipe.drop_last,
+    )
 
 
 def _weighted(recipe: EpochRecipe, rank: int) -> WeightedSampler:
     settings = dict(recipe.settings)
     weights = settings.pop("weights")
     return WeightedSampler(weights, recipe.num_replicas, rank, seed=recipe.seed, drop_last=recipe.drop_last, **settings)
-
-
-def _order_settings(recipe: EpochRecipe) -> dict[str, Any]:
-    return {"shuffle": recipe.shuffle, "seed": recipe.seed, "drop_last": recipe.drop_last}
 
 
 def _elastic(title: str, make: Callable[[EpochRecipe, int], ElasticSampler], **fields: Any) -> Sampler:
@@ -235,15 +228,14 @@ SAMPLERS: dict[str, Sampler] = {
         "BalancedSampler",
         _balanced,
         values="lengths",
-        settings={"batch_size": 1, "max_tokens": None, "cost": "linear", "window": 100},
+        settings={"batch_size": 1, "cost": "linear", "window": 100},
     ),
-    "packed": _elastic("PackedSampler", _packed, values="lengths", settings={"max_tokens": None, "window": 1000}),
     "weighted": _elastic(
         "WeightedSampler",
         _weighted,
         always_shuffles=True,
         without_effect={"shuffle": "a weighted draw is always random"},
         values="weights",
-        settings={"num_samples": None, "replacement": True},
+        settings={"num_samples": None},
     ),
 }

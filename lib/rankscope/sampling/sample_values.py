@@ -12,22 +12,20 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import one_of
 
 MOST_LENGTH = 2**40  # tokens of one sample; sums of many lengths then fit in 64 bits
-MOST_TOKENS = 2**50  # of one batch
-MOST_WINDOW = 2**50  # steps or documents
+MOST_WINDOW = 2**50  # steps
 COSTS = ("linear", "quadratic")
 
 CostFunction = Callable[[NDArray[np.int64]], ArrayLike]
 
 
-def checked_lengths(lengths: Any, max_tokens: int | None = None) -> NDArray[np.int64]:
+def checked_lengths(lengths: Any) -> NDArray[np.int64]:
     """Return a read-only array of the lengths of all samples.
 
-    Raises ValueError, which names the first sample that is wrong, unless all are whole numbers from 0 to `max_tokens`,
-    or to `MOST_LENGTH` if that is lower or `max_tokens` is None.
+    Raises ValueError, which names the first sample that is wrong, unless all are whole numbers from 0 to `MOST_LENGTH`.
 
-    >>> checked_lengths([3, 9, 2], max_tokens=8)
+    >>> checked_lengths([3, -9, 2])
     Traceback (most recent call last):
-    ValueError: lengths must be at most max_tokens, which is 8: sample 1 has 9 tokens
+    ValueError: lengths must be whole numbers from 0 to 1099511627776, got -9 for sample 1
     """
     values = _as_array("lengths", lengths, "whole numbers")  # of floats if the list is empty
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
@@ -38,10 +36,6 @@ def checked_lengths(lengths: Any, max_tokens: int | None = None) -> NDArray[np.i
         raise ValueError(
             f"lengths must be whole numbers from 0 to {MOST_LENGTH}, got {values[sample]} for sample {sample}"
         )
-    if max_tokens is not None and values.size and values.max() > max_tokens:
-        sample = int(np.argmax(values > max_tokens))
-        problem = f"sample {sample} has {values[sample]} tokens"
-        raise ValueError(f"lengths must be at most max_tokens, which is {max_tokens}: {problem}")
     return _frozen_copy(values, np.int64)
 
 

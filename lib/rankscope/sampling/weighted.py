@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import truth, whole
+from ..common.checks import whole
 from ..common.frozen import ReadOnly
 from .elastic import InterleavedSampler
 from .keyed import KeyedPermutation
@@ -37,15 +37,12 @@ class WeightedSampler(InterleavedSampler):
     In an epoch of `num_samples` draws (by default as many as there are samples), sample i is expected
     ``expected[i] = num_samples * weights[i] / sum(weights)`` times. Draws are systematic, so each epoch reads it
     ``floor(expected[i])`` or ``ceil(expected[i])`` times, and on average ``expected[i]`` times. Independent draws, as
-    torch's, vary more. Without `replacement` no sample is drawn twice in an epoch. Samples whose share is above one are
-    then drawn in every epoch, and the chances of all others are exactly proportional to their weights. (Torch draws one
-    sample after the other without replacement, which favours light samples.)
+    torch's, vary more.
 
     Padding repeats the beginning of the draws, and `drop_last` cuts their end instead. Without `num_replicas` and
     `rank`, those of torch's process group apply, or one rank if there is no group.
 
-    Raises ValueError if a weight is not a finite number of at least 0, if all weights are 0, or if there are more draws
-    without replacement than samples with a weight above 0.
+    Raises ValueError if a weight is not a finite number of at least 0, or if all weights are 0.
 
     Source: Madow, "On the theory of systematic sampling, II", Ann. Math. Stat. 20 (1949), for systematic draws with
     unequal probabilities, here after a random permutation of the samples.
@@ -56,10 +53,8 @@ class WeightedSampler(InterleavedSampler):
     """
 
     _TITLE = "WeightedSampler"
-    _RECIPE = ReadOnly(
-        size="size", seed="seed", weights="_digest", num_samples="num_samples", replacement="replacement"
-    )
-    _FIXED_SETTINGS = ("num_samples", "replacement")
+    _RECIPE = ReadOnly(size="size", seed="seed", weights="_digest", num_samples="num_samples")
+    _FIXED_SETTINGS = ("num_samples",)
     is_grouped = True
 
     def __init__(
@@ -69,7 +64,6 @@ class WeightedSampler(InterleavedSampler):
         rank: int | None = None,
         *,
         num_samples: int | None = None,
-        replacement: bool = True,
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
@@ -79,17 +73,9 @@ class WeightedSampler(InterleavedSampler):
         if num_samples is None:
             num_samples = self.size
         self.num_samples = whole("num_samples", num_samples, 0, MOST_DRAWS)
-        self.num_draws = self.num_samples
-        self.replacement: bool = truth("replacement", replacement)
-        num_positive = int((self.weights > 0).sum())
-        if self.num_samples and not num_positive:
+        if self.num_samples and not (self.weights > 0).any():
             got = f"{self.size} that are 0" if self.size else "none"
             raise ValueError(f"weights must have at least one above 0, got {got}")
-        if not self.replacement and self.num_samples > num_positive:
-            raise ValueError(
-                f"num_samples must be at most {num_positive} without replacement, the number of weights above 0, got "
-                f"{self.num_samples}"
-            )
         # The sum of all expected counts is num_samples; the bits that it does not need are for fractions.
         self._fraction_bits = _FIXED_POINT_BITS - self.num_samples.bit_length()
         self._shares = self._fixed_point_shares()
@@ -121,10 +107,8 @@ class WeightedSampler(InterleavedSampler):
         if self.num_samples == 0:  # there may be no weight above 0 to divide by
             return shares
         unit = 1 << self._fraction_bits  # stands for one draw
-        expected = expected_counts(self.weights, self.num_samples, self.replacement)
+        expected = expected_counts(self.weights, self.num_samples)
         shares[:] = np.rint(expected * unit)
-        if not self.replacement:  # rounded floats may be slightly above one draw
-            np.minimum(shares, unit, out=shares)
         # Rounding errors go to the samples whose expected count is no whole number, so that the others stay exact.
         total = self.num_samples * unit
         missing = total - int(shares.sum())  # below 0 if the sum is too large
@@ -132,8 +116,7 @@ class WeightedSampler(InterleavedSampler):
         adjustable = np.flatnonzero(fractions)
         if not adjustable.size:  # all are whole numbers, so the largest one changes least
             adjustable = np.array([np.argmax(shares)])
-        highest = total if self.replacement else unit
-        _add_in_equal_parts(shares, missing, adjustable, highest)
+        _add_in_equal_parts(shares, missing, adjustable)
         return shares
 
     def _draws_of_epoch(self) -> _EpochDraws:
@@ -152,54 +135,32 @@ class WeightedSampler(InterleavedSampler):
         return self._draws
 
 
-def _add_in_equal_parts(shares: NDArray[np.int64], missing: int, adjustable: NDArray[np.int64], highest: int) -> None:
+def _add_in_equal_parts(shares: NDArray[np.int64], missing: int, adjustable: NDArray[np.int64]) -> None:
     """Add `missing`, which may be below 0, to the shares at the indices `adjustable`, in place.
 
-    A share that would leave the range 0 … `highest` gets nothing, and the others get its part. If all would leave it,
-    all get their parts nevertheless, because the sum must be exact.
+    A share that would fall below 0 gets nothing, and the others get its part. If all would, all get their parts
+    nevertheless, because the sum must be exact.
     """
     while missing:
         for_each, rest = divmod(missing, adjustable.size)
         adjusted = shares[adjustable] + for_each
         adjusted[:rest] += 1
-        is_possible = (adjusted >= 0) & (adjusted <= highest)
+        is_possible = adjusted >= 0
         if is_possible.all() or not is_possible.any():
             shares[adjustable] = adjusted
             return
         adjustable = adjustable[is_possible]
 
 
-def expected_counts(weights: NDArray[np.float64], num_samples: int, replacement: bool) -> NDArray[np.float64]:
-    """Return how often each sample should be drawn. Without replacement that is at most once.
+def expected_counts(weights: NDArray[np.float64], num_samples: int) -> NDArray[np.float64]:
+    """Return how often each sample is expected in so many draws.
 
-    >>> expected_counts(np.array([6.0, 1.0, 1.0]), 2, replacement=False).tolist()
+    >>> expected_counts(np.array([2.0, 1.0, 1.0]), 2).tolist()
     [1.0, 0.5, 0.5]
     """
-    if replacement:
-        return num_samples * _shares(weights)
-    # Samples whose share is one or more are drawn for certain; the others share the draws that are left. That raises
-    # their shares, so more of them may become certain.
-    expected = np.zeros(weights.size)
-    is_uncertain = weights > 0
-    num_left = num_samples
-    while num_left:
-        expected[is_uncertain] = num_left * _shares(weights[is_uncertain])
-        is_certain = is_uncertain & (expected >= 1)
-        if not is_certain.any():
-            break
-        expected[is_certain] = 1
-        is_uncertain &= ~is_certain
-        num_left -= int(is_certain.sum())
-    if not num_left:  # the uncertain samples have a value of an earlier round, but no draw is left for them
-        expected[is_uncertain] = 0
-    return expected
-
-
-def _shares(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each weight's share of their sum."""
     scaled = weights / weights.max()  # their sum cannot overflow
-    shares: NDArray[np.float64] = scaled / scaled.sum()
-    return shares
+    expected: NDArray[np.float64] = num_samples * (scaled / scaled.sum())
+    return expected
 
 
 def _random_below(bound: int, key: str) -> int:

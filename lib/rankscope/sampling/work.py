@@ -8,12 +8,12 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import whole
 from .assignment import Assignment
-from .sample_values import MOST_TOKENS, CostFunction, checked_lengths, checked_weights, costs_of
+from .sample_values import CostFunction, checked_lengths, checked_weights, costs_of
 from .weighted import expected_counts
 
-_MOST_SUM = 2**63 - 1  # sums of tokens have 64 bits
+_MOST_GROUPS = 10  # of weights, if these all differ
+_LEAST_EXPECTED = 10.0  # reads of a group, so that the chi-square distribution holds
 
 
 @attrs.frozen(eq=False)
@@ -22,8 +22,7 @@ class EpochWork:
 
     `tokens` is the number of tokens that each rank reads, and `step_costs` the cost of each rank's batch at each step,
     an array of shape (steps, ranks), 0 where a rank has no batch. `step_tokens` is the number of tokens that all ranks
-    read in each step, and `step_padding` the number that is added if each batch is padded to its longest sample, or to
-    `max_tokens` in all.
+    read in each step, and `step_padding` the number that is added if each batch is padded to its longest sample.
     """
 
     tokens: NDArray[np.int64]
@@ -68,20 +67,13 @@ class EpochWork:
         return self.num_padding_tokens / total if total else 0.0
 
 
-def epoch_work(
-    assignment: Assignment,
-    lengths: ArrayLike,
-    cost: str | CostFunction = "linear",
-    max_tokens: int | None = None,
-) -> EpochWork:
+def epoch_work(assignment: Assignment, lengths: ArrayLike, cost: str | CostFunction = "linear") -> EpochWork:
     """Return the work of an epoch if sample i has ``lengths[i]`` tokens.
 
-    If there are no batches (from `Assignment.with_loader`, or from the sampler), each sample is a batch. If
-    `max_tokens` is given, each batch is padded to this number of tokens, as packed sequences are, instead of to its
-    longest sample. By default, this holds for the packs of a `PackedSampler`.
+    If there are no batches (from `Assignment.with_loader`, or from the sampler), each sample is a batch.
 
-    Raises ValueError if `lengths` are not one whole number of at least 0 per sample, if a rank reads outside the
-    dataset, if a batch has more than `max_tokens` tokens, or if the tokens of all padded batches exceed 64 bits.
+    Raises ValueError if `lengths` are not one whole number of at least 0 per sample, or if a rank reads outside the
+    dataset.
 
     >>> from rankscope.sampling import assign
     >>> epoch = assign(4, 2, shuffle=False).with_loader(batch_size=2)  # rank 0 reads samples 0 and 2
@@ -92,14 +84,7 @@ def epoch_work(
     token_counts = checked_lengths(lengths)
     _check_size(assignment, "lengths", token_counts.size)
     costs = costs_of(token_counts, cost)
-    padded_to = assignment.padded_to
-    if max_tokens is not None:
-        padded_to = whole("max_tokens", max_tokens, 1, MOST_TOKENS)
     stops_of_ranks = batch_stops_of(assignment)  # step i of a rank is its i-th batch
-    num_batches = sum(stops.size for stops in stops_of_ranks)
-    if padded_to is not None and padded_to * num_batches > _MOST_SUM:
-        most = _MOST_SUM // num_batches
-        raise ValueError(f"max_tokens must be at most {most} for {num_batches} batches, got {padded_to}")
     num_steps = max(stops.size for stops in stops_of_ranks)
     step_costs = np.zeros((num_steps, assignment.num_ranks))
     tokens = np.zeros(assignment.num_ranks, dtype=np.int64)
@@ -114,15 +99,8 @@ def epoch_work(
         batch_tokens = _sums(lengths_read, starts, stops)
         step_costs[: stops.size, rank] = _sums(costs[indices], starts, stops)
         tokens[rank] = lengths_read.sum()
-        if padded_to is None:
-            padded_tokens = _longest(lengths_read, starts, stops) * (stops - starts)
-        else:
-            padded_tokens = np.full(stops.size, padded_to)
-            if batch_tokens.max() > padded_to:
-                batch = int(batch_tokens.argmax())
-                problem = f"batch {batch} of rank {rank} has {batch_tokens[batch]}"
-                raise ValueError(f"max_tokens must be at least the tokens of each batch, got {padded_to}: {problem}")
         step_tokens[: stops.size] += batch_tokens
+        padded_tokens = _longest(lengths_read, starts, stops) * (stops - starts)
         step_padding[: stops.size] += padded_tokens - batch_tokens
     return EpochWork(tokens, step_costs, step_tokens, step_padding)
 
@@ -131,16 +109,24 @@ def epoch_work(
 class WeightBias:
     """How far the reads of one or several epochs are from given weights.
 
-    `reads` and `expected` are, for each sample, the number of reads and the one that its weight asks for. Without
-    replacement, further reads of a sample in an epoch are not counted: they are padding. `sample` is
-    the one whose number is least likely if draws are independent: as unlikely as `deviations` standard deviations. That
-    is the root of twice its deviance, a bound (Chernoff's) that also holds for samples that are rarely expected.
+    `reads` and `expected` are, for each sample, the number of reads and the one that its weight asks for. Samples of
+    similar weight form groups, lightest first: `group_reads` and `group_expected` are the sums over each group, and
+    `p_value` is that of Pearson's chi-square test of these sums. It is 1 if there is only one group.
+
+    `sample` is the one whose number is least likely if draws are independent: as unlikely as `deviations` standard
+    deviations. That is the root of twice its deviance, a bound (Chernoff's) that also holds for samples that are rarely
+    expected. `variance_ratio` bounds the variance of the reads over that of independent draws: it is more than 1 if
+    padding may have repeated draws. `p_value` takes it into account, and `deviations` does not.
     """
 
     reads: NDArray[np.int64]
     expected: NDArray[np.float64]
+    group_reads: NDArray[np.int64]
+    group_expected: NDArray[np.float64]
+    p_value: float
     sample: int
     deviations: float
+    variance_ratio: float = 1.0
 
     @property
     def num_forbidden(self) -> int:
@@ -148,49 +134,94 @@ class WeightBias:
         return int(self.reads[self.expected == 0].sum())
 
 
-def weight_bias(reads: NDArray[np.int64], expected: NDArray[np.float64]) -> WeightBias:
+def weight_bias(reads: NDArray[np.int64], expected: NDArray[np.float64], variance_ratio: float = 1.0) -> WeightBias:
     """Compare how often samples were read with how often their weights ask for.
 
     The deviance of a sample is that of a Poisson distribution, r log(r / e) - r + e for r reads of which e are
     expected. The root of twice the deviance is the number of standard deviations.
 
     >>> bias = weight_bias(np.array([50, 50, 0]), np.array([25.0, 75.0, 0.0]))
-    >>> bias.sample, round(bias.deviations, 1)
-    (0, 4.4)
+    >>> bias.sample, round(bias.deviations, 1), f"{bias.p_value:.0e}"
+    (0, 4.4, '8e-09')
     """
+    from scipy.special import chdtrc  # here, because only weights need scipy
+
     is_possible = expected > 0
+    group = _groups_of_weights(expected[is_possible])
+    group_reads = np.bincount(group, reads[is_possible]).astype(np.int64)
+    group_expected: NDArray[np.float64] = np.bincount(group, expected[is_possible]).astype(np.float64)
+    p_value = 1.0
+    if group_expected.size > 1:
+        chi_square = float(((group_reads - group_expected) ** 2 / group_expected).sum())
+        p_value = float(chdtrc(group_expected.size - 1, chi_square / variance_ratio))
     ratio = np.ones(expected.size)  # r / e; where r is 0, any ratio will do, because r log(r / e) is 0
     np.divide(reads, expected, out=ratio, where=is_possible & (reads > 0))
     deviance = np.where(is_possible, reads * np.log(ratio) - reads + expected, 0.0)
     deviations = np.sqrt(2 * np.maximum(deviance, 0.0))  # rounding can make a deviance slightly negative
     sample = int(deviations.argmax()) if deviations.size else 0
-    return WeightBias(reads, expected, sample, float(deviations.max(initial=0)))
+    highest = float(deviations.max(initial=0))
+    return WeightBias(reads, expected, group_reads, group_expected, p_value, sample, highest, variance_ratio)
+
+
+def _groups_of_weights(expected: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the number of each sample's group. Samples of equal weight are in one group, lightest samples in group 0.
+
+    If there are at most `_MOST_GROUPS` different weights, each is a group of its own. Otherwise, each group has about
+    a tenth of the expected reads. Groups with too few expected reads for the test are joined with their neighbours.
+
+    >>> _groups_of_weights(np.array([8.0, 12.0, 3.0, 9.0, 8.0])).tolist()
+    [0, 1, 0, 1, 0]
+    """
+    weights, number = np.unique(expected, return_inverse=True)
+    expected_of_weight = np.bincount(number, expected, weights.size)
+    group_of_weight = np.arange(weights.size)
+    if weights.size > _MOST_GROUPS:
+        middle = np.cumsum(expected_of_weight) - expected_of_weight / 2
+        group_of_weight = (middle * (_MOST_GROUPS / expected_of_weight.sum())).astype(np.int64)
+    expected_of_group = np.bincount(group_of_weight, expected_of_weight)
+    joined = np.zeros(expected_of_group.size, dtype=np.int64)
+    current = 0
+    num_expected = 0.0  # in the current group so far
+    for index, expected_of_this in enumerate(expected_of_group):
+        joined[index] = current
+        num_expected += expected_of_this
+        if num_expected >= _LEAST_EXPECTED:
+            current += 1
+            num_expected = 0.0
+    joined = np.minimum(joined, max(current - 1, 0))  # what is left at the end may be too few for a group
+    groups: NDArray[np.int64] = joined[group_of_weight][number]
+    return groups
 
 
 def weighted_reads(
-    assignment: Assignment, weights: NDArray[np.float64], replacement: bool
+    assignment: Assignment, weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return how often an epoch reads each sample, and how often its weight asks for that.
+    """Return how often an epoch reads each sample, and how often its weight asks for that in so many draws.
 
     >>> from rankscope.sampling import assign
-    >>> epoch = assign(3, 1, sampler="weighted", weights=[9, 1, 1], num_samples=2, replacement=False)
-    >>> weighted_reads(epoch, np.array([9.0, 1.0, 1.0]), replacement=False)[1].tolist()
-    [1.0, 0.5, 0.5]
+    >>> epoch = assign(3, 1, sampler="weighted", weights=[2, 1, 1], num_samples=4)
+    >>> [counts.tolist() for counts in weighted_reads(epoch, np.array([2.0, 1.0, 1.0]))]
+    [[2, 1, 1], [2.0, 1.0, 1.0]]
     """
     reads = np.bincount(np.concatenate(assignment.ranks), minlength=weights.size)
-    num_possible = int((weights > 0).sum())  # samples that may be drawn
     num_reads = int(reads.sum())
-    if not replacement:
-        reads = np.minimum(reads, 1)  # further reads of a sample are padding
-        num_reads = min(int(reads.sum()), num_possible)  # samples of weight 0 may have been read, against their weight
-    if not num_possible or not num_reads:
+    if not num_reads or not weights.any():
         return reads, np.zeros(weights.size)
-    num_draws = num_reads
-    if not replacement and assignment.num_draws is not None:
-        stated = max(assignment.num_draws, num_reads)  # an assignment made by hand may state fewer than it reads
-        num_draws = min(stated, num_possible)
-    share_read = num_reads / num_draws  # below one if `drop_last` left draws out; which ones is random
-    return reads, expected_counts(weights, num_draws, replacement) * share_read
+    return reads, expected_counts(weights, num_reads)
+
+
+def sum_of_squared_repeats(assignment: Assignment) -> int:
+    """Return the highest possible sum, over the draws of an epoch, of how often each is read, squared.
+
+    Padding repeats fewer draws than there are ranks. So if ranks read at least twice, no draw is read more than twice.
+    If they read once, all reads may be of a single draw. Divided by the number of reads, the sum bounds the variance of
+    the reads over that of independent draws.
+    """
+    num_reads = sum(indices.size for indices in assignment.ranks)
+    if assignment.num_steps < 2:
+        return num_reads**2
+    num_repeated = min(assignment.num_ranks - 1, num_reads // 2)
+    return num_reads + 2 * num_repeated  # two reads of a draw count 4 instead of 2
 
 
 def weights_for(assignment: Assignment, weights: Any) -> NDArray[np.float64]:

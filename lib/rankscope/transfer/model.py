@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..common.checks import number, of_type, one_of, truth, whole
+from ..common.checks import number, of_type, truth, whole
 from ..pipeline.simulate import simulate as simulate_pipeline
 from ..pipeline.stages import Pipeline, Stage
 from ..timeline import Timeline
@@ -57,36 +57,6 @@ def simulate(
         spans.append(turn._replace(lane="copy", kind="copy", stop_s=copied_s))
         spans.append(turn._replace(lane="compute", kind="compute", start_s=copied_s))
     return Timeline.of(spans)
-
-
-def preprocess_pipeline(
-    where: str, load_s: float, preprocess_s: float, copy_s: float, step_s: float, num_workers: int
-) -> Pipeline:
-    """Return the pipeline in which batches are loaded, preprocessed, copied to the GPU and trained on.
-
-    `where` is "workers", which load and preprocess a batch, or "gpu", which preprocesses each batch before its step.
-    Times are per batch. Measure `load_s` and, for workers, `preprocess_s` on one worker while all of them run, because
-    they share cores. `copy_s` is the time to copy the batch in its final form, which has four times as many bytes if a
-    worker converts uint8 to float32. As in a DataLoader, two batches per worker are in flight. Raises ValueError if a
-    time is negative or `num_workers` is below 1.
-
-    >>> for where, preprocess_s in (("workers", 0.040), ("gpu", 0.001)):
-    ...     path = preprocess_pipeline(where, 0.002, preprocess_s, 0.004, 0.010, num_workers=2)
-    ...     print(path.bottleneck, round(path.bound_per_s, 1))
-    load and preprocess 47.6
-    preprocess and step 90.9
-    """
-    one_of("where", where, ("workers", "gpu"))
-    load_s = number("load_s", load_s, 0)
-    preprocess_s = number("preprocess_s", preprocess_s, 0)
-    copy_s = number("copy_s", copy_s, 0)
-    step_s = number("step_s", step_s, 0)
-    copy = Stage("copy", copy_s, capacity=_COPIED_AHEAD)
-    if where == "gpu":
-        load = Stage("load", load_s, num_workers=num_workers, capacity=num_workers)
-        return Pipeline([load, copy, Stage("preprocess and step", preprocess_s + step_s)])
-    load = Stage("load and preprocess", load_s + preprocess_s, num_workers=num_workers, capacity=num_workers)
-    return Pipeline([load, copy, Stage("step", step_s)])
 
 
 def overlap_share(timeline: Timeline) -> float:

@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import UserString, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..common.checks import of_type, whole
 from ..timeline import Recorder
-from .batches import copied_strides, is_dense, is_pinnable, is_plain, leaves, mapped, tensors
 
 T = TypeVar("T")
+_FLAT = str | bytes | bytearray | memoryview | range | UserString  # sequences without tensors
 COPY = "copy"  # a lane, and the kind of its spans
 COMPUTE = "compute"  # the same for steps
 _now = time.perf_counter_ns
@@ -38,11 +39,12 @@ def prefetched(
 ) -> Prefetched[T]:
     """Return an iterable that replaces `loader`: its batches on the device, with the next `num_ahead` in flight.
 
-    A batch is a tensor, or tensors nested in lists, tuples, named tuples, mappings and dataclasses, which are rebuilt
-    with device tensors. Tensors in pinned memory, as from DataLoader(pin_memory=True), are copied directly and
-    must not change meanwhile; others go through a ring of pinned buffers. Objects with both `pin_memory` and `to` are
-    moved by these. Other objects with a `to`, and tensors that are not plain (such as sparse ones), are moved by their
-    ``to(device)``: correctly, but without overlap. Anything else is unchanged.
+    A batch is a tensor, or tensors nested in lists, tuples, named tuples, dictionaries, and other containers that are
+    registered in ``torch.utils._pytree``. They are rebuilt with device tensors. Tensors in pinned memory, as from
+    DataLoader(pin_memory=True), are copied directly and must not change meanwhile; others go through a ring of pinned
+    buffers. Objects with both `pin_memory` and `to` are moved by these. Other objects with a `to`, and tensors that are
+    not plain (such as sparse ones), are moved by their ``to(device)``: correctly, but without overlap. Anything else,
+    such as a dataclass without a `to`, is unchanged.
 
     The loader runs in the caller's thread, `num_ahead` batches ahead, so that random numbers are always drawn in the
     same order. If a step waits for its own result (`loss.item()`), copies are therefore hidden, but reading and pinning
@@ -233,7 +235,8 @@ class _PrefetchIteration:
         slot = self._ring[0]
         self._ring.rotate(-1)
         self._release(slot)
-        staged = [self._stage(leaf, slot) for leaf in leaves(batch)]
+        leaves, structure = tree_flatten(batch)
+        staged = [self._stage(leaf, slot) for leaf in leaves]
         slot.item = next(self._numbers)
         moved = []
         with self._cuda.copying():
@@ -245,20 +248,20 @@ class _PrefetchIteration:
             finally:  # also after an error, because earlier batches are still handed over
                 slot.copy_end = self._cuda.mark(timed=self._is_timed)
         copied = [target for leaf, target in zip(staged, moved, strict=True) if leaf.uses_copy_stream]
-        next_moved = iter(moved)
-        batch_on_device = mapped(batch, lambda _: next(next_moved))  # visits the leaves in the same order
-        return _BatchInFlight(slot.item, batch_on_device, copied, slot.copy_end)
+        return _BatchInFlight(slot.item, tree_unflatten(moved, structure), copied, slot.copy_end)
 
     def _stage(self, leaf: Any, slot: _Slot) -> _StagedLeaf:
         """Bring a leaf into pinned memory, or to the device if it cannot use the copy stream."""
+        if not isinstance(leaf, torch.Tensor) and not _has_method(leaf, "to"):
+            return _StagedLeaf(leaf, uses_copy_stream=False)
         if isinstance(leaf, torch.Tensor):
-            if not is_plain(leaf):
+            if not _is_plain(leaf):
                 return _StagedLeaf(leaf.to(self._cuda.device), uses_copy_stream=False)
             source = self._in_pinned(leaf, slot)
         else:
             # Only tensors can be handed over to the consumer's stream, so an object must show some.
-            has_pinnable_tensors = is_pinnable(leaf) and next(tensors(leaf), None) is not None
-            if not has_pinnable_tensors:
+            shows_tensors = next(_tensors(leaf), None) is not None
+            if not _has_method(leaf, "pin_memory") or not shows_tensors:
                 return _StagedLeaf(leaf.to(self._cuda.device), uses_copy_stream=False)
             source = leaf.pin_memory()
         slot.sources.append(source)
@@ -269,7 +272,7 @@ class _PrefetchIteration:
 
         The n-th source of a batch uses the slot's n-th buffer, which is made larger if the tensor does not fit.
         """
-        if is_dense(tensor) and self._cuda.is_pinned(tensor):
+        if _is_dense(tensor) and self._cuda.is_pinned(tensor):
             return tensor
         index = len(slot.sources)  # that of the source that this tensor becomes
         while len(slot.buffers) <= index:
@@ -279,13 +282,13 @@ class _PrefetchIteration:
             next_power_of_two = 1 << (tensor.nbytes - 1).bit_length()
             slot.buffers[index] = self._cuda.pinned(next_power_of_two)
         target = slot.buffers[index][: tensor.nbytes].view(tensor.dtype)
-        return target.as_strided(tensor.shape, copied_strides(tensor)).copy_(tensor)
+        return target.as_strided(tensor.shape, _copied_strides(tensor)).copy_(tensor)
 
     def _receive(self) -> Any:
         """Return the oldest batch, after making the consumer's stream wait for its copy."""
         arrival = self._arrivals.popleft()
         self._cuda.wait_for(arrival.copy_end)
-        for tensor in tensors(arrival.copied):
+        for tensor in _tensors(arrival.copied):
             self._cuda.hand_over(tensor)
         return arrival.batch
 
@@ -408,3 +411,62 @@ class _Moment(NamedTuple):
     waited_ns: int
     event: torch.cuda.Event
     event_ns: int
+
+
+# ---- what a batch consists of
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield each tensor in an object once, at any depth: in containers, attributes and slots."""
+    visited: dict[int, Any] = {}  # by id; a container may make its items anew, and a freed one would pass its id on
+    to_visit = [value]
+    while to_visit:
+        item = to_visit.pop()
+        if id(item) in visited or isinstance(item, type | _FLAT):
+            continue
+        visited[id(item)] = item
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, Mapping):
+            to_visit.extend(item.values())
+        elif isinstance(item, Sequence | Set):
+            to_visit.extend(item)
+        else:
+            to_visit.extend(getattr(item, "__dict__", {}).values())
+            for kind in type(item).__mro__:
+                to_visit.extend(getattr(item, name, None) for name in _slots(kind))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is plain host memory: no subclass, no autograd graph, no sparse layout."""
+    ordinary = type(tensor) is torch.Tensor and tensor.layout == torch.strided
+    special = tensor.is_nested or tensor.is_quantized or tensor.requires_grad
+    return ordinary and tensor.device.type == "cpu" and not special
+
+
+def _copied_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides of the copy that ``tensor.to(device)`` makes: those of the tensor if it has no gaps.
+
+    `empty_like` chooses strides by the same rule. On the device "meta", it reserves no memory.
+
+    >>> _copied_strides(torch.zeros(4, 6).t()), _copied_strides(torch.zeros(4, 6)[:, ::2])
+    ((1, 6), (3, 1))
+    """
+    return torch.empty_like(tensor, device="meta").stride()
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a copy of the tensor is one copy of bytes."""
+    lazy = tensor.is_conj() or tensor.is_neg()
+    return not lazy and (tensor.is_contiguous() or tensor.stride() == _copied_strides(tensor))
+
+
+def _has_method(value: Any, name: str) -> bool:
+    return not isinstance(value, type) and callable(getattr(value, name, None))
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    if isinstance(slots, str):
+        return (slots,)
+    return tuple(slots)

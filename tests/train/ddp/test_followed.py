@@ -145,7 +145,10 @@ def test_ranks_with_different_parameters_are_found(followed: FollowedSteps) -> N
         ({"assignment": [[1, 2], [3, 4]]}, "assignment must be an Assignment, got"),
         ({"assignment": assign(49, 2)}, "assignment must be of the dataset's 50 samples, got one of 49"),
         ({"assignment": Assignment(50, (np.arange(9), np.arange(51, 60)))}, "samples from 0 to 49, got 59 for rank 1"),
-        ({"assignment": assign(50, 2, sampler="packed", lengths=[1] * 50)}, "must have no batches of its own, because"),
+        (
+            {"assignment": assign(50, 2, sampler="balanced", lengths=[1] * 50)},
+            "must have no batches of its own, because",
+        ),
         ({"dataset": 3}, "dataset must have a length and samples by number, got 3"),
         ({"num_steps": 2}, "num_steps must be a whole number of at least 3, got 2"),
         ({"num_steps": 9}, "num_steps must be at most 8, the full batches that every rank has, got 9"),

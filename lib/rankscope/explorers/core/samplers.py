@@ -53,13 +53,6 @@ def _length_kinds() -> list[str]:
     return list(LENGTHS)
 
 
-def tokens_of_pack(lengths: IntArray, batch_size: int) -> int:
-    """Return how many tokens a pack may have: those of a mean batch, but at least those of the longest sample."""
-    tokens_of_mean_batch = _MEAN_LENGTH * batch_size
-    longest = int(lengths.max(initial=1))  # 1 for an empty dataset
-    return max(tokens_of_mean_batch, longest)
-
-
 SETTINGS = (
     Setting("sampler", "torch", _samplers, "sampler"),
     Setting("num_ranks", 4, range(1, 65), "ranks"),
@@ -122,8 +115,6 @@ def _own_settings(now: Now) -> dict[str, Any]:
         settings[sampler.values] = lengths
     if "batch_size" in sampler.settings:
         settings["batch_size"] = now.batch_size
-    elif "max_tokens" in sampler.settings:  # a sampler that has both settings takes only one of them
-        settings["max_tokens"] = tokens_of_pack(lengths, now.batch_size)
     return settings
 
 

@@ -14,12 +14,11 @@ from ...sampling.permutation import IntArray
 from ...sampling.work import batch_stops_of
 from ..explorer import ALL, Explorer, Now, Setting, Steps
 from ..opening import shows
-from .samplers import LENGTHS, own_batches_line, tokens_of_pack
+from .samplers import LENGTHS, own_batches_line
 
 _SAMPLERS = (
     ("random order", "torch"),
     ("BalancedSampler", "balanced"),
-    ("PackedSampler", "packed"),
     ("WeightedSampler, by length", "weighted"),
 )
 _LENGTHS = (("texts: many short, few long", "lognormal"), ("two kinds", "two kinds"), ("equal", "equal"))
@@ -30,15 +29,9 @@ SETTINGS = (
     Setting("sampler", "torch", _SAMPLERS, "sampler"),
     Setting("lengths", "lognormal", _LENGTHS, "lengths", "the number of tokens of each sample, about 100 on average"),
     Setting("num_ranks", 8, Steps((1, 2, 4, 8, 16, 32, 64)), "ranks"),
-    Setting(
-        "batch_size",
-        8,
-        Steps((1, 2, 4, 8, 16, 32)),
-        "batch size per rank",
-        "in samples; a pack holds up to 100 times as many tokens",
-    ),
+    Setting("batch_size", 8, Steps((1, 2, 4, 8, 16, 32)), "batch size per rank"),
     Setting("size", 1024, Steps((64, 128, 256, 500, 512, 1000, 1024, 2000, 2048, 4096)), "samples"),
-    Setting("window", 100, Steps(_WINDOWS), "window", "in steps; for packs, in units of ten samples"),
+    Setting("window", 100, Steps(_WINDOWS), "window", "in steps"),
     Setting(
         "cost",
         "linear",
@@ -46,7 +39,6 @@ SETTINGS = (
         "cost of a sample",
         "the number of its tokens, or the square of that number, as in attention",
     ),
-    Setting("replacement", True, (False, True), "replacement", "whether a draw by weight can repeat a sample"),
     Setting("drop_last", False, (False, True), "drop_last"),
     Setting("epoch", 0, range(10), "epoch"),
 )
@@ -55,7 +47,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "unequal lengths, in random order": {},
     "the same, balanced": {"sampler": "balanced"},
     "balanced in windows of one step": {"sampler": "balanced", "window": 1},
-    "packed: hardly any padding": {"sampler": "packed"},
     "64 ranks, in random order": {"num_ranks": 64, "size": 4096},
     "64 ranks, balanced": {"sampler": "balanced", "num_ranks": 64, "size": 4096},
     "two datasets joined": {"lengths": "two kinds"},
@@ -74,12 +65,8 @@ def epoch_of(now: Now) -> Assignment:
     settings: dict[str, Any] = {"sampler": now.sampler}
     if now.sampler == "balanced":
         settings |= {"lengths": lengths, "batch_size": now.batch_size, "cost": now.cost, "window": now.window}
-    if now.sampler == "packed":
-        settings |= {"lengths": lengths, "max_tokens": tokens_of_pack(lengths, now.batch_size)}
-        settings["window"] = 10 * now.window  # in samples, of which the control counts tens
     if now.sampler == "weighted":
-        num_samples = now.size // 2  # so that a draw without replacement has a choice
-        settings |= {"weights": lengths, "num_samples": num_samples, "replacement": now.replacement}
+        settings |= {"weights": lengths, "num_samples": now.size // 2}
     epoch = assign(now.size, now.num_ranks, epoch=now.epoch, drop_last=now.drop_last, **settings)
     if epoch.batch_stops is None:
         epoch = epoch.with_loader(now.batch_size)
@@ -121,19 +108,14 @@ def report(now: Now) -> list[str]:
 def without_effect(now: Now) -> dict[str, str]:
     """Return for each control that changes nothing at these settings why it does not."""
     reasons = {}
-    if now.sampler not in ("balanced", "packed"):
-        reasons["window"] = "only BalancedSampler and PackedSampler regroup samples within a window"
+    if now.sampler != "balanced":
+        reasons["window"] = "only BalancedSampler regroups samples within a window"
     elif _reads_alike_in_every_window(now):
         reasons["window"] = "these samples are grouped in the same way within every window"
-    if now.sampler != "weighted":
-        reasons["replacement"] = "only WeightedSampler draws samples"
-    elif _reads(now._replace(replacement=not now.replacement)) == _reads(now):
-        reasons["replacement"] = "at these weights no sample is drawn twice"
     if now.lengths == "equal":
         reasons["epoch"] = "samples of equal length cost the same in every epoch"
     if _reads(now._replace(drop_last=not now.drop_last)) == _reads(now):
-        what = "packs" if now.sampler == "packed" else "samples"
-        reasons["drop_last"] = f"the {what} divide evenly among the ranks"
+        reasons["drop_last"] = "the samples divide evenly among the ranks"
     return reasons
 
 
