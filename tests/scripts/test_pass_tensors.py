@@ -42,12 +42,9 @@ def test_handles_share_the_bytes_and_values_do_not() -> None:
         [
             ("else tensor)", "else tensor.clone())"),
             ("        tensor.share_memory_()\n", "        pass\n"),
-            ("        tensor[0] = 2\n", ""),
-            ("line.send(tensor.numpy() if", "line.send(tensor if"),
-            ("torch.ones(num_bytes", "torch.zeros(num_bytes"),
         ],
     ),
-    ids=["a copy is sent", "not shared before", "nothing is written", "no value is sent", "other bytes"],
+    ids=["a copy is sent", "not shared before"],
 )
 def test_a_broken_copy_is_refused(right: str, wrong: str) -> None:
     broken = text_of("pass_tensors.py", *QUICKER, (right, wrong))

@@ -1,4 +1,4 @@
-"""Helpers of the notebooks: optimizer states after Join, a transformer's step, texts of unequal length, scripts."""
+"""Helpers of the notebooks: a transformer's step, and scripts that run in a process of their own."""
 
 from __future__ import annotations
 
@@ -8,19 +8,12 @@ from ..common.lazy import lazy
 
 if TYPE_CHECKING:
     from .scripts import run_python
-    from .states import states_after_join
     from .steps import transformer
-    from .timed_steps import step_times
 
-__all__ = ["run_python", "states_after_join", "step_times", "transformer"]
+__all__ = ["run_python", "transformer"]
 
 __getattr__, __dir__ = lazy(
     __name__,
-    {
-        "run_python": "scripts",
-        "states_after_join": "states",
-        "step_times": "timed_steps",
-        "transformer": "steps",
-    },
+    {"run_python": "scripts", "transformer": "steps"},
     submodules=["exercises"],
 )

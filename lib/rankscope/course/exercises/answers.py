@@ -16,12 +16,11 @@ from ...collectives import build, closed_form, simulate_executor
 from ...common.checks import count_of, number, several, whole
 from ...common.units import decimal_words, percent_words
 from ...pipeline import Pipeline, Stage, simulate
-from ...sampling import Assignment, KeyedSampler, assign, audit
+from ...sampling import assign, audit
 from ...train import ddp
 from ...train.ddp.buckets import ParameterSpec
 from ...train.ddp.step import default_buckets
 from ...train.pipeline_parallel import bubble_share
-from ...train.uneven import model as uneven
 from ...train.zero import model as zero
 from ..steps import transformer
 from . import scores
@@ -334,43 +333,6 @@ def wrapping_policy(answer: Any) -> Score:
     return scores.wrapping_score(answer, transformer(num_tokens=8192), most_wait_s=0.070, most_bytes=21e9)
 
 
-# ---- a3: ranks that run out of batches at different times
-
-_BATCHES = (10, 10, 12, 15)  # of four ranks
-
-
-@exactly(
-    "a3.1",
-    "finished ranks do not shadow {} allreduces",
-    means={15: "the question asked for the rounds", 8: "only one rank had 10 batches"},
-)
-def shadows() -> int:
-    """The shadows of four ranks with 10, 10, 12 and 15 batches, under Join."""
-    return len(uneven.simulate(_BATCHES, "join").select(kind="shadow"))
-
-
-@exactly(
-    "a3.2",
-    "rank 1 is not in epoch {}",
-    means={
-        1: "ranks met at the end of each epoch",
-        9: "epochs were counted from 0",
-        11: "rank 1 had ended all its epochs",
-    },
-)
-def epoch_of_the_hang() -> int:
-    """The epoch, from 1, of a rank with 110 batches when one with 100 has ended its ten epochs."""
-    steps_until_it_hangs = uneven.steps_by_rank([10 * 100, 10 * 110], "hang")[1]
-    full_epochs = steps_until_it_hangs // 110
-    return full_epochs + 1
-
-
-@built("a3.3")
-def even_epoch(answer: Any) -> Score:
-    """A distribution of eight files to three ranks after which all have equally many batches."""
-    return scores.share_score(answer, sizes=[12, 9, 8, 7, 6, 6, 4, 2], num_ranks=3, at_most=1)
-
-
 # ---- a4: parameter servers and shared memory
 
 
@@ -432,69 +394,6 @@ def _counted(order: Any) -> int:
     return counter
 
 
-# ---- a6: your own sampler, schedule and prediction
-
-
-@judged("a6.1")
-def two_lists(answer: Any) -> str | None:
-    """The samples of two ranks that together read each of 7 samples once."""
-    lists = several("the answer", answer, "two lists")
-    if len(lists) != 2:
-        return f"two lists of samples were expected, got {answer!r}"
-    samples = [several("each list", values, "samples") for values in lists]
-    # Two ranks cannot share 7 samples evenly.
-    audit(Assignment.collect(samples, size=7)).check(allow=["unbalanced"])
-    return None
-
-
-@built("a6.2")
-def broadcast(answer: Any) -> Score:
-    """A broadcast from rank 0 to three others in the fewest steps, in which no rank sends twice in a step."""
-    return scores.schedule_score(answer, "broadcast", Cluster.uniform(4, Link(20e-6, 1e9)), num_bytes=1024)
-
-
-@nearly(
-    "a6.3",
-    "it does not take {} µs: how many messages, how large?",
-    unit="µs",
-    means={
-        840: "it ended with the reduce-scatter",
-        11480: "each message was the whole array",
-        1920: "there were 16 messages",
-    },
-)
-def ring_us() -> float:
-    """How many µs a ring allreduce of 800 kB takes on 8 ranks, with 20 µs and 1 µs a kB for a message."""
-    return float(closed_form("allreduce", "ring", 8, 800e3, Link(alpha_s=20e-6, bytes_per_s=1e9))) * 1e6
-
-
-# ---- a7: samplers in training
-
-
-@exactly(
-    "a7.1",
-    "{} is not how many reads 7 ranks need beyond the samples that are left",
-    means={
-        0: "the samples that are left divided evenly among 7 ranks, or nothing was padded",
-        1: "all 1,000 samples were read on 7 ranks",
-    },
-)
-def repeats_after_resuming() -> int:
-    """How many samples are read twice if 1,000 are read on 8 ranks, and after 80 on each of them on 7 ranks."""
-    resumed = KeyedSampler(1000, num_replicas=7, rank=0)
-    resumed.load_state_dict(KeyedSampler(1000, num_replicas=8, rank=0).state_after(80))
-    return resumed.padding
-
-
-@built("a7.2")
-def equal_and_little_padding(answer: Any) -> Score:
-    """Batches of 8 for 4 ranks from 512 texts of unequal length, with equal cost per step and little padding."""
-    # Most texts are short, and a few are long. The mean is 100 words, because exp(x - 1/2) has the mean 1.
-    deviates = np.random.RandomState(0).standard_normal(512)
-    lengths = np.maximum(np.rint(100 * np.exp(deviates - 0.5)), 1).astype(np.int64)
-    return scores.batches_score(answer, lengths, num_ranks=4, batch_size=8, most_times=1.05, most_padding=0.25)
-
-
 # ---- 05: what a GPU box reaches
 
 
@@ -552,60 +451,6 @@ def other_group(answer: Any) -> Score:
     if num_wrong:
         wrong = f"{num_wrong} of {len(pairs)} pairs are on the wrong side"
     return Score(("pairs explained",), rows, wrong)
-
-
-# ---- a5: a training job from a log
-
-
-@nearly(
-    "a5.1",
-    "it does not take {} s: which part does a second node not halve?",
-    unit="s",
-    means={
-        1: "everything was shared by 8 nodes",
-        0.625: "8 nodes took an eighth of what two take",
-        3.5: "there were 4 nodes",
-    },
-)
-def validation_s() -> float:
-    """The seconds of a validation on 8 nodes that takes 8 s on one node and 5 s on two."""
-    # On n nodes it takes start + shared / n, so start + shared = 8 and start + shared / 2 = 5.
-    start_s = 2 * 5 - 8
-    shared_s = 8 - start_s
-    return start_s + shared_s / 8
-
-
-@judged("a5.2")
-def times_as_costly(answer: Any) -> str | None:
-    """How many times as costly an allreduce must be to make ResNet-50's step of 330 ms 5 % longer."""
-    factor = number("the factor", amount(answer), 0)
-    job = ddp.job("ResNet-50", 0.33, lambda num_bytes: factor * (1e-4 + num_bytes / 13e9))
-    longer_by = job.step_s.expected / 0.33 - 1
-    if abs(longer_by - 0.05) < 0.0005:  # so that it is 5.0 % with one digit after the point
-        return None
-    return f"an allreduce {factor:g} times as costly makes the step {percent_words(longer_by, 2)} longer"
-
-
-@built("a5.3")
-def spread_ms(answer: Any) -> Score:
-    """The ranks' standard deviation in ms that explains ABCI's A100 epochs to 2.2 %, if steps wait for the slowest."""
-    spread = number("the standard deviation in ms", amount(answer, "ms"), 0)
-    # Of the jobs on 2, 4, 8 and 16 nodes: what the model leaves unexplained of each published step, and that step.
-    unexplained_ms = np.array([23.2, 35.4, 43.2, 47.5])
-    step_ms = np.array([386.0, 398.2, 406.7, 410.0])
-    # The expected largest of 16, 32, 64 and 128 ranks in standard deviations, above that of the 8 ranks of one node,
-    # which the model's step, measured on one node, contains already.
-    above_8 = np.array([1.77, 2.07, 2.34, 2.59]) - 1.42
-    errors = {
-        "yours": (spread * above_8 - unexplained_ms) / step_ms,
-        "no waiting": -unexplained_ms / step_ms,
-    }
-    rows = {name: tuple(f"{error:+.1%}" for error in shares) for name, shares in errors.items()}
-    worst = float(np.abs(errors["yours"]).max())
-    wrong = None
-    if worst >= 0.022:
-        wrong = f"with {spread:g} ms the worst of four epochs is off by {percent_words(worst, 1)}"
-    return Score(("2 nodes", "4 nodes", "8 nodes", "16 nodes"), rows, wrong)
 
 
 # ---- 06: NCCL's choice

@@ -93,11 +93,11 @@ def score(exercise: str, answer: Any) -> Score:
 
     Raises WrongAnswer if the submission does not run; ValueError if the exercise has no score.
 
-    >>> score("a6.2", "broadcast yours ranks=4 chunks=1\\n0: 0>1:0=\\n1: 0>2:0=\\n2: 0>3:0=")
-                     steps     time  × bound
-    yours                3  63.1 µs     1.58
-    binomial (best)      2    42 µs     1.05
-    lower bound               40 µs
+    >>> score("02.2", {"decode": 2})
+               workers  throughput  bottleneck
+    as it was        6        20/s      decode
+    yours            7      33.3/s     augment
+    enough          13       100/s      decode
     """
     one_of("exercise that builds something", exercise, tuple(SCORES))
     result: Score = _judged(exercise, answer)

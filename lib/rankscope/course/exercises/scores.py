@@ -64,60 +64,6 @@ def sampler_score(
     return Score(("read twice", "left out", "uneven by", "repeated orders"), rows, "; ".join(faults) or None)
 
 
-def batches_score(
-    mine: Callable[[NDArray[np.int64], int, int, int], Iterable[Iterable[Iterable[int]]]],
-    lengths: NDArray[np.int64],
-    num_ranks: int,
-    batch_size: int,
-    most_times: float,
-    most_padding: float,
-) -> Score:
-    """Return what steps cost with batches of ``mine(lengths, num_ranks, batch_size, epoch)``, next to two samplers.
-
-    `mine` returns the batches of each rank. They must contain each sample once, and be in another order in each epoch.
-    `most_times` is the goal for the highest cost of a step over the mean, `most_padding` that for the share of padding.
-    """
-    function("the answer", mine, "of lengths, num_ranks, batch_size and epoch")
-    size = len(lengths)
-
-    def collected(epoch: int) -> Assignment:
-        by_rank = several("the answer's result", mine(lengths, num_ranks, batch_size, epoch), "batches of each rank")
-        if len(by_rank) != num_ranks:
-            raise ValueError(f"batches for each of {num_ranks} ranks were expected, got {len(by_rank)}")
-        checked_by_rank: list[list[Any]] = []
-        for rank_batches in by_rank:
-            batches = [several("a batch", batch, "samples") for batch in several("batches", rank_batches, "batches")]
-            if any(len(batch) != batch_size for batch in batches):
-                raise ValueError(f"every batch must have {batch_size} samples")
-            checked_by_rank.append(batches)
-        return Assignment.collect(checked_by_rank, size, epoch)
-
-    two_epochs = (collected(epoch) for epoch in range(2))  # so that the audit finds an order that repeats
-    random_order = assign(size, num_ranks).with_loader(batch_size)
-    balanced = assign(size, num_ranks, sampler="balanced", lengths=lengths, batch_size=batch_size)
-    audits = {
-        "yours": audit(two_epochs, lengths=lengths),
-        "random order": audit(random_order, lengths=lengths),
-        "BalancedSampler": audit(balanced, lengths=lengths),
-    }
-    rows = {}
-    for name, result in audits.items():
-        times = max(work.imbalance for work in result.work)
-        padding = max(work.padding_share for work in result.work)
-        rows[name] = (f"{times:.2f}", f"{padding:.0%}", str(result.duplicates), str(result.dropped))
-    faults = []
-    for finding in audits["yours"].findings:
-        if finding.kind not in ("unequal_cost", "padding_waste"):  # the exercise has its own goals for these two
-            faults.append(finding.message)
-    for work in audits["yours"].work:
-        if work.imbalance > most_times:
-            faults.append(f"a step costs {work.imbalance:.2f} times the mean; the goal is at most {most_times}")
-        if work.padding_share > most_padding:
-            goal = f"the goal is at most {percent_words(most_padding)}"
-            faults.append(f"{percent_words(work.padding_share)} of the tokens are padding; {goal}")
-    return Score(("highest / mean", "padding", "read twice", "left out"), rows, "; ".join(faults) or None)
-
-
 def schedule_score(mine: Schedule | str, collective: str, cluster: Cluster, num_bytes: float) -> Score:
     """Return the verified schedule's time next to those of a ring, the best algorithm and the lower bound.
 
@@ -245,13 +191,10 @@ def wrapping_score(mine: Sequence[str], step: fsdp.ModuleStep, most_wait_s: floa
     return Score(("collectives", "waits", "peak"), rows, wrong)
 
 
-def share_score(
-    mine: Sequence[Sequence[int]], sizes: Sequence[int], num_ranks: int, at_most: float | None = None
-) -> Score:
+def share_score(mine: Sequence[Sequence[int]], sizes: Sequence[int], num_ranks: int) -> Score:
     """Return how evenly things of these sizes are distributed; `mine` has the indices into `sizes` for each rank.
 
-    It is compared with assigning them in turn and with assigning the largest first. `at_most` is a multiple of an even
-    share. By default, the result must be as good as assigning the largest first.
+    It is compared with assigning them in turn, and must be as good as assigning the largest first.
     """
     shares = []
     for share in several("the answer", mine, "lists"):
@@ -270,10 +213,10 @@ def share_score(
     for name, indices_of_ranks in compared.items():
         fullest[name] = max(sum(sizes[index] for index in indices) for indices in indices_of_ranks)
         rows[name] = (f"{fullest[name]:,}", _multiple(fullest[name], even_share))
-    goal = fullest["largest first"] if at_most is None else even_share * at_most
+    goal = fullest["largest first"]
     wrong = None
-    if fullest["yours"] > goal * (1 + _ROUNDING):
-        wrong = f"the fullest rank has {fullest['yours']:,}, and {goal:,.0f} are possible"
+    if fullest["yours"] > goal:
+        wrong = f"the fullest rank has {fullest['yours']:,}, and {goal:,} are possible"
     return Score(("fullest rank", "× even share"), rows, wrong)
 
 
