@@ -11,20 +11,17 @@ from ...figures.assignments import draw_lengths, draw_step_costs
 from ...figures.marks import Drawing
 from ...sampling import Assignment, EpochWork, assign, audit, epoch_work
 from ...sampling.permutation import IntArray
-from ...sampling.work import batch_stops_of
 from ..explorer import ALL, Explorer, Now, Setting, Steps
 from ..opening import shows
-from .samplers import LENGTHS, own_batches_line, tokens_of_pack
+from .samplers import LENGTHS, own_batches_line
 
 _SAMPLERS = (
     ("random order", "torch"),
     ("BalancedSampler", "balanced"),
-    ("PackedSampler", "packed"),
     ("WeightedSampler, by length", "weighted"),
 )
 _LENGTHS = (("texts: many short, few long", "lognormal"), ("two kinds", "two kinds"), ("equal", "equal"))
 _COSTS = (("tokens", "linear"), ("tokens²", "quadratic"))
-_WINDOWS = (1, 2, 5, 10, 20, 50, 100)
 
 SETTINGS = (
     Setting("sampler", "torch", _SAMPLERS, "sampler"),
@@ -35,10 +32,9 @@ SETTINGS = (
         8,
         Steps((1, 2, 4, 8, 16, 32)),
         "batch size per rank",
-        "in samples; a pack holds up to 100 times as many tokens",
     ),
     Setting("size", 1024, Steps((64, 128, 256, 500, 512, 1000, 1024, 2000, 2048, 4096)), "samples"),
-    Setting("window", 100, Steps(_WINDOWS), "window", "in steps; for packs, in units of ten samples"),
+    Setting("window", 100, Steps((1, 2, 5, 10, 20, 50, 100)), "window", "in steps"),
     Setting(
         "cost",
         "linear",
@@ -55,7 +51,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "unequal lengths, in random order": {},
     "the same, balanced": {"sampler": "balanced"},
     "balanced in windows of one step": {"sampler": "balanced", "window": 1},
-    "packed: hardly any padding": {"sampler": "packed"},
     "64 ranks, in random order": {"num_ranks": 64, "size": 4096},
     "64 ranks, balanced": {"sampler": "balanced", "num_ranks": 64, "size": 4096},
     "two datasets joined": {"lengths": "two kinds"},
@@ -74,9 +69,6 @@ def epoch_of(now: Now) -> Assignment:
     settings: dict[str, Any] = {"sampler": now.sampler}
     if now.sampler == "balanced":
         settings |= {"lengths": lengths, "batch_size": now.batch_size, "cost": now.cost, "window": now.window}
-    if now.sampler == "packed":
-        settings |= {"lengths": lengths, "max_tokens": tokens_of_pack(lengths, now.batch_size)}
-        settings["window"] = 10 * now.window  # in samples, of which the control counts tens
     if now.sampler == "weighted":
         num_samples = now.size // 2  # so that a draw without replacement has a choice
         settings |= {"weights": lengths, "num_samples": num_samples, "replacement": now.replacement}
@@ -121,32 +113,13 @@ def report(now: Now) -> list[str]:
 def without_effect(now: Now) -> dict[str, str]:
     """Return for each control that changes nothing at these settings why it does not."""
     reasons = {}
-    if now.sampler not in ("balanced", "packed"):
-        reasons["window"] = "only BalancedSampler and PackedSampler regroup samples within a window"
-    elif _reads_alike_in_every_window(now):
-        reasons["window"] = "these samples are grouped in the same way within every window"
+    if now.sampler != "balanced":
+        reasons["window"] = "only BalancedSampler regroups samples within a window"
     if now.sampler != "weighted":
         reasons["replacement"] = "only WeightedSampler draws samples"
-    elif _reads(now._replace(replacement=not now.replacement)) == _reads(now):
-        reasons["replacement"] = "at these weights no sample is drawn twice"
     if now.lengths == "equal":
         reasons["epoch"] = "samples of equal length cost the same in every epoch"
-    if _reads(now._replace(drop_last=not now.drop_last)) == _reads(now):
-        what = "packs" if now.sampler == "packed" else "samples"
-        reasons["drop_last"] = f"the {what} divide evenly among the ranks"
     return reasons
-
-
-def _reads_alike_in_every_window(now: Now) -> bool:
-    """Whether the window does not matter, as if the shortest contains all samples, or if all are equally long."""
-    return all(_reads(now._replace(window=window)) == _reads(now) for window in _WINDOWS)
-
-
-def _reads(now: Now) -> list[tuple[list[int], list[int]]]:
-    """Return for each rank the samples that it reads, in order, and where its batches end."""
-    epoch = epoch_of(now)
-    stops_of_ranks = batch_stops_of(epoch)
-    return [(indices.tolist(), stops.tolist()) for indices, stops in zip(epoch.ranks, stops_of_ranks, strict=True)]
 
 
 ON_THE_SITE = {
