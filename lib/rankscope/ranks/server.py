@@ -24,6 +24,7 @@ import contextlib
 import errno
 import gc
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -33,7 +34,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
 
-from ..common.folders import delete_folder_of_ended_owner
 from .stacks import DUMP
 from .worker import be_worker
 
@@ -67,7 +67,7 @@ def serve(descriptor: str, owner_pid: str, *folders: str) -> None:
     finally:
         server.kill_all()
         for folder in folders:
-            delete_folder_of_ended_owner(Path(folder))
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Server:

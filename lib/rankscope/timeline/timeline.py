@@ -39,7 +39,6 @@ _COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")
 _FORMAT = "rankscope.timeline"
 _VERSION = 1
 _MOST_TRACE_BYTES = 1 << 29  # of a trace, unpacked
-_MOST_EVENTS = 1 << 22  # of a trace; reading them needs about 1.3 GiB
 _MOST_RANK = 2**31 - 1
 
 
@@ -458,11 +457,11 @@ class Timeline:
         return write_atomically(path, lambda file: file.write(content))
 
     @classmethod
-    def from_chrome_trace(cls, path: str | os.PathLike[str], kind: str = "category") -> Timeline:
+    def from_chrome_trace(cls, path: str | os.PathLike[str]) -> Timeline:
         """Read a trace. A trace that `to_chrome_trace` wrote is restored exactly.
 
         Any other trace, such as one of torch.profiler, belongs to one rank: the rank that it names, or 0. Its processes
-        and threads become the lanes, and the category of an event (or its name if `kind` is "name") becomes the kind.
+        and threads become the lanes, and the category of an event becomes the kind.
         NCCL kernels on the GPU have the name of their collective, a word of `COMMUNICATION`, as their kind; all other
         kernels have the kind "kernel". Complete events and pairs of B and E become spans; the first starts at 0. The
         profiler's span about itself (category "Trace") is left out. Events that cannot be read, such as those without a
@@ -471,20 +470,17 @@ class Timeline:
         Raises ValueError, which names the file, if it is not a trace, is cut short, has a newer version, or has no
         readable event; OSError if it cannot be opened.
         """
-        one_of("kind", kind, ("category", "name"))
         file = TraceFile[_Entry](path, _Entry, _MOST_TRACE_BYTES)
         about_skipped = None
         with readable(path):
             entries = list[_Entry]()
             for piece in file.pieces():
                 entries += piece
-                if len(entries) > _MOST_EVENTS:
-                    raise ValueError(f"it has more than {_MOST_EVENTS} events")
             head = file.fields.get("otherData")
             if isinstance(head, dict) and head.get("format") == _FORMAT:
                 timeline = _own(entries, head)
             else:
-                timeline, about_skipped = _foreign(entries, file.fields.get("distributedInfo"), kind)
+                timeline, about_skipped = _foreign(entries, file.fields.get("distributedInfo"))
         if about_skipped is not None:
             message = str(StorageError(path, about_skipped))  # with the path, as the errors have it
             warnings.warn(message, stacklevel=2)
@@ -614,7 +610,7 @@ class _ForeignSpans:
             self.skipped += events
 
 
-def _foreign(entries: list[_Entry], info: Any, kind: str) -> tuple[Timeline, str | None]:
+def _foreign(entries: list[_Entry], info: Any) -> tuple[Timeline, str | None]:
     """Return the timeline, and a sentence about the events that were skipped, or None if there are none.
 
     `info` is the trace's "distributedInfo", in which torch.profiler states the rank.
@@ -633,10 +629,7 @@ def _foreign(entries: list[_Entry], info: Any, kind: str) -> tuple[Timeline, str
             raise ValueError(f"no event that can be read; {about_skipped}")
     lane_of_thread = _lane_names(set(spans.threads), spans.names)
     lanes, lane = _encoded([lane_of_thread[thread] for thread in spans.threads])
-    if kind == "category":
-        kinds, kind_indices = _encoded([_kind(event) for event in spans.events])
-    else:
-        kinds, kind_indices = _encoded([str(event.name) for event in spans.events])
+    kinds, kind_indices = _encoded([_kind(event) for event in spans.events])
     # Absolute times need all bits of a float, so the first start is subtracted before the times are scaled.
     start_us = np.array(spans.start_us) - min(spans.start_us, default=0.0)
     stop_us = start_us + np.array(spans.length_us)
