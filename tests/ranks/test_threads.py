@@ -98,21 +98,3 @@ def test_a_rank_that_stays_away_is_given_up_in_time():
 
     with pytest.raises(RankError, match=r"rank [12] failed"):
         in_threads(3, work, timeout_s=2.0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_ranks": 0}, "num_ranks must be a whole number from 1 to 256, got 0"),
-        ({"num_ranks": 1.5}, "num_ranks must be a whole number from 1 to 256, got 1.5"),
-        ({"num_ranks": 257}, "num_ranks must be a whole number from 1 to 256, got 257"),
-        ({"work": None}, "work must be a function of rank and group, got None"),
-        *(
-            ({"timeout_s": wrong}, f"timeout_s must be a finite number above 0 and of at most .*, got {wrong!r}")
-            for wrong in (0, -1, float("inf"), float("nan"), 1e12, "1", None, True)
-        ),
-    ],
-)
-def test_bad_input(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        in_threads(**{"num_ranks": 2, "work": lambda rank, group: None, **arguments})
