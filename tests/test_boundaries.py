@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -21,11 +19,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.tools.execute_notebooks import every_notebook
-
 ROOT = Path(__file__).parents[1]
 LIB = ROOT / "lib"
-NOTEBOOKS = ROOT / "notebooks"
 PACKAGE = "rankscope"
 
 HEAVY = ("torch", "matplotlib", "ipywidgets")
@@ -75,11 +70,9 @@ class WrongImport(NamedTuple):
 
 WRONG_IMPORTS = [
     WrongImport("sampling/files.py", "from .. import figures", "sampling.files -> rankscope.figures"),
-    WrongImport("sampling/audit.py", "from rankscope.figures import marks", "sampling.audit -> rankscope.figures"),
     WrongImport("sampling/kinds.py", "def later():\n    from ..box import Profile", "sampling.kinds -> rankscope.box"),
     WrongImport("timeline/events.py", "import rankscope.train.zero.model", "timeline.events -> rankscope.train.zero"),
     WrongImport("train/zero/model.py", "from ...box import Profile", "train.zero.model -> rankscope.box"),
-    WrongImport("train/zero/model.py", "from ...course import yours", "train.zero.model -> rankscope.course.yours"),
     WrongImport("box/fit.py", "from ..train import zero", "box.fit -> rankscope.train"),
     WrongImport("box/fit.py", "from ..diagnose import diagnose", "box.fit -> rankscope.diagnose"),
     WrongImport("diagnose/trace.py", "from ..box import Profile", "diagnose.trace -> rankscope.box"),
@@ -207,31 +200,6 @@ def test_a_heavy_package_that_comes_through_another_module_is_caught(tmp_path: P
     ]
 
 
-def test_a_module_that_imports_torch_loads_no_other_heavy_package(tmp_path: Path) -> None:
-    files = {
-        "torch.py": "",
-        "matplotlib.py": "",
-        "rankscope/figures/axes.py": "import matplotlib",
-        "rankscope/run.py": "with open(__file__):\n    import torch\nfrom .figures import axes",
-    }
-    assert weight_problems(tree(tmp_path, files)) == ["import rankscope.run loads matplotlib"]
-
-
-# ---- what is run by hand
-
-
-@pytest.mark.oracle
-def test_every_benchmark_and_tool_can_be_imported() -> None:
-    """No other test imports some of them. Each is run as `python -m tests.benchmarks.NAME`, or `tests.tools.NAME`."""
-    paths = [*(ROOT / "tests" / "benchmarks").rglob("*.py"), *(ROOT / "tests" / "tools").rglob("*.py")]
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths if path.stem[0] != "_"]
-    assert "tests.benchmarks.nccl" in names
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTS, *names], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, f"{done.stderr}\nMend the import, or delete the file if nobody runs it."
-
-
 # ---- what packages offer
 
 
@@ -258,39 +226,3 @@ def test_every_public_name_is_there_and_in_dir(name: str) -> None:
     )
     for public in package.__all__:
         assert getattr(package, public) is not None, f"{name}.{public} is None: take it out of {name}.__all__."
-
-
-def imports_of_modules(notebook: Path, public: set[str]) -> list[str]:
-    """Imports of a notebook from a module inside a package, where the package itself should do."""
-    sources = ["".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"]]
-    places = re.findall(rf"(?:from|import) +({PACKAGE}(?:\.\w+)+)", "\n".join(sources))
-    return [place for place in places if place not in public]
-
-
-def public_places(root: Path) -> set[str]:
-    """The packages, and the modules that say in ``__all__`` what they offer."""
-    return {name for name, path in modules(root).items() if path.name == "__init__.py"} | set(public_names(root))
-
-
-def test_notebooks_import_from_packages() -> None:
-    public = public_places(LIB)
-    for path in every_notebook():
-        places = imports_of_modules(path, public)
-        assert not places, (
-            f"notebooks/{path.name} imports from {places}. Readers import from packages, and from modules with an "
-            "__all__: import from the package, or export the name there."
-        )
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "from rankscope.train.zero.model import memory",
-        "import rankscope.train.zero.model as model",
-        "from rankscope.a.b.c import d",
-    ],
-)
-def test_an_import_from_a_module_inside_a_package_is_caught(tmp_path: Path, line: str) -> None:
-    notebook = tmp_path / "deep.ipynb"
-    notebook.write_text(json.dumps({"cells": [{"source": ["from rankscope.train.zero import memory\n", line]}]}))
-    assert len(imports_of_modules(notebook, public_places(LIB))) == 1

@@ -169,15 +169,6 @@ def test_schedules_and_forms_have_the_same_segments_by_default(collective: str, 
     assert seconds != closed_form(collective, name, 4, 8.0, link, num_segments=num_segments + 1)
 
 
-def test_roots_are_rank_0_and_adding_is_free_by_default() -> None:
-    for collective in ("broadcast", "reduce", "scatter", "gather"):
-        for name in ALGORITHMS[collective]:
-            assert build(collective, name, 4) == build(collective, name, 4, root=0)
-            assert build(collective, name, 4).root == 0
-    link = Link(2.0, 4.0)
-    assert lower_bounds("allreduce", 4, 8.0, link) == lower_bounds("allreduce", 4, 8.0, link, 0.0, 1, False)
-
-
 def test_sizes_may_be_an_array() -> None:
     sizes = np.array([0.0, 8.0, 1e6])
     for collective, name in NAMES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -48,25 +47,6 @@ def test_the_schedule_with_the_chosen_segments_is_verified(monkeypatch: pytest.M
     monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(empty_unless_four))
     with pytest.raises(ScheduleError, match="rank"):
         best(1e8, Cluster.uniform(4, LINK))
-
-
-def test_refused_numbers_of_segments_leave_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def even_only(num_ranks: int, num_segments: int = 4) -> Schedule:
-        if num_segments < 2:
-            raise ValueError(f"mine needs at least 2 segments, got {num_segments}")
-        return rings.segmented_ring(num_ranks, num_segments)
-
-    def at_most_four(num_ranks: int, num_segments: int = 4) -> Schedule:
-        if num_segments > 4:
-            raise ValueError(f"mine takes at most 4 segments, got {num_segments}")
-        return rings.segmented_ring(num_ranks, num_segments)
-
-    for builder in (even_only, at_most_four):
-        monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(builder))
-        ranking = best(1e8, Cluster.uniform(4, LINK))
-        (own,) = [candidate for candidate in ranking.candidates if candidate.algorithm == "mine"]
-        assert 0 < own.seconds < math.inf
-        assert own.options.get("num_segments", 4) <= 4
 
 
 def test_your_record_is_tried_with_its_segments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,14 +170,6 @@ def test_a_schedule_that_is_simulated_again_takes_as_long() -> None:
             assert simulate(simulated_before, 1e3, cluster).makespan_s == simulate(new, 1e3, cluster).makespan_s
 
 
-def test_a_phase_may_name_several_chunks_for_one_pair_of_ranks() -> None:
-    phase = Phase(0, 1, [0, 1, 2])
-    for weights in (None, (1, 1, 1)):
-        lazy = Schedule("broadcast", "mine", 2, 3, lambda: (phase,), weights=weights)
-        assert simulate(lazy, 6.0, Cluster.uniform(2, Link(1.0, 2.0))).makespan_s == 4.0
-        assert lazy == Schedule.of_steps(lazy.steps(), **lazy.header())
-
-
 def test_incast_is_a_switch() -> None:
     """2(N-1)(α + Sβ) + (N-1)Sγ with one port; the popular 2(α + Sβ) + (N-1)Sγ only where a port takes all at once."""
     link, schedule = Link(1.0, 2.0), build("allreduce", "flat", 5)

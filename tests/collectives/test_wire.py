@@ -174,29 +174,6 @@ def test_a_barrier_keeps_everybody_until_all_are_there(text: str) -> None:
     assert min(left) >= max(arrived)
 
 
-def test_ranks_may_differ_at_later_calls_in_what_they_need_not_have_in_common() -> None:
-    ring = build("allreduce", "ring", 2)
-    barrier = build("barrier", "dissemination", 2)
-    gather = build("allgather", "ring", 2, counts=[2, 4])
-    kinds = [torch.float32, torch.uint8]
-
-    def work(rank: int, group: Any) -> list[list[int]]:
-        shapes: list[list[int]] = []
-        for call in range(3):
-            columns = 3 if rank == 1 and call == 1 else 1
-            total = execute(ring, torch.ones(6 // columns, columns), group)
-            gathered = execute(gather, torch.ones((rank + 1) * 2).reshape(-1, 1 + rank * (call % 2)), group)
-            execute(barrier, torch.ones(1 + rank * call, dtype=kinds[rank * call % 2]), group)
-            assert total is not None
-            assert gathered is not None
-            assert total.eq(2).all()
-            shapes.append([*total.shape, gathered.numel()])
-        return shapes
-
-    by_rank = in_threads(2, work, timeout_s=5.0)
-    assert by_rank == [[[6, 1, 6]] * 3, [[6, 1, 6], [2, 3, 6], [6, 1, 6]]]
-
-
 # ---- nothing is written where a message may be read
 
 

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -196,14 +195,3 @@ def test_ranks_that_do_the_same_take_what_they_take_one_by_one(
                 assert getattr(once, column).tolist() == getattr(each, column).tolist(), (name, num_ranks, column)
             assert once.start_s == pytest.approx(each.start_s, rel=1e-9, abs=1e-15)
             assert once.stop_s == pytest.approx(each.stop_s, rel=1e-9, abs=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("name", "gpus", "few"),
-    [("ring", 64, 1), ("bidirectional_ring", 64, 1), ("recursive_doubling", 8, 1), ("ring", 8, 8), ("flat", 64, 64)],
-)
-def test_ranks_that_do_the_same_are_found(name: str, gpus: int, few: int) -> None:
-    schedule, nodes = build("allreduce", name, 64), np.arange(64) // gpus
-    assert len(plan.alike(schedule, schedule.chunk_ends(64**2), nodes).ranks) == few
-    uneven = plan.alike(schedule, schedule.chunk_ends(64**2 + 1), nodes)
-    assert len(uneven.ranks) == (few if schedule.num_chunks == 1 else 64)

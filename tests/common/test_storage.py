@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import re
+import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -135,10 +136,9 @@ def test_an_archive_is_read_without_pickles_and_refused_if_it_is_damaged_or_too_
     assert sorted(arrays) == ["a", "b"]
     assert arrays["a"].tolist() == [0, 1, 2]
     assert arrays["b"].shape == (2, 0)
-    for wrong, most_bytes in ((raw, 279), (raw[:-40], 1 << 20), (b"no archive", 1 << 20), (pickled.getvalue(), 1 << 20)):
-        with pytest.raises(Exception, match=r"\S") as caught:
+    for wrong, most_bytes in ((raw, 279), (raw[:-40], 1000), (b"no archive", 1000), (pickled.getvalue(), 1000)):
+        with pytest.raises((ValueError, zipfile.BadZipFile)):
             read_arrays(wrong, most_bytes)
-        assert isinstance(caught.value, ValueError) or type(caught.value).__name__ == "BadZipFile"
 
 
 def test_a_gzipped_file_unpacks_up_to_its_limit() -> None:

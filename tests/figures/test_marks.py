@@ -14,7 +14,7 @@ from rankscope import figures
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, build
 from rankscope.collectives.playback import playback
-from rankscope.figures.axes import _columns, to_axes
+from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing, Key, Lines, Rects, Texts, whole_ticks
 from rankscope.figures.palette import (
     CATEGORIES,
@@ -68,17 +68,6 @@ def test_lines_in_svg_end_where_they_should() -> None:
     assert legend.find(f"{SVG}path").get("stroke") == INK
 
 
-def test_a_legend_has_as_many_columns_as_there_is_room_for_and_the_figure_grows_with_its_rows() -> None:
-    assert _columns(["a"] * 6, 1000) == 6
-    assert _columns(["a"] * 6, 150) == 3
-    assert _columns([*"abcdef", "a long label " * 4], 500) == 4  # its column alone is wide
-    assert _columns(["too wide for it"], 10) == 1
-    few = Drawing("t", "x", "y", 1.0, 1.0, (300.0, 100.0), legend=(Key("a label", INK), Key("another", INK)))
-    many = attrs.evolve(few, legend=tuple(Key(f"a long label, {n}", INK) for n in range(6)))
-    heights = [to_axes(drawing).figure.get_figheight() for drawing in (few, many)]
-    assert heights[1] - heights[0] == pytest.approx(0.18 * 2)
-
-
 def test_the_label_of_an_axis_is_below_its_middle_and_not_below_that_of_the_picture() -> None:
     whole = Drawing("t", "time", "y", 10.0, 1.0, (300.0, 100.0))
     for drawing, middle in ((whole, 150), (attrs.evolve(whole, x_axis=(2.0, 6.0)), 120)):
@@ -102,30 +91,6 @@ def test_panels_of_one_figure_share_one_legend() -> None:
     assert labels[:2] == ["rank 0", "rank 3"]
     assert len(labels) == len(set(labels)) == 6
     assert [ax.get_title(loc="left") for ax in axes] == ["step 0", "step 5"]
-
-
-@pytest.mark.parametrize(
-    ("shape", "shared", "with_x_labels", "with_y_labels"),
-    [
-        ((1, 2), {}, [0, 1], [0, 1]),
-        ((1, 2), {"sharey": True}, [0, 1], [0]),
-        ((2, 1), {"sharex": True}, [1], [0, 1]),
-        ((2, 2), {"sharex": True, "sharey": True}, [2, 3], [0, 2]),
-    ],
-)
-def test_only_axes_that_are_shared_lose_their_labels(shape, shared, with_x_labels, with_y_labels) -> None:
-    drawing = Drawing("t", "x", "y", 1.0, 1.0, (300.0, 100.0), x_ticks=((0.0, "0"),), y_ticks=((0.5, "send"),))
-    _, axes = plt.subplots(*shape, squeeze=False, **shared)
-    x_labels = []
-    y_labels = []
-    for index, ax in enumerate(axes.flat):
-        to_axes(drawing, ax)
-        for labels, axis in ((x_labels, ax.xaxis), (y_labels, ax.yaxis)):
-            is_shown = axis.get_major_ticks()[0].label1.get_visible()
-            assert is_shown == (axis.get_label_text() != "")
-            if is_shown:
-                labels.append(index)
-    assert (x_labels, y_labels) == (with_x_labels, with_y_labels)
 
 
 def test_what_marks_share_may_be_given_once() -> None:

@@ -152,16 +152,6 @@ def test_titles_and_sentences_have_the_numbers_of_what_happens() -> None:
     assert "0 s" in draw_play([alone], 0.0).title
 
 
-def test_both_end_where_they_end_on_one_axis() -> None:
-    race = draw_play(plays("race"), 0.0)
-    ring, tree = strips(plays("race"))
-    assert (ring.left, ring.horizon_s, ring.grid_px) == (tree.left, tree.horizon_s, tree.grid_px)
-    pale = [lines for lines in race.lines if set(lines.color) == {"#d4d4d4"}]
-    ends = sorted(float(lines.x1.max()) for lines in pale)
-    assert ends == sorted(float(strip.x(strip.play.end_s.max())) for strip in (ring, tree))
-    assert tree.top > ring.bottom
-
-
 def test_results_are_framed_where_not_all_chunks_are_wanted() -> None:
     done = play("reduce_scatter", "pairwise")
     edge = draw_play([done], done.finish_s).rects[1]

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing
 from rankscope.figures.palette import OTHER, TABLE, WORK
 from rankscope.figures.timelines import draw_timeline
 from rankscope.timeline import Span, Timeline
 
 from .hues import EYES, LEAST_DISTANCE, closest
-from .readable import figure_problems
 from .shown import keys_of, placed, words_of
 
 SPANS = [
@@ -145,17 +143,6 @@ def test_a_numbered_kind_takes_no_hue_that_means_something_else() -> None:
     assert not any(hatched for _, hatched in looks.values())
     for eye, matrix in EYES.items():
         assert closest([looks[kind][0] for kind in kinds[:4]], matrix) > LEAST_DISTANCE, eye
-
-
-def test_numbers_of_bars_that_shrink_because_the_axes_show_more_do_not_lie_on_each_other() -> None:
-    spans = Timeline.of([Span(0, "train", "train", n, 0.25 * n, 0.25 * (n + 1)) for n in range(30)])
-    ax = to_axes(draw_timeline(spans))
-    assert figure_problems(ax.figure) == []  # type: ignore[arg-type]
-    ax = to_axes(draw_timeline(spans))
-    ax.set_xlim(0, 25)
-    assert figure_problems(ax.figure) == []  # type: ignore[arg-type]
-    ax.set_xlim(0, 7.5)
-    assert all(text.get_visible() for text in ax.texts)
 
 
 def test_ranks_can_have_names_of_their_own() -> None:

@@ -484,28 +484,6 @@ print(pid, ours, theirs, flush=True)
             os.kill(held, signal.SIGKILL)
 
 
-@pytest.mark.oracle
-def test_a_cell_of_a_notebook_launches_its_own_functions(tmp_path):
-    """`make test` runs the cells of the notebooks that launch ranks."""
-    import nbformat
-    from nbclient import NotebookClient
-
-    cells = [
-        "import torch, torch.distributed as dist\nfrom rankscope.ranks import launch",
-        "offset = 7\ndef work(x):\n    print('at', dist.get_rank())\n    return offset + x * dist.get_rank()",
-        "launch(work, 3, (10,))",
-        "def wrong():\n    raise ValueError('in a cell')",
-        "try:\n    launch(wrong, 2)\nexcept Exception as error:\n    print(error)",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    patience = {"timeout": 400, "startup_timeout": 400}
-    NotebookClient(notebook, **patience, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    stream, result = notebook.cells[2].outputs
-    assert stream["text"] == "[rank 0] at 0\n[rank 1] at 1\n[rank 2] at 2\n"
-    assert result["data"]["text/plain"] == "[7, 17, 27]"
-    assert "raise ValueError('in a cell')" in notebook.cells[4].outputs[0]["text"]
-
-
 # ---- under torchrun
 
 JOINED = """

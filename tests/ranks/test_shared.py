@@ -82,14 +82,3 @@ def test_what_arrives_may_be_written_to(ends):
     arrived += 1
     assert (original == 0).all()
     assert (arrived == 1).all()
-
-
-def test_larger_values_replace_smaller_segments_on_both_sides(ends):
-    here, there = ends
-    for size in (100, 10_000, 1_000_000):
-        for _ in range(3):
-            there.unpack(here.pack(np.ones(size)))
-            here.unpack(there.pack(None))
-    there.unpack(here.pack(None))
-    assert all(len(segment) >= 8_000_000 for segment in here._ours.values())
-    assert there._theirs.keys() == here._ours.keys()

@@ -233,14 +233,6 @@ def test_no_slices_of_the_trace_cross(tmp_path, whole):
     assert {event["tid"] for event in events if event["ph"] == "X"} == {0}  # spans that only touch share a thread
 
 
-def test_a_mark_may_have_no_time(tmp_path):
-    """Metadata has none, such as the place of a lane."""
-    mark = {"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": 0, "args": {"sort_index": 5}}
-    path = Timeline.of(PAIR).to_chrome_trace(tmp_path / "run.json", marks=[mark])
-    assert json.loads(path.read_text())["traceEvents"][-1] == mark
-    assert list(Timeline.from_chrome_trace(path)) == list(Timeline.of(PAIR))
-
-
 # ---- traces of others
 
 
@@ -382,15 +374,6 @@ def test_published_traces_against_their_raw_events(path):
     }
     assert timeline.select(lane=lanes).work().busy_s == close(covered(work) / 1e6)
     assert timeline.makespan_s == close((max(e["stop"] for e in spans) - min(e["ts"] for e in spans)) / 1e6)
-
-
-def test_threads_of_one_name_keep_lanes_of_their_own(tmp_path):
-    events = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": "python"}} for pid in (0, 1)]
-    events += [{"ph": "M", "name": "thread_name", "pid": pid, "tid": 7, "args": {"name": "stream 7"}} for pid in (0, 1)]
-    events += [{"ph": "X", "name": "a", "pid": pid, "tid": 7, "ts": 0, "dur": 5} for pid in (0, 1)]
-    timeline = read(tmp_path, events)
-    assert timeline.rank_lanes() == [(0, "python, stream 7 (0/7)"), (0, "python, stream 7 (1/7)")]
-    timeline.check()
 
 
 GOOD = {"ph": "X", "name": "a", "ts": 1.7e15, "dur": 2}
