@@ -247,10 +247,7 @@ def test_a_trace_of_torch_profiler(tmp_path):
         torch.randn(64, 64) @ torch.randn(64, 64)
     recorded.export_chrome_trace(str(tmp_path / "torch.json"))
     events = json.loads((tmp_path / "torch.json").read_text())["traceEvents"]
-    for event in events:
-        if event.get("cat") != "Trace":
-            event["cat"] = event["name"]  # so that it becomes the kind
-    timeline = read(tmp_path, events)
+    timeline = Timeline.from_chrome_trace(tmp_path / "torch.json", kind="name")
     assert len(timeline) == sum(event["ph"] == "X" and event.get("cat") != "Trace" for event in events)
     assert timeline.begin_s == 0
     (step,) = timeline.select(kind="my step")

@@ -457,11 +457,11 @@ class Timeline:
         return write_atomically(path, lambda file: file.write(content))
 
     @classmethod
-    def from_chrome_trace(cls, path: str | os.PathLike[str]) -> Timeline:
+    def from_chrome_trace(cls, path: str | os.PathLike[str], kind: str = "category") -> Timeline:
         """Read a trace. A trace that `to_chrome_trace` wrote is restored exactly.
 
         Any other trace, such as one of torch.profiler, belongs to one rank: the rank that it names, or 0. Its processes
-        and threads become the lanes, and the category of an event becomes the kind.
+        and threads become the lanes, and the category of an event (or its name if `kind` is "name") becomes the kind.
         NCCL kernels on the GPU have the name of their collective, a word of `COMMUNICATION`, as their kind; all other
         kernels have the kind "kernel". Complete events and pairs of B and E become spans; the first starts at 0. The
         profiler's span about itself (category "Trace") is left out. Events that cannot be read, such as those without a
@@ -470,6 +470,7 @@ class Timeline:
         Raises ValueError, which names the file, if it is not a trace, is cut short, has a newer version, or has no
         readable event; OSError if it cannot be opened.
         """
+        one_of("kind", kind, ("category", "name"))
         file = TraceFile[_Entry](path, _Entry, _MOST_TRACE_BYTES)
         about_skipped = None
         with readable(path):
@@ -480,7 +481,7 @@ class Timeline:
             if isinstance(head, dict) and head.get("format") == _FORMAT:
                 timeline = _own(entries, head)
             else:
-                timeline, about_skipped = _foreign(entries, file.fields.get("distributedInfo"))
+                timeline, about_skipped = _foreign(entries, file.fields.get("distributedInfo"), kind)
         if about_skipped is not None:
             message = str(StorageError(path, about_skipped))  # with the path, as the errors have it
             warnings.warn(message, stacklevel=2)
@@ -610,7 +611,7 @@ class _ForeignSpans:
             self.skipped += events
 
 
-def _foreign(entries: list[_Entry], info: Any) -> tuple[Timeline, str | None]:
+def _foreign(entries: list[_Entry], info: Any, kind: str) -> tuple[Timeline, str | None]:
     """Return the timeline, and a sentence about the events that were skipped, or None if there are none.
 
     `info` is the trace's "distributedInfo", in which torch.profiler states the rank.
@@ -629,7 +630,10 @@ def _foreign(entries: list[_Entry], info: Any) -> tuple[Timeline, str | None]:
             raise ValueError(f"no event that can be read; {about_skipped}")
     lane_of_thread = _lane_names(set(spans.threads), spans.names)
     lanes, lane = _encoded([lane_of_thread[thread] for thread in spans.threads])
-    kinds, kind_indices = _encoded([_kind(event) for event in spans.events])
+    if kind == "category":
+        kinds, kind_indices = _encoded([_kind(event) for event in spans.events])
+    else:
+        kinds, kind_indices = _encoded([str(event.name) for event in spans.events])
     # Absolute times need all bits of a float, so the first start is subtracted before the times are scaled.
     start_us = np.array(spans.start_us) - min(spans.start_us, default=0.0)
     stop_us = start_us + np.array(spans.length_us)
