@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 
 import numpy as np
 import pytest
@@ -78,6 +79,44 @@ def test_any_steps_on_any_cluster(everything: bool) -> None:
         compare(schedule, num_bytes, cluster)  # no rounding: ties are ties
 
     compare_drawn()
+
+
+def drawn_link(draw: random.Random) -> Link:
+    return Link(draw.choice([0.0, 1.0, 2.5]), draw.choice([0.5, 2.0, 4.0, math.inf]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_some_steps_on_some_clusters(seed: int) -> None:
+    """The same comparison on a few small cases, which takes a moment."""
+    draw = random.Random(seed)
+    for _ in range(50):
+        nodes, gpus = draw.choice([(1, 2), (1, 4), (2, 1), (2, 2), (2, 3), (3, 2), (4, 1)])
+        overrides: dict[tuple[int, int], Link] = {}
+        for _ in range(draw.choice([0, 0, 1, 2])):
+            src, dst = draw.sample(range(nodes * gpus), 2)
+            overrides[src, dst] = drawn_link(draw)
+        cluster = Cluster(
+            nodes,
+            gpus,
+            drawn_link(draw),
+            drawn_link(draw),
+            gamma_s_per_byte=draw.choice([0.0, 0.25, 3.0]),
+            ports=draw.choice([1, 1, 2, 3, None]),
+            shared_nic=draw.random() < 0.5,
+            overrides=overrides,
+            switch_adds=draw.random() < 0.5,
+        )
+        num_chunks = draw.randint(1, 4)
+        steps = []
+        for _ in range(draw.randint(1, 5)):
+            ends = [draw.sample(range(nodes * gpus), 2) for _ in range(draw.randint(1, 8))]
+            chunks = [draw.randrange(num_chunks) for _ in ends]
+            reduce = [draw.random() < 0.5 for _ in ends]
+            steps.append(Step.of([src for src, _ in ends], [dst for _, dst in ends], chunks, 1, reduce))
+        weights = draw.choice([None, (1, 3, 0, 2)[:num_chunks]])
+        header = {"collective": "allreduce", "algorithm": "any", "num_ranks": nodes * gpus, "num_chunks": num_chunks}
+        schedule = Schedule.of_steps(steps, **header, ports=64, lag=draw.randint(1, 3), weights=weights)
+        compare(schedule, 2.0 * sum(weights) if weights else 6.0, cluster)
 
 
 @SAMPLE_OR_EVERYTHING

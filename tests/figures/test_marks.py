@@ -124,6 +124,13 @@ def test_hatching_is_light_on_dark_and_dark_on_light() -> None:
     assert svg.count("url(#rankscope-hatch-white)") == 8 - dark
 
 
+def test_narrow_axes_leave_out_texts_with_a_ground_that_would_cover_others() -> None:
+    texts = Texts(np.arange(10) + 0.5, 0.5, [f"number {place}" for place in range(10)], halo="#ffffff")
+    drawing = Drawing("t", "x", "y", 10.0, 1.0, (800.0, 40.0), texts=(texts,))
+    _, panels = plt.subplots(1, 3, figsize=(8, 3))
+    assert len(to_axes(drawing).texts) == 10 > 2 * len(to_axes(drawing, panels[1]).texts) > 0
+
+
 @pytest.mark.parametrize("count", [0, 1, 7, 13, 64, 1024, 100_000])
 def test_ticks_are_few_and_round(count: int) -> None:
     ticks = whole_ticks(count)

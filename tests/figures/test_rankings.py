@@ -15,7 +15,7 @@ from rankscope.figures.lines import lowest
 from rankscope.figures.palette import PAPER, looks, ramp
 from rankscope.figures.rankings import draw_ranking, draw_slowdowns, draw_winners
 
-from .shown import artist, bars, cells, heights, keys_of, labels, named, placed, points, words_of
+from .shown import artist, bars, below, cells, heights, keys_of, labels, named, placed, points, words_of
 
 LINK = Link(alpha_s=5e-6, bytes_per_s=25e9)
 SIZES = 2.0 ** np.arange(10, 31, 2)
@@ -157,5 +157,6 @@ def test_measurements_are_markers_with_their_spread() -> None:
     assert ring.get_color() == artist(ax, "ring").get_color()
     assert ring.get_linestyle() == "None"
     assert ring.get_marker() != swing.get_marker()
+    assert len(below(ax)) == 1
     alone = figures.costs(SIZES, {"swing": TIMES["swing"]}, measured={"flat": (SIZES, TIMES["ring"])})
     assert set(named(alone)) >= {"swing", "flat"}  # what was measured only is named, too
