@@ -10,7 +10,6 @@ import pytest
 from rankscope import figures
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, best, closed_form
-from rankscope.collectives.best import Best, Candidate
 from rankscope.figures.lines import lowest
 from rankscope.figures.palette import PAPER, looks, ramp
 from rankscope.figures.rankings import draw_ranking, draw_slowdowns, draw_winners
@@ -42,25 +41,6 @@ def test_the_map_shows_the_winner_and_by_how_much() -> None:
             word = words[column + 0.5, rows[str(ranks)] + 0.5]
             assert word in won or word == "=" or word[-1] == "%"
     assert won >= {word for word in words.values() if word[-1].isalpha()} != set()  # told apart without colour
-
-
-def test_margins_are_short() -> None:
-    def by_margin(name: str, margin: float) -> Best:
-        second = () if margin == np.inf else (Candidate("swing" if name == "ring" else "ring", {}, 1 + margin),)
-        return Best((Candidate(name, {}, 1.0), *second), 0.5)
-
-    margins = {"ring": (0.0, 0.001, 0.4), "swing": (20.0, 5e4, np.inf)}
-    row = [by_margin(name, margin) for name, some in margins.items() for margin in some]
-    drawing = draw_winners({8: dict(zip(2.0 ** np.arange(6), row, strict=True))})
-    assert [word for _, word in sorted(placed(drawing).items())] == ["ring", "swing"]
-    assert [x for x, _ in sorted(placed(drawing))] == [1.5, 4.5]  # in the middle of three cells each
-    assert "3 of 6" in drawing.title
-    alternating = draw_winners({8: dict(zip(2.0 ** np.arange(6), [row[n] for n in (0, 3, 1, 4, 2, 5)], strict=True))})
-    shown = [word for _, word in sorted(placed(alternating).items())]
-    assert shown == ["ring", "swing", "<1%", ">999", "40%", ""]
-    wide = draw_winners({8: dict.fromkeys(2.0 ** np.arange(0, 60, 0.5), row[0])})
-    assert words_of(wide) == ["ring"]  # no room for more
-    assert 2 <= len(wide.x_ticks) <= 15
 
 
 def test_the_ranking_is_in_order_and_breaks_what_is_far_off() -> None:
