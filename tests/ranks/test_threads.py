@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from rankscope.ranks import RankError, in_threads
+from rankscope.ranks import RankError, in_threads, joined
 
 
 def test_ranks_meet_and_results_come_by_rank():
@@ -98,3 +98,16 @@ def test_a_rank_that_stays_away_is_given_up_in_time():
 
     with pytest.raises(RankError, match=r"rank [12] failed"):
         in_threads(3, work, timeout_s=2.0)
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_what_a_launcher_has_set_makes_this_process_a_rank(name, monkeypatch):
+    for variable in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", name):
+        monkeypatch.setenv(variable, "1")
+    assert joined.variables_of("mpi").num_ranks == name
+    assert joined.variables_of("gloo").num_ranks == "WORLD_SIZE"
+    assert joined.is_joined("gloo")
+    monkeypatch.delenv("MASTER_PORT")
+    assert not joined.is_joined("gloo")

@@ -233,6 +233,13 @@ def test_no_slices_of_the_trace_cross(tmp_path, whole):
     assert {event["tid"] for event in events if event["ph"] == "X"} == {0}  # spans that only touch share a thread
 
 
+def test_a_mark_has_its_time_in_microseconds(tmp_path):
+    mark = {"ph": "i", "name": "here", "pid": 0, "tid": 0, "ts": 1.5}
+    path = Timeline.of(PAIR).to_chrome_trace(tmp_path / "run.json", marks=[mark])
+    assert json.loads(path.read_text())["traceEvents"][-1]["ts"] == pytest.approx(1.5, abs=1e-3)
+    assert list(Timeline.from_chrome_trace(path)) == PAIR
+
+
 # ---- traces of others
 
 
