@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.common import folders
 from rankscope.ranks import fork_server
 
 NOT_HANGING_S = 100.0  # what nothing takes, on the busiest machine, but what has come to a halt
@@ -66,7 +65,6 @@ def open_files() -> set[int]:
     helpers = {resource_tracker._resource_tracker._fd, forkserver._forkserver._forkserver_alive_fd}
     if fork_server._current:
         helpers.add(fork_server._current._control.fileno())
-    helpers |= {folders._owned[folder][1] for folder in server_folders()}
     folder = Path("/proc/self/fd")
     return {int(path.name) for path in folder.iterdir() if path.exists() or path.is_symlink()} - helpers
 

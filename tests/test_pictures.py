@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import base64
 import io
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import matplotlib
 import numpy as np
-import pytest
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from nbformat.v4 import new_code_cell, new_notebook, new_output, writes
 from PIL import Image
 
 from rankscope import figures
 from rankscope.figures.palette import RANKS
 from rankscope.sampling import assign
-from tests.tools.execute_notebooks import METADATA
 from tests.tools.pictures import MOST_SVG_BYTES, PNG, SVG, compact, stored
-
-ROOT = Path(__file__).parents[1]
 
 
 def svg_of(figure: Figure) -> str:
@@ -68,28 +60,6 @@ def test_the_same_figure_gives_the_same_svg_and_no_id_means_two_things() -> None
         assert of_both[0][name] == of_both[1][name]
 
 
-def test_a_short_svg_draws_the_same() -> None:
-    _, ax = plt.subplots(figsize=(2, 2))
-    ax.add_patch(plt.Rectangle((0.25, 0.25), 0.5, 0.5, color="#d55e00"))
-    short = compact(svg_of(ax.figure))  # type: ignore[arg-type]
-    paths = [node.get("d") for node in ET.fromstring(short).iter() if node.get("fill") == "#d55e00"]
-    assert paths == ["M45.9 100.4H101.7V45H45.9z"]
-
-
-def test_powers_of_ten_are_texts_like_others() -> None:
-    _, ax = plt.subplots(figsize=(2, 2))
-    ax.loglog([1, 1e6], [1, 1e6])
-    whole = svg_of(ax.figure)  # type: ignore[arg-type]
-    assert "<tspan" in whole
-    short = ET.fromstring(compact(whole))
-    assert not {node.get("font-size") for node in short.iter()} & {
-        "start",
-        "",
-    }  # which a browser takes for its own size
-    parts = [part for part in short.iter() if part.tag.endswith("tspan")]
-    assert {part.text for part in parts} >= {"1", "0", "6"}
-
-
 def picture() -> str:
     file = io.BytesIO()
     Image.new("RGB", (8, 8), "#d55e00").save(file, "PNG")
@@ -107,38 +77,3 @@ def test_a_figure_of_thousands_of_marks_stays_a_png() -> None:
     assert set(stored(both | {SVG: many})) == {PNG, "text/plain"}
     for data in (both | {SVG: few}, both | {SVG: many}, {SVG: "<svg/>"}, {"text/plain": "1"}):
         assert stored(stored(data)) == stored(data)
-
-
-@pytest.mark.slow
-def test_nbval_compares_texts_and_no_pictures(tmp_path: Path) -> None:
-    shown = "from IPython.display import SVG\nSVG('<svg xmlns=\"http://www.w3.org/2000/svg\"/>')"
-    cells = [
-        new_code_cell(
-            source, execution_count=count, outputs=[new_output("execute_result", execution_count=count, data=data)]
-        )
-        for count, (source, data) in enumerate(
-            [
-                (shown, {SVG: "<svg>of another run</svg>", "text/plain": "<IPython.core.display.SVG object>"}),
-                ("1 + 1", {"text/plain": "3"}),
-            ],
-            1,
-        )
-    ]
-    (tmp_path / "a.ipynb").write_text(writes(new_notebook(cells=cells, metadata=METADATA)))
-    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--nbval",
-        "--nbval-current-env",
-        "a.ipynb",
-    ]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert "1 failed, 1 passed" in run.stdout, run.stdout
-    (tmp_path / "conftest.py").unlink()
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert "2 failed" in run.stdout, run.stdout

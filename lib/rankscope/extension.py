@@ -13,7 +13,6 @@ EXTENSION = Extension(
         "costs": "rankscope.figures.lines",
         "coverage": "rankscope.figures.assignments",
         "curves": "rankscope.figures.lines",
-        "label_counts": "rankscope.figures.assignments",
         "lengths": "rankscope.figures.assignments",
         "schedule": "rankscope.figures.schedules",
         "slowdowns": "rankscope.figures.rankings",

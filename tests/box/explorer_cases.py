@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rankscope.box import Profile
 
 from ..contributed import installed
-from ..explorers.cases import Case, Gallery
+from ..explorers.cases import Case
 from .made import as_predicted, collective, links, point, profile
 
 NATIVE_S = 0.005
@@ -50,11 +48,3 @@ CASES = {
 }
 if installed("train"):  # whose explorer takes profiles, too
     CASES["ddp of yours"] = Case("ddp", ({"mine": six_ranks()},), {"cap": "8 MiB"})
-
-_MACHINE = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
-_LOADED = f"__import__('rankscope.box').box.Profile.load({str(_MACHINE)!r})"
-GALLERIES = {"with a profile": Gallery(f"explorers.gallery({{'a machine': {_LOADED}}})", all_have_presets=True)}
-REFUSED_BY_GALLERY = [
-    ({"profiles": {"a": 3}}, r"profiles\['a'\] must be a Profile, got 3"),
-    ({"gpu": "gpu.json"}, "gpu must be a Profile, got 'gpu.json'"),
-]

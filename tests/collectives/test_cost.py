@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ def test_simulation_equals_closed_form(collective: str, name: str, everything: b
 
 def test_no_form_is_made_up_where_none_is_stated() -> None:
     for collective, name in POWERS_ONLY:
-        with pytest.raises(ValueError, match="no closed form is stated for 6 ranks"):
+        with pytest.raises(ValueError, match="6 ranks"):
             closed_form(collective, name, 6, 1e3, Link(1.0, 1.0))
 
 
@@ -84,7 +83,7 @@ def test_a_switch_in_each_node(nodes: int, gpus: int) -> None:
         simulated = simulate(build("allreduce", "nvls_tree", nodes * gpus, **options), 1e8, cluster).makespan_s
         stated = closed_form("allreduce", "nvls_tree", nodes * gpus, 1e8, inter, gamma, intra, **options)
         assert simulated == pytest.approx(stated, rel=1e-9)
-    with pytest.raises(ValueError, match="no closed form is stated for 3 nodes, not a power of two"):
+    with pytest.raises(ValueError, match="3 nodes"):
         closed_form("allreduce", "nvls_tree", 12, 1e8, inter, gpus_per_node=4)
 
 
@@ -170,34 +169,9 @@ def test_schedules_and_forms_have_the_same_segments_by_default(collective: str, 
     assert seconds != closed_form(collective, name, 4, 8.0, link, num_segments=num_segments + 1)
 
 
-def test_roots_are_rank_0_and_adding_is_free_by_default() -> None:
-    for collective in ("broadcast", "reduce", "scatter", "gather"):
-        for name in ALGORITHMS[collective]:
-            assert build(collective, name, 4) == build(collective, name, 4, root=0)
-            assert build(collective, name, 4).root == 0
-    link = Link(2.0, 4.0)
-    assert lower_bounds("allreduce", 4, 8.0, link) == lower_bounds("allreduce", 4, 8.0, link, 0.0, 1, False)
-    with pytest.raises(ValueError, match="root must be a whole number from 0 to 3, got 4"):
-        closed_form("broadcast", "binomial", 4, 8.0, link, root=4)
-
-
 def test_sizes_may_be_an_array() -> None:
     sizes = np.array([0.0, 8.0, 1e6])
     for collective, name in NAMES:
         curve = closed_form(collective, name, 8, sizes, Link(1.0, 2.0), 0.25)
         assert curve.shape == (3,)
         assert curve[2] == closed_form(collective, name, 8, 1e6, Link(1.0, 2.0), 0.25)
-
-
-def test_a_form_takes_no_option_that_its_builder_does_not_take() -> None:
-    for collective, name in NAMES:
-        record = algorithm_of(collective, name)
-        assert record.form is not None
-        assert set(list(signature(record.form).parameters)[1:]) <= set(record.options), (collective, name)
-
-
-def test_there_is_no_form_where_there_is_no_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    ring: Any = ALGORITHMS["allreduce"]["ring"]
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "ring", evolve(ring, needs_power_of_two=True))
-    with pytest.raises(ValueError, match="no closed form is stated for 6 ranks"):
-        closed_form("allreduce", "ring", 6, 1e3, Link(1.0, 1.0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -121,30 +120,6 @@ def test_a_message_is_on_the_way_from_its_start_until_it_takes_effect() -> None:
     assert [play.on_the_way(at_s).tolist() for at_s in (0.0, 3.9, 4.0, 7.9, 8.0)] == [[0], [0], [1], [1], []]
 
 
-def ring(num_ranks: int = 4) -> Schedule:
-    return build("allreduce", "ring", num_ranks)
-
-
-WRONG = Schedule.of_steps([], collective="allreduce", algorithm="nothing", num_ranks=4, num_chunks=4)
-FOUR = Cluster.uniform(4, ALIKE)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((build("barrier", "dissemination", 4), 1.0, FOUR), "a barrier moves no data: there is nothing to play"),
-        ((ring(65), 1.0, Cluster.uniform(65, ALIKE)), "at most 4096 chunks, ranks × chunks, got 4225: take fewer"),
-        ((ring(64), 1.0, Cluster.uniform(64, ALIKE)), "at most 5000 messages, got 8064: take fewer ranks or segments"),
-        ((WRONG, 1.0, FOUR), "rank 0, chunk 0: the result lacks the contributions of ranks 1, 2, 3"),
-        ((ring(), -1.0, FOUR), "num_bytes must be a finite number of at least 0, got -1"),
-        ((ring(), 1.0, Cluster.uniform(3, ALIKE)), "cluster must have the schedule's 4 ranks, got 3"),
-    ],
-)
-def test_what_cannot_be_played_is_refused(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        playback(*arguments)
-
-
 def test_of_an_algorithm_it_takes_the_fastest_options_and_few_segments() -> None:
     nodes = Cluster(2, 4, Link(1e-6, 2e11), Link(1e-5, 2.5e10))
     assert playback_of("allreduce", "torus_2d", 2**20, nodes).schedule == build(
@@ -152,18 +127,3 @@ def test_of_an_algorithm_it_takes_the_fastest_options_and_few_segments() -> None
     )
     assert playback_of("broadcast", "chain", 2**30, nodes).schedule == build("broadcast", "chain", 8, num_segments=4)
     assert playback_of("allreduce", "ring", 8.0, Cluster.uniform(1, ALIKE)).finish_s == 0.0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("allreduce", "rng", 1.0, FOUR), "algorithm of allreduce must be one of 'flat', "),
-        (("all", "ring", 1.0, FOUR), "collective must be one of 'allreduce', "),
-        (("allgather", "recursive_doubling", 1.0, Cluster.uniform(3, ALIKE)), "algorithms must exist for 3 ranks"),
-        (("allreduce", "ring", -1.0, FOUR), "num_bytes must be a finite number of at least 0, got -1"),
-        (("allreduce", "ring", 1.0, 4), "cluster must be a Cluster, got 4"),
-    ],
-)
-def test_an_algorithm_that_cannot_be_played_is_refused(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        playback_of(*arguments)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import sys
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, Schedule, Step, build, simulate
 from rankscope.collectives.algorithms import algorithms_of
 from rankscope.collectives.schedule import Phase
-from rankscope.collectives.simulate import MOST_MESSAGES, _shift
 
 from ..extents import SAMPLE_OR_EVERYTHING
 from .reference import reference
@@ -202,24 +200,13 @@ def test_the_short_cut_knows_what_is_still_to_be_added(gamma: float, everything:
 
 
 def test_a_schedule_that_is_simulated_again_takes_as_long() -> None:
-    """Its routes stay with it, by the number of ports that they are for; of a large one they are made each time."""
+    """Its routes stay with it, by the number of ports that they are for."""
     clusters = [Cluster(4, 4, Link(1.0, 7.0), Link(2.0, beta), 0.3, ports) for ports in (1, 2, None) for beta in (5, 9)]
     for name in ALGORITHMS["allreduce"]:
         simulated_before = build("allreduce", name, 16)
         for cluster in [*clusters, *reversed(clusters)]:
             new = ALGORITHMS["allreduce"][name](16)
             assert simulate(simulated_before, 1e3, cluster).makespan_s == simulate(new, 1e3, cluster).makespan_s
-    large = build("all_to_all", "pairwise", 128)
-    simulate(large, 1e6, Cluster.uniform(128, Link(1.0, 2.0)), detail="ranks")
-    assert not large.cache
-
-
-def test_a_phase_may_name_several_chunks_for_one_pair_of_ranks() -> None:
-    phase = Phase(0, 1, [0, 1, 2])
-    for weights in (None, (1, 1, 1)):
-        lazy = Schedule("broadcast", "mine", 2, 3, lambda: (phase,), weights=weights)
-        assert simulate(lazy, 6.0, Cluster.uniform(2, Link(1.0, 2.0))).makespan_s == 4.0
-        assert lazy == Schedule.of_steps(lazy.steps(), **lazy.header())
 
 
 def test_incast_is_a_switch() -> None:
@@ -292,36 +279,6 @@ def test_steps_alike_in_which_only_some_messages_are_added() -> None:
     cluster = Cluster.uniform(4, Link(1.0, 2.0), 0.5)
     whole = simulate(schedule, 8.0, cluster, detail="messages").makespan_s
     assert simulate(schedule, 8.0, cluster, detail="ranks").makespan_s == whole == 9 * (1 + 4 + 4)
-
-
-def test_ranks_that_send_to_the_next_one_along_an_axis() -> None:
-    """Such steps are computed at once; anything else is not of this form."""
-    ranks = np.arange(12)
-    for outer, along, inner in ((1, 12, 1), (1, 3, 4), (3, 4, 1), (2, 3, 2), (1, 2, 6), (6, 2, 1)):
-        index = ranks.reshape(outer, along, inner)
-        assert _shift(12, ranks, np.roll(index, -1, axis=1).ravel()) == (outer, along, inner)
-    backwards = np.roll(ranks, 1)
-    for dst in (backwards, ranks, ranks ^ 3, np.roll(ranks, -5)):
-        assert _shift(12, ranks, dst) is None
-    assert _shift(12, ranks[::-1], np.roll(ranks, -1)) is None
-    assert _shift(12, ranks[:11], ranks[1:]) is None
-    assert _shift(1, ranks[:1], ranks[:1]) is None
-    assert _shift(2, ranks[:2], ranks[1::-1]) == (1, 2, 1)
-
-
-def test_as_many_messages_as_get_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    ring = build("allreduce", "ring", 4)
-    for most, num_spans in ((24, 2 * 24), (23, 4)):
-        monkeypatch.setattr(sys.modules["rankscope.collectives.simulate"], "MOST_MESSAGES", most)
-        assert len(simulate(ring, 8.0, Cluster.uniform(4, Link(1.0, 1.0)))) == num_spans
-
-
-def test_large_ones_come_as_one_span_a_rank() -> None:
-    ranks = 512
-    assert 2 * (ranks - 1) * ranks > MOST_MESSAGES
-    spans = simulate(build("allreduce", "ring", ranks), 512.0, Cluster.uniform(ranks, Link(1.0, 1.0)))
-    assert len(spans) == ranks
-    assert spans.makespan_s == pytest.approx(2 * (ranks - 1) * 2.0)
 
 
 def test_one_rank_and_no_bytes() -> None:

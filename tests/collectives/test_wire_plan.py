@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankscope.collectives import Schedule, Step, build, run_local
+from rankscope.collectives import Schedule, build, run_local
 from rankscope.collectives.wire import plan
 from rankscope.collectives.wire.plan import Elements, Plan, Post, Wait, Write
 
@@ -151,107 +151,9 @@ def test_no_message_of_no_elements(counts: list[int]) -> None:
             check_memory(rank_plan)
 
 
-def test_receives_are_posted_one_step_ahead() -> None:
-    def posts(ahead: bool) -> list[list[tuple[int, bool]]]:
-        """For each post of rank 0 in a ring the step of each transfer, and whether it sends."""
-        rank_plan = plans(build("allreduce", "ring", 4), 40, ahead)[0]
-        rows = []
-        for op in rank_plan.program:
-            if isinstance(op, Post):
-                transfers = [rank_plan.transfers[number] for number in op.transfers]
-                rows.append([(transfer.step, transfer.sends) for transfer in transfers])
-        return rows
-
-    assert posts(ahead=True)[0] == [(0, False)]
-    assert posts(ahead=True)[1:-1] == [[(step, True), (step + 1, False)] for step in range(5)]
-    assert posts(ahead=False) == [[(step, True), (step, False)] for step in range(6)]
-
-
-def test_with_a_lag_sums_are_made_while_the_next_message_travels() -> None:
-    def adding_after_posting(schedule: Schedule) -> int:
-        """How many sums are made with a send of a later step under way."""
-        rank_plan = plans(schedule, 80)[0]
-        count = 0
-        newest = -1
-        for op in rank_plan.program:
-            if isinstance(op, Post):
-                transfers = [rank_plan.transfers[number] for number in op.transfers]
-                newest = max([newest, *(transfer.step for transfer in transfers if transfer.sends)])
-            elif isinstance(op, Wait) and not rank_plan.transfers[op.transfer].sends:
-                step = rank_plan.transfers[op.transfer].step
-            elif isinstance(op, Write) and op.reduce:
-                count += newest > step
-        return count
-
-    assert adding_after_posting(build("allreduce", "segmented_ring", 4, num_segments=4)) == 12
-    assert adding_after_posting(build("allreduce", "ring", 4)) == 0
-
-
-def test_an_allgather_needs_no_scratch_and_a_ring_two_chunks() -> None:
-    assert plans(build("allgather", "ring", 4), 640)[0].num_scratch == 0
-    assert plans(build("allreduce", "ring", 4), 2560)[0].num_scratch == 2 * 640
-    assert plans(build("allreduce", "ring", 4), 2560, ahead=False)[0].num_scratch == 640
-
-
-def test_chunks_that_stand_side_by_side_are_one_run() -> None:
-    """Nothing is copied to be sent, and no more messages go from one rank to another than one a step."""
-    for schedule in (build("allreduce", "halving_doubling", 8), build("scatter", "binomial", 8)):
-        for rank_plan in plans(schedule, 80):
-            assert not any(isinstance(op, Write) and op.to.scratch for op in rank_plan.program)
-    for rank_plan in plans(build("allreduce", "swing", 8), 80):
-        sends = [(transfer.step, transfer.peer) for transfer in rank_plan.transfers if transfer.sends]
-        assert len(set(sends)) == len(sends)
-
-
 def test_a_damaged_plan_is_seen() -> None:
     """The check of `check_memory`, seen to fail: without the waits for sends, recursive doubling is wrong."""
     rank_plan = plans(build("allreduce", "recursive_doubling", 4), 40)[0]
     late = [op for op in rank_plan.program if not (isinstance(op, Wait) and rank_plan.transfers[op.transfer].sends)]
     with pytest.raises(AssertionError):
         check_memory(rank_plan._replace(program=late))
-
-
-def test_scratch_is_used_again_once_a_message_has_left() -> None:
-    """Chunks 0 and 2 are copied next to each other for each message; the third one takes the place of the first."""
-    step = Step.of([0, 0], [1, 1], [0, 2])
-    other = Step.of(1, 0, 3)
-    header = {"collective": "allreduce", "algorithm": "any", "num_ranks": 2, "num_chunks": 4}
-    for steps, num_scratch in (([step], 20), ([step, step], 64 + 20), ([step, other, step], 20), ([step] * 5, 64 + 20)):
-        rank_plan = plans(Schedule.of_steps(steps, **header), 40)[0]
-        assert rank_plan.num_scratch == num_scratch
-        check_memory(rank_plan)
-
-
-def test_a_ring_copies_nothing() -> None:
-    """The finished chunks arrive where they belong, although each place was sent from in an earlier step."""
-    for ahead in (True, False):
-        program = plans(build("allreduce", "ring", 6), 60, ahead)[0].program
-        writes = [op for op in program if isinstance(op, Write)]
-        assert [op.reduce for op in writes] == [True] * 5
-
-
-def test_ranks_do_the_same_only_where_all_have_all_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "LEAST_RANKS", 4)
-    nodes = np.zeros(4, dtype=int)
-    ring = build("allgather", "ring", 4)
-    assert plan.alike(ring, ring.chunk_ends(8), nodes).of == [0] * 4
-    each_alone = [0, 1, 2, 3]
-    for schedule in (build("allgather", "ring", 4, counts=[1, 0, 1, 0]), build("all_to_all", "pairwise", 4)):
-        assert plan.alike(schedule, schedule.chunk_ends(8), nodes).of == each_alone
-    assert plan.alike(ring, ring.chunk_ends(8), np.array([0, 0, 1, 1])).of == [0, 1, 0, 1]
-    few = build("allgather", "ring", 3)
-    assert plan.alike(few, few.chunk_ends(8), nodes[:3]).of == [0, 1, 2]
-
-
-def test_features_of_too_many_values_for_one_number_are_packed_into_two() -> None:
-    largest = 2**30
-    features = [
-        np.array([0, largest, largest, 0]),
-        np.array([largest, 0, 1, largest]),
-        np.array([largest, 0, 0, largest]),
-    ]
-    packed = plan._packed(features)
-    assert packed.shape == (4, 2)
-    assert (packed >= 0).all()
-    assert plan._numbered(packed).tolist() == [0, 1, 2, 0]
-    assert plan._packed(features[:2]).shape == (4, 1)

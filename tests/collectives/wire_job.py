@@ -39,14 +39,3 @@ def check_with_the_default_group() -> None:
         total = execute(build("allreduce", "ring", 2), torch.tensor([rank, 1]), pairs[rank % 2])
         assert total is not None
         assert total.tolist() == [[2, 2], [4, 2]][rank % 2]
-
-
-def refusal_of_a_group_for_gpus_alone() -> str:
-    """Return why this rank, one of two, cannot use a group without a backend for the CPU, as one of NCCL alone is."""
-    group = dist.new_group(backend="cuda:gloo")
-    tensors = [torch.ones(8), None]
-    try:
-        execute(build("allreduce", "ring", 2), tensors[dist.get_rank()], group)
-    except ValueError as error:
-        return str(error)
-    return ""

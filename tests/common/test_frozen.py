@@ -28,19 +28,11 @@ class Value:
         return [self.count**2]
 
 
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        ({"count": 0}, "count must be a whole number from 1 to 9, got 0"),
-        ({"count": "1"}, "count must be a whole number from 1 to 9, got '1'"),
-        ({"count": 1, "name": 2}, "name must be a str, got 2"),
-        ({"count": 1, "share": 2}, "share must be a finite number of at least 0 and of at most 1, got 2"),
-        ({"count": 1, "options": []}, r"options must be a mapping, got \[\]"),
-    ],
-)
-def test_each_field_is_checked(given: dict[str, object], problem: str) -> None:
-    with pytest.raises(ValueError, match=f"^{problem}$"):
-        Value(**given)  # type: ignore[arg-type]
+@pytest.mark.parametrize("given", [{"count": 0}, {"count": "1"}, {"name": 2}, {"share": 2}, {"options": []}])
+def test_each_field_is_checked(given: dict[str, object]) -> None:
+    (field,) = given
+    with pytest.raises(ValueError, match=field):
+        Value(**{"count": 1, **given})  # type: ignore[arg-type]
 
 
 def test_what_is_kept_is_what_the_check_returned() -> None:

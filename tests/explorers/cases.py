@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from rankscope import explorers
 from rankscope.common.frozen import ReadOnly
 from rankscope.explorers.entries import catalogue
-from rankscope.explorers.explorer import Explorer, Setting, Steps, explorer_of
+from rankscope.explorers.explorer import Explorer, Setting, explorer_of
 from rankscope.explorers.panel import Panel
 
 from ..contributed import contributed
 
 
 class Case(NamedTuple):
-    """An explorer's name, its inputs, and settings at which every control changes what is shown."""
+    """An explorer's name, its inputs, and settings at which most controls change what is shown."""
 
     name: str
     inputs: tuple[Any, ...] = ()
@@ -29,13 +29,6 @@ class Case(NamedTuple):
 
     def made(self) -> Explorer:
         return explorer_of(getattr(explorers, self.name), *self.inputs)
-
-
-class Gallery(NamedTuple):
-    """An expression that opens a gallery, and whether each of its explorers has a preset that changes its picture."""
-
-    expression: str
-    all_have_presets: bool = False
 
 
 def all_cases() -> dict[str, Case]:
@@ -59,18 +52,10 @@ def shown(box: Panel) -> tuple[str, str]:
     return box.pictures.value, box.report.value
 
 
-def others(setting: Setting, now: Any, everything: bool = False) -> list[Any]:
-    """Values to set a control to: both ends and one between; with `everything` all of a list."""
+def another(setting: Setting, now: Any) -> Any:
+    """A value that the control offers, other than this one."""
     values = setting.values
-    if not everything or isinstance(setting.choices, range | Steps):
-        values = tuple(dict.fromkeys([values[0], values[-1], values[len(values) // 3]]))
-    return [value for value in values if value != now]
-
-
-def picked(gallery: Any) -> Panel:
-    """The explorer that is open in a gallery."""
-    (panel,) = gallery.children[2].children
-    return panel
+    return next(value for value in (values[len(values) // 3], values[-1], values[0]) if value != now)
 
 
 def report(explorer: Explorer, **settings: Any) -> list[str]:

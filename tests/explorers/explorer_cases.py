@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .cases import Case, Gallery
+from .cases import Case
 
 CASES = {
     "samplers": Case("samplers", start={"epoch": 1}),
@@ -12,9 +12,3 @@ CASES = {
     "player": Case("player", start={"num_nodes": 2, "shared_nic": True, "algorithm": "recursive_doubling"}),
     "allreduce": Case("allreduce", start={"algorithm": "double_binary_tree", "num_nodes": 4}),
 }
-
-GALLERIES = {"as it opens": Gallery("explorers.gallery()")}
-REFUSED_BY_GALLERY = [
-    ({"opened": "abacus"}, "opened must be one of 'samplers', .*, got 'abacus'"),
-    ({"profiles": "box.json"}, "profiles must be Profiles by name, got 'box.json'"),
-]

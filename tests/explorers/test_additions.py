@@ -10,7 +10,6 @@ import pytest
 from rankscope import explorers
 from rankscope.collectives import ALGORITHMS, Algorithm, Schedule
 from rankscope.collectives.builders import rings
-from rankscope.collectives.builders.double_tree import double_binary_tree
 from rankscope.common.frozen import evolve
 from rankscope.explorers.explorer import explorer_of
 from rankscope.sampling.kinds import SAMPLERS
@@ -54,36 +53,5 @@ def test_a_builder_that_cannot_be_hashed_is_shown(name: str, as_record: bool, mo
     now = explorer.at(algorithm="mine")
     assert "6 steps" in explorer.html(explorer.at(algorithm="mine", num_nodes=1))[1]
     before = explorer.html(now)
-    explorer.without_effect(now)
     monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", entry(rings.bidirectional_ring))
     assert explorer.html(now) != before  # although both are equal: what was kept is of the other one
-
-
-@pytest.mark.parametrize(
-    ("collective", "name", "label"),
-    [("allreduce", "my ring", "my ring"), ("allgather", "my own ring", "allgather my own ring")],
-)
-def test_a_name_with_spaces_is_played(collective: str, name: str, label: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    explorer = explorer_of(explorers.player)
-    monkeypatch.setitem(ALGORITHMS[collective], name, ALGORITHMS[collective]["ring"])
-    assert f"ring {collective}: " in explorer.html(explorer.at(algorithm=label))[1]
-
-
-@pytest.mark.slow
-def test_a_latency_that_decides_whether_an_algorithm_can_be_played_is_no_control_without_effect(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Segments depend on it: the control was disabled at a latency that leads to too many messages."""
-
-    def build(num_ranks: int, num_segments: int = 1) -> Schedule:
-        return double_binary_tree(num_ranks, 60 * num_segments)
-
-    explorer = explorer_of(explorers.player)
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(build))
-    played = explorer.at(algorithm="mine", gpus_per_node=8)
-    refused = played._replace(intra_us=0)
-    assert "times as fast" in explorer.html(played)[1]
-    assert "a player shows at most" in explorer.html(refused)[1]
-    reasons = explorer.without_effect(refused)
-    assert "moment" in reasons
-    assert not reasons.keys() & {"message", "intra_us", "intra_gb_per_s"}

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from rankscope.common import storage
 from rankscope.ranks.shared import SharedMemoryEnd
 
 
@@ -59,13 +58,6 @@ def test_the_comparison_sees_a_difference():
         assert not same(one, other)
 
 
-def test_a_tensors_own_attributes_arrive_with_it(ends):
-    tensor = torch.ones(3)
-    tensor.unit = "s"
-    got = ends[1].unpack(ends[0].pack(tensor))
-    assert (got.unit, got.tolist()) == ("s", [1.0] * 3)
-
-
 def test_memory_is_used_again_when_nobody_looks_and_not_before(ends):
     here, there = ends
     first = there.unpack(here.pack(np.zeros(1000)))
@@ -90,23 +82,3 @@ def test_what_arrives_may_be_written_to(ends):
     arrived += 1
     assert (original == 0).all()
     assert (arrived == 1).all()
-
-
-def test_larger_values_replace_smaller_segments_on_both_sides(ends):
-    here, there = ends
-    for size in (100, 10_000, 1_000_000):
-        for _ in range(3):
-            there.unpack(here.pack(np.ones(size)))
-            here.unpack(there.pack(None))
-    there.unpack(here.pack(None))
-    assert all(len(segment) >= 8_000_000 for segment in here._ours.values())
-    assert there._theirs.keys() == here._ours.keys()
-
-
-def test_full_memory_is_an_error_that_says_how_much_was_asked_for(ends, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(storage.os, "posix_fallocate", full, raising=False)
-    with pytest.raises(OSError, match=r"no room for \d+ bytes of shared memory in /.*No space left"):
-        ends[0].pack(np.ones(1000))

@@ -7,16 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rankscope.ranks import fork_server, launch
-from rankscope.ranks import pool as pool_module
 from rankscope.ranks.errors import WorkerError
-from rankscope.ranks.host import _stat, is_stopped
+from rankscope.ranks.host import is_stopped
 from rankscope.ranks.pool import WorkerPool
 from rankscope.ranks.worker import answer
 
@@ -62,7 +60,7 @@ def test_a_deleted_working_directory_is_one_sentence(tmp_path: Path, monkeypatch
         launch(functions.rank, 1)
 
 
-@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+@pytest.mark.parametrize("closed", ["1>&-", "0<&- 1>&- 2>&-"])
 def test_closed_standard_streams_do_not_matter(tmp_path: Path, closed: str) -> None:
     text = """
 import sys
@@ -116,50 +114,6 @@ input()
     assert soon(lambda: not memory.exists())
 
 
-def test_the_server_ends_with_an_owner_that_is_killed_though_a_fork_of_c_code_holds_its_socket(tmp_path: Path) -> None:
-    text = """
-import ctypes
-from rankscope.ranks.fork_server import fork_server
-server = fork_server()
-libc = ctypes.PyDLL(None)
-pid = libc.fork()  # no function of os.register_at_fork is called
-if pid == 0:
-    while True:
-        libc.pause()
-print(pid, server.pid, flush=True)
-input()
-"""
-    command = script(tmp_path, text)
-    with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout
-        holder, server = map(int, owner.stdout.readline().split())
-        try:
-            assert alive(server)
-            owner.kill()
-            assert gone([server])
-            assert alive(holder)
-        finally:
-            os.kill(holder, signal.SIGKILL)
-
-
-def test_the_server_leaves_when_it_is_closed_though_a_fork_of_c_code_holds_its_socket(tmp_path: Path) -> None:
-    text = """
-import ctypes, os, signal
-from rankscope.ranks import fork_server
-server = fork_server.fork_server()
-libc = ctypes.PyDLL(None)
-pid = libc.fork()
-if pid == 0:
-    while True:
-        libc.pause()
-fork_server._LEAVE_S = 20.0  # afterwards it is killed
-fork_server._close()
-print(server._process.returncode)
-os.kill(pid, signal.SIGKILL)
-"""
-    assert finish(script(tmp_path, text)) == "0\n"
-
-
 def test_a_stopped_rank_and_what_ranks_have_started_end_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     text = """
 import sys
@@ -176,24 +130,6 @@ launch(functions.stop_with_a_process, 2, (sys.argv[1],))
         (server,) = children(owner.pid)
         owner.kill()
     assert gone([server, *functions.noted(notes)])
-
-
-def test_a_server_that_imports_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
-    (tmp_path / "endless_import.py").write_text("import time\nwhile True:\n    time.sleep(600)")
-    text = """
-from rankscope.ranks.pool import WorkerPool
-pool = WorkerPool("endless_import")
-print(pool.folder.parent, flush=True)
-pool.start(pool.pack(print), ["worker"])
-"""
-    command = script(tmp_path, text)
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout
-        memory = Path(owner.stdout.readline().strip())
-        (server,) = children(owner.pid)
-        owner.kill()
-    assert gone([server])
-    assert soon(lambda: not memory.exists())
 
 
 def test_a_fork_that_fails_is_one_error_and_the_server_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,20 +155,6 @@ os.fork = fail_once
     fork_server._close()
 
 
-@pytest.mark.parametrize("error", ["OSError('no such library')", "EOFError('no such library')"])
-def test_an_import_that_fails_in_the_server_is_shown_with_its_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
-) -> None:
-    (tmp_path / "failing_import.py").write_text(f"raise {error}")
-    monkeypatch.syspath_prepend(tmp_path)
-    fork_server._close()  # the next one has this folder on its path
-    with WorkerPool("failing_import") as pool:
-        report = r"(?s)server that forks .* ended with exit code 1:\nTraceback.*failing_import.*Error: no such library"
-        with pytest.raises(WorkerError, match=report):
-            pool.start(pool.pack(print), ["worker"])
-    fork_server._close()
-
-
 def test_a_stopped_worker_does_not_hold_up_who_sends_it_much() -> None:
     with WorkerPool() as pool:
         (worker,) = pool.start(pool.pack(partial(answer, len)), ["worker"], timeout_s=1.0)
@@ -241,86 +163,3 @@ def test_a_stopped_worker_does_not_hold_up_who_sends_it_much() -> None:
         assert soon(lambda: is_stopped(worker.pid))
         with pytest.raises(WorkerError, match=r"has not answered after 1 s \(timeout_s\): it is stopped \(SIGSTOP\)"):
             worker.ask(b"more than a socket takes" * 1_000_000)
-
-
-def test_who_waits_for_a_worker_that_is_terminated_gets_an_error_though_the_server_is_stopped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    errors: list[Exception] = []
-
-    def ask() -> None:
-        try:
-            worker.ask(600)
-        except WorkerError as error:
-            errors.append(error)
-
-    monkeypatch.setattr(pool_module, "_STOP_S", 0.2)
-    with WorkerPool() as pool:
-        (worker,) = pool.start(pool.pack(partial(answer, time.sleep)), ["worker"])
-        worker.ready()
-        thread = threading.Thread(target=ask)
-        thread.start()
-        os.kill(server_pid(), signal.SIGSTOP)
-        worker.terminate()
-        thread.join(NOT_HANGING_S)
-        assert errors
-    assert gone([worker.pid])
-
-
-def _inheritable_descriptors(_: object) -> list[int]:
-    descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
-    return [descriptor for descriptor in descriptors if _is_inheritable(descriptor)]
-
-
-def _is_inheritable(descriptor: int) -> bool:
-    try:
-        return os.get_inheritable(descriptor)
-    except OSError:  # the one that listed them
-        return False
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_what_a_worker_starts_inherits_only_the_standard_streams() -> None:
-    with WorkerPool() as pool:
-        (worker,) = pool.start(pool.pack(partial(answer, _inheritable_descriptors)), ["worker"])
-        worker.ready()
-        assert sorted(worker.ask(None)[0]) == [0, 1, 2]
-
-
-def test_a_worker_whose_line_was_closed_is_waited_for_and_the_server_goes_on() -> None:
-    with WorkerPool() as pool:
-        work = pool.pack(partial(answer, str))
-        (abandoned,) = pool.start(work, ["abandoned"])
-        abandoned.ready()
-        pool.workers.clear()
-        abandoned.close()
-        assert soon(lambda: abandoned.pid not in children(server_pid()))
-        (worker,) = pool.start(work, ["worker"])
-        worker.ready()
-        assert worker.ask(3)[0] == "3"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="limits another process, and reads /proc")
-def test_a_server_that_is_out_of_descriptors_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    import resource
-
-    monkeypatch.setattr(fork_server, "_REPORT_S", 0.2)
-    fork_server._close()
-    with WorkerPool() as pool:
-        work = pool.pack(partial(answer, str))
-        (worker,) = pool.start(work, ["first"])
-        worker.ready()
-        server = server_pid()
-        assert soon(lambda: _stat(server)[0] == "S")  # it has closed what it passed on, and waits
-        before = resource.prlimit(server, resource.RLIMIT_NOFILE)
-        used = {int(name) for name in os.listdir(f"/proc/{server}/fd")}
-        unused = [number for number in range(max(used) + 4) if number not in used]
-        for num_left, problem in ((2, "Too many open files"), (0, "does not answer")):
-            resource.prlimit(server, resource.RLIMIT_NOFILE, (unused[num_left], before[1]))
-            with pytest.raises(WorkerError, match=problem):
-                pool.start(work, ["second"])
-        resource.prlimit(server, resource.RLIMIT_NOFILE, before)
-        (worker,) = pool.start(work, ["third"])
-        worker.ready()
-        assert worker.ask(3)[0] == "3"
-        assert server_pid() == server

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from rankscope.ranks import RankError, in_threads
+from rankscope.ranks import RankError, in_threads, joined
 
 
 def test_ranks_meet_and_results_come_by_rank():
@@ -100,19 +100,14 @@ def test_a_rank_that_stays_away_is_given_up_in_time():
         in_threads(3, work, timeout_s=2.0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_ranks": 0}, "num_ranks must be a whole number from 1 to 256, got 0"),
-        ({"num_ranks": 1.5}, "num_ranks must be a whole number from 1 to 256, got 1.5"),
-        ({"num_ranks": 257}, "num_ranks must be a whole number from 1 to 256, got 257"),
-        ({"work": None}, "work must be a function of rank and group, got None"),
-        *(
-            ({"timeout_s": wrong}, f"timeout_s must be a finite number above 0 and of at most .*, got {wrong!r}")
-            for wrong in (0, -1, float("inf"), float("nan"), 1e12, "1", None, True)
-        ),
-    ],
-)
-def test_bad_input(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        in_threads(**{"num_ranks": 2, "work": lambda rank, group: None, **arguments})
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_what_a_launcher_has_set_makes_this_process_a_rank(name, monkeypatch):
+    for variable in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", name):
+        monkeypatch.setenv(variable, "1")
+    assert joined.variables_of("mpi").num_ranks == name
+    assert joined.variables_of("gloo").num_ranks == "WORLD_SIZE"
+    assert joined.is_joined("gloo")
+    monkeypatch.delenv("MASTER_PORT")
+    assert not joined.is_joined("gloo")

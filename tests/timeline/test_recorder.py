@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-from rankscope.common import storage
 from rankscope.timeline import Recorder, recorder
 
 
@@ -52,17 +51,6 @@ def test_threads_lose_nothing_and_files_follow_on_each_other(monkeypatch):
     for number in range(8):
         assert sorted(timeline.select(lane=f"lane {number}").item.tolist()) == list(range(3000))
     timeline.check()
-
-
-@pytest.mark.parametrize("suffix", ["000001.spans", "names"])
-def test_an_error_names_the_file_that_is_damaged(monkeypatch, tmp_path, suffix):
-    monkeypatch.setattr(recorder, "_SLOTS", 2)
-    recording = Recorder(folder=tmp_path)
-    work(recording, 0, 3)
-    (damaged,) = tmp_path.glob(f"*.{suffix}")
-    damaged.write_bytes(b"\n")
-    with pytest.raises(storage.StorageError, match=f"{damaged.name}: not written by a recorder"):
-        recording.timeline()
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -124,46 +112,6 @@ def test_it_can_be_read_while_it_is_written():
     assert recording.timeline().item.tolist() == list(range(2000))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("a", "b", 1, 10, 5), "must end at or after its start, got 10 to 5 ns"),
-        (("a", "b", 2**63, 0, 5), "64 bits, got item 9223372036854775808"),
-        (("a", "b", 1, 0, 5.5), r"64 bits, got item 1 from 0 to 5\.5 ns"),
-        ((5, "b", 1, 0, 5), "lane and kind must be strings, got 5 and 'b'"),
-    ],
-)
-def test_a_bad_span_is_refused_and_spoils_nothing(arguments, message):
-    recording = Recorder()
-    recording.add("a", "b", 0, 0, 1)
-    with pytest.raises(ValueError, match=message):
-        recording.add(*arguments)
-    recording.add("a", "b", 2, 1, 2)
-    assert recording.timeline().item.tolist() == [0, 2]
-    with pytest.raises(ValueError, match=r"rank must be a whole number from 0 to .*, got 1\.5"):
-        Recorder(rank=1.5)
-
-
-def test_a_full_disk_is_an_error_and_not_the_end(monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(storage.os, "posix_fallocate", full, raising=False)
-    recording = Recorder()
-    with pytest.raises(OSError, match="No space left"):
-        recording.add("a", "b", 0, 0, 1)
-
-
-def test_a_name_cut_short_spoils_no_other():
-    recording = Recorder()
-    recording.add("a", "b", 0, 0, 10)
-    (path,) = recording.folder.glob("*.names")
-    with path.open("ab") as file:
-        file.write(b'\n[2, "cut sh')
-    recording.add("c", "b", 1, 10, 20)
-    assert [(span.lane, span.kind) for span in recording.timeline()] == [("a", "b"), ("c", "b")]
-
-
 def test_a_half_written_span_is_left_out():
     recording = Recorder()
     for item in range(3):
@@ -173,16 +121,6 @@ def test_a_half_written_span_is_left_out():
         file.seek(40 + 36)  # the second span's last field: it is written last
         file.write(b"\0\0\0\0")
     assert recording.timeline().item.tolist() == [0, 2]
-
-
-def test_files_that_a_machine_left_without_content_hold_no_spans():
-    recording = Recorder()
-    recording.add("a", "b", 0, 0, 10)
-    (spans,) = recording.folder.glob("*.spans")
-    (names,) = recording.folder.glob("*.names")
-    spans.write_bytes(bytes(spans.stat().st_size))
-    names.write_bytes(b"")
-    assert len(recording.timeline()) == 0
 
 
 def test_the_temporary_folder_goes_with_the_recorder_and_its_copies_and_a_named_one_stays(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -148,15 +147,10 @@ def _name(field: str, value: Any) -> str:
 
 @attrs.frozen(eq=False)
 class Traffic:
-    """The traffic of one collective: `link_bytes[src, dst]`, the number of messages, and each rank's peak memory.
-
-    The peak counts the chunks that a rank has and, for each step of lag, one message that arrives to be added. A chunk
-    that has been passed on and is not part of the rank's result is freed.
-    """
+    """The traffic of one collective: `link_bytes[src, dst]`, and the number of messages."""
 
     link_bytes: NDArray[np.float64]
     num_messages: int
-    peak_buffer_bytes: NDArray[np.float64]
 
     @property
     def sent_bytes(self) -> NDArray[np.float64]:
@@ -308,7 +302,7 @@ class Schedule:
         return np.broadcast_to(np.True_, (self.num_ranks, self.num_chunks))
 
     def traffic(self, num_bytes: float) -> Traffic:
-        """Return the bytes over each link, the messages, and each rank's peak memory if whole buffers have `num_bytes`.
+        """Return the bytes over each link, and the messages, if whole buffers have `num_bytes`.
 
         Raises ValueError if `num_bytes` is not a finite number of at least 0.
 
@@ -318,19 +312,14 @@ class Schedule:
         """
         sizes = self.chunk_bytes(number("num_bytes", num_bytes, 0))
         num_ranks = self.num_ranks
-        buffers = _Buffers(self, sizes)
         link_bytes = np.zeros(num_ranks * num_ranks)  # by pair of ranks: src · num_ranks + dst
         num_messages = 0
         for step in self.steps():
             rows = step.by_chunk()
             pair_of_row = rows.src * num_ranks + rows.dst
             np.add.at(link_bytes, pair_of_row, sizes[rows.chunk])
-            pairs, message_of_row = np.unique(pair_of_row, return_inverse=True)  # a message for each pair
-            num_messages += pairs.size
-            added_bytes = np.zeros(pairs.size)  # of each message
-            np.add.at(added_bytes, message_of_row, sizes[rows.chunk] * rows.reduce)
-            buffers.pass_step(rows, receiver=pairs % num_ranks, added_bytes=added_bytes)
-        return Traffic(link_bytes.reshape(num_ranks, num_ranks), num_messages, buffers.peak_bytes)
+            num_messages += np.unique(pair_of_row).size  # a message for each pair
+        return Traffic(link_bytes.reshape(num_ranks, num_ranks), num_messages)
 
     def to_text(self) -> str:
         """Return the schedule as text: a header line, and one line ``step: src>dst:first-last …`` per step.
@@ -399,38 +388,6 @@ class Schedule:
             f"<Schedule: {self.collective} {self.algorithm}, {self.num_ranks} ranks, {self.num_chunks} chunks, "
             f"{self.num_steps} steps>"
         )
-
-
-class _Buffers:
-    """The memory of each rank while the steps of a schedule take place: `peak_bytes` is its highest use so far.
-
-    `sizes` are the bytes of each chunk. All other arrays have an entry, or a row, per rank.
-    """
-
-    def __init__(self, schedule: Schedule, sizes: NDArray[np.float64]) -> None:
-        self._sizes = sizes
-        self._passes_chunks_on = schedule.collective in MOVES
-        self._is_wanted = schedule.wanted()
-        self._has_chunk = schedule.initial_chunks().copy()
-        self._chunk_bytes = self._has_chunk @ sizes  # of all chunks that each rank has
-        # Of the last `lag` steps, the largest message that each rank received to add it, which is as much scratch as
-        # it needs: it adds up one message after the other.
-        no_scratch = np.zeros(schedule.num_ranks)
-        self._scratch_bytes = deque([no_scratch] * schedule.lag, maxlen=schedule.lag)
-        self.peak_bytes = self._chunk_bytes
-
-    def pass_step(self, rows: Step, receiver: Ints, added_bytes: NDArray[np.float64]) -> None:
-        """Let a step take place, with one row per chunk; `receiver` and `added_bytes` have an entry per message."""
-        scratch_bytes = np.zeros_like(self.peak_bytes)
-        np.maximum.at(scratch_bytes, receiver, added_bytes)
-        self._scratch_bytes.append(scratch_bytes)
-        # Sums replace chunks that a rank has. Only in a collective that passes chunks on do new ones come and go.
-        if self._passes_chunks_on:
-            self._has_chunk[rows.dst, rows.chunk] = True
-            self._chunk_bytes = self._has_chunk @ self._sizes
-        self.peak_bytes = np.maximum(self.peak_bytes, self._chunk_bytes + sum(self._scratch_bytes))
-        if self._passes_chunks_on:  # a sender frees what is not part of its result, once it has been sent
-            self._has_chunk[rows.src, rows.chunk] &= self._is_wanted[rows.src, rows.chunk]
 
 
 _HEADER = {  # the fields of a schedule, by their names in a header line

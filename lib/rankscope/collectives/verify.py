@@ -17,7 +17,6 @@ from ..common.checks import count_of, of_type
 from .schedule import MOVES, Ints, Schedule, ScheduleError, Step, number_among_equal
 
 Shares = NDArray[np.uint64]
-MOST_BYTES = 1 << 31  # of a table of shares
 
 
 def _shares_at_start(schedule: Schedule) -> Shares:
@@ -30,20 +29,12 @@ def _shares_at_start(schedule: Schedule) -> Shares:
     if schedule.collective in MOVES:
         words = 1
     shape = (schedule.num_ranks, schedule.num_chunks, words)
-    _check_table(schedule, 8 * math.prod(shape))
     if schedule.collective in MOVES:
         return np.asarray(schedule.initial_chunks()[:, :, None], dtype=np.uint64)
     shares = np.zeros(shape, dtype=np.uint64)
     for rank in range(schedule.num_ranks):
         shares[rank, :, rank // 64] = 1 << (rank % 64)
     return shares
-
-
-def _check_table(schedule: Schedule, num_bytes: int) -> None:
-    """Raise ValueError if a table of the schedule's shares, which needs so many bytes, is too large."""
-    if num_bytes > MOST_BYTES:
-        sizes = f"{schedule.num_ranks} ranks and {schedule.num_chunks} chunks need {num_bytes}"
-        raise ValueError(f"following every share must take at most {MOST_BYTES} bytes, and {sizes}")
 
 
 def holdings(schedule: Schedule, step: int) -> NDArray[np.bool_]:
@@ -53,16 +44,12 @@ def holdings(schedule: Schedule, step: int) -> NDArray[np.bool_]:
     is the rank that it comes from. The schedule is not checked here: a transfer of a chunk that the sender does not
     have changes nothing, and a share that is added twice looks like one; `verify` finds both.
 
-    Raises ValueError if the result, of num_ranks² · num_chunks bytes, or the table from which it is made, which is that
-    of `verify`, would need more than 2 GiB.
-
     >>> from . import ALGORITHMS
     >>> ring = ALGORITHMS["allreduce"]["ring"](3)
     >>> holdings(ring, 1)[1].astype(int).tolist()  # rank 1 has added rank 0's chunk 0 to its own
     [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
     """
     shape = (schedule.num_ranks, schedule.num_chunks, schedule.num_ranks)
-    _check_table(schedule, math.prod(shape))
     shares = _shares_at_start(schedule)
     for transfers in islice(schedule.steps(), step):
         rows = transfers.by_chunk()
@@ -110,9 +97,8 @@ def verify(schedule: Schedule) -> Verified:
     that already has it, or used within `schedule.lag` steps of being received; and that in the end every rank has the
     result of the collective, with each rank's contribution exactly once.
 
-    Raises ScheduleError, which names step, rank and chunk, if the schedule is wrong; ValueError if the check would need
-    more than 2 GiB. It takes num_ranks · num_chunks words of 8 bytes if ranks only pass chunks on, and otherwise as
-    many for each 64 ranks.
+    Raises ScheduleError, which names step, rank and chunk, if the schedule is wrong. The check takes num_ranks ·
+    num_chunks words of 8 bytes if ranks only pass chunks on, and otherwise as many for each 64 ranks.
 
     >>> from . import ALGORITHMS
     >>> print(verify(ALGORITHMS["allreduce"]["ring"](4)))

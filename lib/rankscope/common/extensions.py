@@ -14,7 +14,7 @@ A module that a record names may fail to import. The rule is:
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -35,8 +35,6 @@ class Extension(NamedTuple):
     which is called like the figure, or `draw_` and its name if it returns a drawing. `networks` are functions that
     return networks, as "module:function". `fixtures` are modules of pytest fixtures. `needs` are the subpackages
     without which this one does not work: if one of them is not installed, this one adds nothing.
-
-    A field of another type raises ValueError, which names the subpackage and the field, when `extensions` reads it.
     """
 
     explorers: tuple[str, ...] = ()
@@ -81,38 +79,12 @@ def with_their_needs(installed: Mapping[str, Extension]) -> Mapping[str, Extensi
 
 
 def _read(module: str) -> Extension:
-    """Return the record of a module, with its fields checked."""
+    """Return the record of a module."""
     try:
         extension: Extension = import_module(module).EXTENSION
     except Exception as error:
         raise _fault(module, error) from error
-    check_extension(module, extension)
     return extension
-
-
-def check_extension(module: str, extension: Any) -> None:
-    """Raise ValueError, which names the module and the field, if this is no `Extension` or a field is wrong.
-
-    >>> check_extension("rankscope.mine.extension", Extension(needs="train"))
-    Traceback (most recent call last):
-    ValueError: needs of EXTENSION in rankscope.mine.extension must be a tuple of names, got 'train'
-    """
-    record = f"EXTENSION in {module}"
-    if not isinstance(extension, Extension):
-        raise ValueError(f"{record} must be an Extension, got {extension!r}")
-    for field, value in extension._asdict().items():
-        if field == "figures":
-            if not isinstance(value, Mapping) or not _are_names([*value, *value.values()]):
-                raise ValueError(f"figures of {record} must map names of figures to modules, got {value!r}")
-        elif not isinstance(value, tuple) or not _are_names(value):
-            raise ValueError(f"{field} of {record} must be a tuple of names, got {value!r}")
-    for place in extension.networks:
-        if place.count(":") != 1:
-            raise ValueError(f"networks of {record} must be like 'module:function', got {place!r}")
-
-
-def _are_names(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, str) and value for value in values)
 
 
 @cache
@@ -185,26 +157,6 @@ def load(place: str) -> Any:
     if not hasattr(module, name):
         raise ImportError(f"{name_of_module} has no {name!r}, which an EXTENSION names", name=name_of_module)
     return getattr(module, name)
-
-
-def check_not_in_package(what: str, name: str, module: str, package: str) -> None:
-    """Raise ValueError if a package that offers what is added has a name or a module of its own that is called so.
-
-    Python finds those before the package's table is asked, so that the addition could not be reached.
-
-    >>> check_not_in_package("explorer", "panel", "rankscope.box.explorers.mine", "rankscope.explorers")
-    Traceback (most recent call last):
-    ValueError: explorer 'panel' of rankscope.box.explorers.mine needs another name: rankscope.explorers.panel exists
-    """
-    if name in _names_in(package):
-        raise ValueError(f"{what} {name!r} of {module} needs another name: {package}.{name} exists")
-
-
-@cache
-def _names_in(package: str) -> frozenset[str]:
-    """The modules of a package and the names in it, whether or not its modules are imported already."""
-    module = import_module(package)
-    return frozenset([*vars(module), *(module_info.name for module_info in iter_modules(module.__path__))])
 
 
 def check_unclaimed(what: str, name: str, new: Callable[..., Any], known: Callable[..., Any] | None) -> None:

@@ -18,7 +18,6 @@ EXTRAS = {
     "matplotlib": "notebooks",
     "PIL": "notebooks",
     "sklearn": "notebooks",
-    "voila": "notebooks",
     "papermill": "notebooks",
 }
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.extensions import left_out_reasons
 from .entries import catalogue
 from .entries import gallery as gallery
 
@@ -19,16 +18,8 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted(["gallery", *shown])
     if name not in shown:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_why_left_out(name)}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return shown[name]
-
-
-def _why_left_out(name: str) -> str:
-    """The package that the module of this explorer needs, if it was left out for that; else nothing."""
-    for module, reason in left_out_reasons().items():
-        if module.rpartition(".")[2] == name:
-            return f": {reason}"
-    return ""
 
 
 def __dir__() -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..common.checks import one_of
 from ..common.extensions import extensions, import_all
-from .opening import ENTRIES, Entry, GalleryInputs, open_panel
+from .opening import ENTRIES, Entry, open_panel
 
 if TYPE_CHECKING:
     from .panel import PicturedWidget
@@ -27,29 +26,17 @@ def catalogue() -> tuple[Entry, ...]:
     return tuple(sorted(ENTRIES.values(), key=lambda entry: (entry.notebook, entry.name)))
 
 
-def gallery(
-    profiles: Mapping[str, Any] | None = None,
-    gpu: Any = None,
-    opened: str = "samplers",
-    address: str | None = None,
-) -> PicturedWidget:
+def gallery(opened: str = "samplers") -> PicturedWidget:
     """Return one button per explorer of the catalogue, above the selected explorer, which is `opened` at first.
 
-    `profiles`, by name, are for `machine`; those of GPUs are also for `boxes`, and for `ddp` if they have the backend's
-    own allreduce. Without any, machines of the bank are shown. `gpu`, a profile with copies to a GPU, is for
-    `transfers`. An explorer is made when it is first picked, and keeps its settings when another one is picked.
-    `address` is the query of a page of its own, like ``state=explorers.zero(stage=1)``, with the state to start at; the
-    page then links to its present state. Raises ValueError if a value is not a profile or an explorer is unknown.
+    An explorer is made when it is first picked, and keeps its settings when another one is picked. Raises ValueError
+    if the explorer is unknown.
 
     >>> box = gallery()
     >>> [label for label, _ in box.children[0].options][:2]
     ['Which rank reads which sample', 'What samples of unequal length cost']
     """
     entries = catalogue()
-    if not isinstance(profiles, Mapping | None):
-        raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
-    inputs = GalleryInputs({} if profiles is None else profiles, gpu)
-    inputs_of_entries = {entry.name: entry.inputs(inputs) for entry in entries}
     one_of("opened", opened, tuple([entry.name for entry in entries]))
-    box: PicturedWidget = open_panel("gallery_panel.Gallery", "gallery", entries, inputs_of_entries, opened, address)
+    box: PicturedWidget = open_panel("gallery_panel.Gallery", "gallery", entries, opened)
     return box

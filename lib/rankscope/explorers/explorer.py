@@ -5,7 +5,6 @@ Nothing here needs ipywidgets. Only the panel with the controls does (`panel`).
 
 from __future__ import annotations
 
-import ast
 import json
 from collections import namedtuple
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,17 +12,14 @@ from contextlib import suppress
 from html import escape
 from typing import Any, NamedTuple
 
-from ..common.checks import of_type, one_line, printable, truth, whole
+from ..common.checks import of_type, printable, truth, whole
 from ..common.units import bytes_words
 from ..common.words import run_words
 from ..figures.marks import Drawing
 from ..figures.svg import to_svg
 
 MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
-_MOST_LINE_CHARACTERS = 2000  # of a line of settings; a longer text is none, and is not parsed
 _REPORT_STYLE = "line-height:1.35;font-family:monospace;white-space:pre-wrap;word-break:normal"
-# The errors that ast.parse and ast.literal_eval raise according to their documentation; TypeError is for {[]: 1}.
-_NO_LITERAL = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
 Now = Any  # the values of all settings: a named tuple, so that it can be a key of a cache
 
 
@@ -190,38 +186,6 @@ class Explorer:
             if value != setting.default and setting.name not in derived:
                 words.append(f"{setting.name}={_typed(value)}")
         return f"explorers.{self.name}({', '.join([*self.inputs, *words])})"
-
-    def read(self, line: str) -> Now:
-        """Return the settings of a call as `line` writes it, without running it. Raises ValueError for any other text.
-
-        The call may name the explorer's inputs. They are variables of a notebook, so they are skipped.
-        """
-        settings = self._settings_of(line)
-        if settings is None:
-            first_preset: Mapping[str, Any] = next(iter(self.presets.values()), {})
-            example = self.line(self.at(**first_preset))
-            raise ValueError(f"a line must be like {example}, got {one_line(line)!r}")
-        return self.at(**settings)
-
-    def _settings_of(self, line: str) -> dict[str, Any] | None:
-        """Return the keyword arguments of a call of this explorer without its inputs; None for any other text.
-
-        Positional arguments are skipped, because only inputs are written so.
-        """
-        if len(line) > _MOST_LINE_CHARACTERS:
-            return None
-        try:
-            call = ast.parse(line.strip(), mode="eval").body
-            if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != self.name:
-                return None
-            settings = {}
-            for keyword in call.keywords:
-                # That of **other is None, which `at` rejects like any other unknown setting.
-                if keyword.arg not in self.inputs:
-                    settings[str(keyword.arg)] = ast.literal_eval(keyword.value)
-        except _NO_LITERAL:
-            return None
-        return settings
 
     def svg(self, picture: str, now: Now) -> str:
         """Return one picture as SVG, "" if it is None. Raises ValueError if it cannot be drawn."""

@@ -7,16 +7,13 @@ A table of settings takes `SETTINGS` in, and an explorer made of it shows a `Net
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..cluster import Link
 from ..common.checks import count_of, printable
 from ..common.units import bytes_words
 from ..networks import Cost, Measured, Network, registered, ring_cost
 from .explorer import Now, Setting, Steps
-
-if TYPE_CHECKING:
-    from .opening import GalleryInputs
 
 DEFAULT = "abci_a100_4x8"  # four nodes of eight A100s: a job that many people have run
 BY_HAND = "latency and bandwidth"
@@ -115,24 +112,6 @@ class Networks:
         if network.num_ranks is not None:
             reasons["num_ranks"] = f"this network was measured with {count_of(network.num_ranks, 'rank')}"
         return reasons
-
-
-def has_network(profile: Measured) -> bool:
-    """Return whether a profile has a network, which it lacks if the backend's own allreduce was not measured."""
-    try:
-        profile.network("any name")
-    except ValueError:
-        return False
-    return True
-
-
-def networks_of(inputs: GalleryInputs) -> dict[str, Measured]:
-    """Return the gallery's profiles of machines with GPUs that have a network."""
-    networks = {}
-    for name, profile in inputs.profiles.items():
-        if profile.provenance.get("gpus") and has_network(profile):
-            networks[printable(str(name))] = profile
-    return networks
 
 
 def _own_networks(profiles: Mapping[str, Measured]) -> dict[str, Network]:

@@ -11,39 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..common.checks import function, of_type
-from ..common.extensions import check_not_in_package, check_unclaimed
 from ..common.extras import naming_extras
-from ..common.frozen import ReadOnly, mapping
+from ..common.frozen import ReadOnly
 from .explorer import Explorer, Setting
 
 if TYPE_CHECKING:
     from .panel import Panel
 
 
-class GalleryInputs(NamedTuple):
-    """The arguments of `gallery`: profiles by name, and the profile of a GPU or None."""
-
-    profiles: Mapping[str, Any]
-    gpu: Any
-
-
-def _no_inputs(inputs: GalleryInputs) -> Any:
-    return None
-
-
 class Entry(NamedTuple):
     """The function that opens an explorer, a title, and the notebook (its file's stem) that explains it.
 
-    `inputs` returns the part of the gallery's arguments that the explorer takes, or None. It raises ValueError for a
-    value that is no profile. `on_the_site` has the settings that move on its static page, where no kernel runs, with
-    their values; `ALL` stands for every value of the control.
+    `on_the_site` has the settings that move on its static page, where no kernel runs, with their values; `ALL` stands
+    for every value of the control.
     """
 
     show: Callable[..., Panel]
     title: str
     notebook: str
-    inputs: Callable[[GalleryInputs], Any] = _no_inputs
     on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly()
 
     @property
@@ -60,18 +45,14 @@ def shows(
     *,
     title: str = "",
     notebook: str = "",
-    inputs: Callable[[GalleryInputs], Any] = _no_inputs,
     on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly(),
 ) -> Callable[[Callable[..., Explorer]], Callable[..., Panel]]:
     """Make a function that returns an Explorer into one that opens its panel, and also takes settings as keywords.
 
     The new function's signature and docstring list the settings; `explorer_of` returns the Explorer. `opens` is the
     module and the class of the panel, which is imported when one is opened, so that importing an explorer does not need
-    ipywidgets. With a `title` the function becomes an `Entry` of the catalogue, whose docstring describes `notebook`,
-    `inputs` and `on_the_site`.
-
-    Raises ValueError if the name is one of a module or a function of `rankscope.explorers`, or of another module's
-    explorer, and if a field of the entry is wrong.
+    ipywidgets. With a `title` the function becomes an `Entry` of the catalogue, whose docstring describes `notebook`
+    and `on_the_site`.
     """
 
     def decorate(make: Callable[..., Explorer]) -> Callable[..., Panel]:
@@ -104,7 +85,7 @@ def shows(
         show.__signature__ = show_signature  # type: ignore[attr-defined]
         show.explorer = make_named  # type: ignore[attr-defined]  # for `explorer_of`
         if title:
-            _add_entry(Entry(show, title, notebook, inputs, on_the_site))
+            ENTRIES[make.__name__] = Entry(show, title, notebook, on_the_site)
         return show
 
     return decorate
@@ -130,21 +111,6 @@ def _keyword_of(setting: Setting) -> inspect.Parameter:
     return inspect.Parameter(
         setting.name, inspect.Parameter.KEYWORD_ONLY, default=setting.default, annotation=setting.kind
     )
-
-
-def _add_entry(entry: Entry) -> None:
-    """Add an entry to the catalogue; raise ValueError if its name is taken or one of its fields is wrong."""
-    of_type(f"title of explorer {entry.name!r}", entry.title, str)
-    of_type(f"notebook of explorer {entry.name!r}", entry.notebook, str)
-    function(f"inputs of explorer {entry.name!r}", entry.inputs, "of what the gallery was given")
-    mapping(f"on_the_site of explorer {entry.name!r}", entry.on_the_site)
-    check_not_in_package("explorer", entry.name, module=entry.show.__module__, package=__package__)
-    earlier_entry = ENTRIES.get(entry.name)
-    earlier_show = None
-    if earlier_entry is not None:
-        earlier_show = earlier_entry.show
-    check_unclaimed("explorer", entry.name, new=entry.show, known=earlier_show)
-    ENTRIES[entry.name] = entry
 
 
 def open_panel(panel: str, user: str, *arguments: Any) -> Any:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 
-from ..common.checks import printable
 from .explorer import MOST_SVG_BYTES, Explorer, Now, Setting, Steps
 
 _CHARACTER_PX = 7  # about as wide as a character of a label is
@@ -71,7 +69,7 @@ class PicturedWidget(widgets.VBox):  # type: ignore[misc]
 
 
 class Panel(PicturedWidget):
-    """Presets over controls over pictures and a report, which change with them; the line is their state, both ways."""
+    """Presets over controls over pictures and a report, which change with them; the line is their state."""
 
     def __init__(self, explorer: Explorer, start: Now) -> None:
         self.explorer = explorer
@@ -82,11 +80,9 @@ class Panel(PicturedWidget):
             self.controls[setting.name] = make_control(setting, getattr(start, setting.name))
         self.pictures = widgets.HTML()
         self.report = widgets.HTML()
-        self.refusal = widgets.HTML()
         self.line = widgets.Text(
             description="these settings",
-            tooltip="Copy this line into a notebook, or paste one here",
-            continuous_update=False,
+            tooltip="Copy this line into a notebook",
             layout=widgets.Layout(width="auto"),
             style={"description_width": "initial"},
         )
@@ -96,11 +92,10 @@ class Panel(PicturedWidget):
             button = self._button(label, tooltip=explorer.line(target), act=partial(self.go, target))
             self.presets.append(button)
         above = [widgets.HTML(_STYLE), self._row(self.presets), self._grid(), self.line]
-        super().__init__([*above, self.refusal, self.pictures, self.report])
+        super().__init__([*above, self.pictures, self.report])
         self.add_class("rankscope-explorer")
         for control in self.controls.values():
             control.observe(lambda _: self._paint(), names="value")
-        self.line.observe(lambda _: self._read(), names="value")
         self._paint()
 
     def still(self) -> str:
@@ -147,18 +142,7 @@ class Panel(PicturedWidget):
                     reason = reasons.get(setting.name, "")
                     self.controls[setting.name].disabled = bool(reason)
                     self.controls[setting.name].tooltip = _tooltip(setting, reason)
-            # Even if the settings are the same: the line may have a text that was refused.
             self.line.value = self.explorer.line(now)
-            self.refusal.value = ""
-
-    def _read(self) -> None:
-        """Set the controls to the settings in the line, or say what is wrong with it."""
-        if self._is_held:
-            return
-        try:
-            self.go(self.explorer.read(self.line.value))
-        except ValueError as error:
-            self.refusal.value = f"<p>{escape(printable(str(error)))}</p>"
 
     def _button(self, label: str, tooltip: str, act: Callable[[], None]) -> widgets.Button:
         button = widgets.Button(description=label, tooltip=tooltip, layout=widgets.Layout(width="auto"))

@@ -12,7 +12,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from ..common.extensions import check_not_in_package, extensions
+from ..common.extensions import extensions
 from ..common.extras import naming_extras
 from .marks import Drawing
 
@@ -21,17 +21,10 @@ if TYPE_CHECKING:
 
 
 def _modules() -> dict[str, str]:
-    """Return the name of each figure's module, by the figure's name.
-
-    Raises ValueError if two parts of the library have a figure of one name, or if this package has a module of it.
-    """
+    """Return the name of each figure's module, by the figure's name."""
     modules: dict[str, str] = {}
     for extension in extensions():
-        for name, module in extension.figures.items():
-            check_not_in_package("figure", name, module=module, package=__name__)
-            if name in modules:
-                raise ValueError(f"{modules[name]} has a figure {name!r} already, and so has {module}")
-            modules[name] = module
+        modules.update(extension.figures)
     return modules
 
 

@@ -1,4 +1,4 @@
-"""Drawings of which rank reads which sample: the order of reading, the coverage of the dataset, labels per rank."""
+"""Drawings of which rank reads which sample: the order of reading, and the coverage of the dataset."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import count_of, of_type, one_of, whole
+from ..common.checks import count_of, of_type, one_of
 from ..common.units import percent_words
 from ..sampling.assignment import Assignment
 from ..sampling.audit import Audit, EpochAudit, audit
 from ..sampling.sample_values import CostFunction, checked_lengths
 from ..sampling.work import epoch_work
 from .marks import WIDE_PX, Drawing, Key, Rects, Texts, grid_drawing, numbers_on, whole_ticks
-from .palette import ALARM, PAPER, WAITING, WORK, diverging, ramp, rank_colors
+from .palette import ALARM, PAPER, WAITING, WORK, ramp, rank_colors
 
 _MOST_UNREAD = 24  # of the samples that nobody reads, at least so many have room, even if each rank reads fewer
 _LEAST_BATCH_PX = 8  # closer lines between batches would hide the cells
 _MOST_CELLS = 65_536
 _MOST_STEPS = 40
 _MOST_NUMBERED_RANKS = 32  # more have lower rows, and only some of them have their number at the axis
-_ROW_PX = 22.0  # of an epoch, or of a rank's labels
+_ROW_PX = 22.0  # of an epoch
 _MOST_RANGES = 20  # of lengths, a row each
 _TICK_PX = 30  # between two read numbers below the cells, at least
 _DIGIT_PX = 6.4  # the width of a digit in a cell
@@ -214,57 +214,6 @@ def _coverage_legend(report: Audit, colors: Sequence[str]) -> list[Key]:
     if report.dropped:
         keys.append(Key("never read", PAPER, edge=ALARM))
     return keys
-
-
-def draw_label_counts(
-    counts: ArrayLike, label_name: str = "label", limits: tuple[int, int] | None = None, title: str | None = None
-) -> Drawing:
-    """Draw the number of samples of each label that each rank reads, from `Assignment.count_labels`.
-
-    Blue is below the mean over all ranks and labels, orange is above. `limits` are the lowest and the highest count of
-    the scale, by default those that there are. The one that is farther from the mean has the darkest shade, and counts
-    at equal distances from the mean are equally dark. To compare drawings, pass the same limits. Raises ValueError if
-    `counts` is not a (num_ranks, num_labels) array of whole numbers, if the limits are not two whole numbers, the lower
-    one first, or if there are more than 65,536 cells.
-    """
-    table = np.asarray(counts)
-    is_matrix = table.ndim == 2 and table.size > 0
-    if not is_matrix or not np.issubdtype(table.dtype, np.integer):
-        raise ValueError(f"counts must be whole numbers, ranks by labels, got {table.dtype} of shape {table.shape}")
-    _check_cells(table.size)
-    num_ranks, num_labels = table.shape
-    if limits is not None and np.shape(limits) != (2,):
-        raise ValueError(f"limits must be two whole numbers, got {limits!r}")
-    if limits is None:
-        limits = (table.min(), table.max())
-    low = whole("limits", limits[0])
-    high = whole("limits", limits[1])
-    if low > high:
-        raise ValueError(f"limits must be the lowest and the highest count, got {limits!r}")
-    mean = float(table.mean())
-    largest_difference = max(high - mean, mean - low)
-    if largest_difference == 0:  # all counts are equal, and all cells have the colour of the mean
-        largest_difference = 1.0
-    row, column = np.indices(table.shape)
-    rects = Rects(column, row, diverging((table - mean) / largest_difference))
-    # Unlike `_cell_px` wide enough for a number, however many labels there are.
-    cell_px = max(_CELL_PX, _FEW_COLUMNS_PX / num_labels)
-    words_in_legend = (count_of(low, "sample"), f"mean {mean:.3g}", count_of(high, "sample"))
-    colors_in_legend = diverging((np.array([low, mean, high]) - mean) / largest_difference)
-    return grid_drawing(
-        title=title or f"Each rank reads {table.min()} to {count_of(int(table.max()), 'sample')} of each {label_name}",
-        x_label=f"{label_name} [samples read]",
-        y_label="rank",
-        columns=num_labels,
-        rows=num_ranks,
-        column_px=cell_px,
-        row_px=_ROW_PX,
-        rects=(rects,),
-        texts=numbers_on(rects, table.ravel()),
-        x_ticks=whole_ticks(num_labels, most=num_labels),
-        y_ticks=whole_ticks(num_ranks, most=_MOST_NUMBERED_RANKS),
-        legend=map(Key, words_in_legend, colors_in_legend),
-    )
 
 
 def draw_lengths(lengths: ArrayLike, title: str | None = None) -> Drawing:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ..common.checks import number, one_of
 from ..common.frozen import optional
 from ..common.units import bytes_words
-from .line_axes import GREY, Floats, dash, explain, line_axes, markers, name_ends, note, plain_ticks, size_axes
+from .line_axes import Floats, dash, explain, line_axes, markers, name_ends, note, plain_ticks, size_axes
 from .marks import WIDE_INCHES
 from .palette import CATEGORIES, INK, PAPER, Look, looks
 
@@ -102,7 +102,6 @@ def _last_finite(values: ArrayLike | None) -> float:
 
 # ---- over sizes
 
-_GROUND = "#ededed"
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))  # the seconds of each unit
 _SAME = 1e-9  # lines as close as this, in logarithms, coincide
 _LABEL_SHARE = 0.07  # of the width of the axes: the room for the size at a change
@@ -111,7 +110,6 @@ _LABEL_SHARE = 0.07  # of the width of the axes: the room for the size at a chan
 def costs(
     num_bytes: ArrayLike,
     seconds: Mapping[str, ArrayLike],
-    bound_s: ArrayLike | None = None,
     measured: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
     half_bytes: float | None = None,
     ax: Axes | None = None,
@@ -119,19 +117,18 @@ def costs(
 ) -> Axes:
     """Draw ``seconds[algorithm]`` over `num_bytes` on logarithmic axes, with names at the right end of the lines.
 
-    The area below `bound_s` is grey. A dot with its size marks each point at which another algorithm becomes the
+    A dot with its size marks each point at which another algorithm becomes the
     fastest. `measured` maps algorithms to ``(num_bytes, seconds)``, of shape (sizes,) or (sizes, repeats), drawn as
     markers at the median with a bar from minimum to maximum. `half_bytes` marks n½, where latency and bandwidth take
     the same time.
 
-    Raises ValueError if there are no algorithms, if sizes are not above 0 and ascending, if a time is not above 0, if
-    the bound is below 0, or if lengths differ.
+    Raises ValueError if there are no algorithms, if sizes are not above 0 and ascending, if a time is not above 0,
+    or if lengths differ.
     """
     sizes = _sizes(num_bytes)
     if not isinstance(seconds, Mapping) or not seconds:
         raise ValueError(f"seconds must hold the times of at least one algorithm, by name, got {seconds!r}")
     lines_s = {name: _times(name, values, sizes) for name, values in seconds.items()}
-    lower_bound_s = None if bound_s is None else _times("bound_s", bound_s, sizes, low=0)
     points = _points(measured or {})
     optional("half_bytes", half_bytes, number, above=0)
 
@@ -143,8 +140,6 @@ def costs(
     finding = _fastest(list(lines_s), [first_leader, *(change.leader for change in changes)])
     y_limits = (lowest_y / 2, highest_y * 1.6)  # with some room below the lines, and above them for n½
     ax = size_axes(ax, (WIDE_INCHES, 5), title or finding, f"time [{unit}]", sizes, y_limits=y_limits, log_y=True)
-    if lower_bound_s is not None:
-        _draw_bound(ax, sizes, lower_bound_s / scale, lowest_y)
     ends: dict[str, tuple[float, Look]] = {}
     styles = looks([*lines_s, *points])
     for name, times_s in lines_s.items():
@@ -153,9 +148,6 @@ def costs(
         layer = 2.5 if look.dashed else 2.0  # if two lines coincide, both show only if the dashed one is on top
         ax.plot(sizes, y, color=look.color, linestyle=dash(look), linewidth=1.8, label=name, zorder=layer)
         ends[name] = float(y[-1]), look
-    if lower_bound_s is not None:
-        bound_end = max(float(lower_bound_s[-1]) / scale, y_limits[0])  # it may be 0, for which the axis has no place
-        ends["lower bound"] = bound_end, Look(GREY, dashed=False, marker="")
     for name, (x, times_s) in points.items():
         low = times_s.min(axis=1) / scale
         middle = np.median(times_s, axis=1) / scale
@@ -211,12 +203,6 @@ def _fastest(names: Sequence[str], leaders: Sequence[int]) -> str:
     return f"Fastest, from small to large: {', '.join(names[leader] for leader in leaders)}"
 
 
-def _draw_bound(ax: Axes, sizes: Floats, bound: Floats, lowest_y: float) -> None:
-    bottom = np.full(sizes.size, lowest_y / 1e3)  # far below the axis, because a logarithmic one has no place for 0
-    ax.fill_between(sizes, bottom, bound, color=_GROUND, zorder=0)
-    ax.plot(sizes, bound, color=GREY, linewidth=1.2, label="lower bound", zorder=1)
-
-
 def _draw_changes(ax: Axes, changes: list[Change]) -> None:
     """A dot for each change of the fastest; its size stands below, where the dots leave room."""
     x = [change.x for change in changes]
@@ -231,20 +217,14 @@ def _draw_changes(ax: Axes, changes: list[Change]) -> None:
             last_share = share
 
 
-def _times(name: str, values: ArrayLike, sizes: Floats, most_axes: int = 1, low: float | None = None) -> Floats:
-    """The times of these sizes: above 0, as a logarithmic axis needs them, or at least `low`."""
+def _times(name: str, values: ArrayLike, sizes: Floats, most_axes: int = 1) -> Floats:
+    """The times of these sizes, above 0, as a logarithmic axis needs them."""
     times = np.asarray(values, dtype=float)
     has_row_per_size = times.shape[:1] == sizes.shape
     if not has_row_per_size or times.ndim > most_axes or times.size == 0:
         raise ValueError(f"{name}: {times.shape} values over sizes of shape {sizes.shape}")
-    if low is None:
-        is_allowed = times > 0
-        allowed = "above 0 on a logarithmic axis"
-    else:
-        is_allowed = times >= low
-        allowed = f"at least {low}"
-    if not (np.isfinite(times) & is_allowed).all():
-        raise ValueError(f"{name}: times must be finite and {allowed}")
+    if not (np.isfinite(times) & (times > 0)).all():
+        raise ValueError(f"{name}: times must be finite and above 0 on a logarithmic axis")
     return times
 
 

@@ -1,4 +1,4 @@
-"""Drawings of a schedule: what each rank has at a step, and the messages over time."""
+"""Drawings of a schedule: what each rank has at a step, the messages, and what it has afterwards."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ from ..collectives.schedule import MOVES, Ints, Schedule, Step
 from ..collectives.verify import holdings
 from ..common.checks import count_of, of_type, whole
 from ..common.frozen import optional
-from ..common.units import round_ticks, time_unit, time_words
 from ..common.words import run_words
-from ..timeline.timeline import Timeline
-from .marks import WIDE_PX, Drawing, FloatArray, Key, Lines, Rects, Texts, numbers_on, whole_ticks
-from .palette import ADDED, COPIED, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
+from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
+from .palette import EMPTY, INK, PAPER, ramp, rank_colors
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 _MOST_CELLS = 4096
-_MOST_MESSAGES = 5000
-_MOST_LABELLED = 150  # messages over time that are labelled with their chunks
 _MOST_STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
 _MOST_LISTED = 2  # ranks of which the legend names each: beyond, numbers or places in the cells say which rank it is
 _MOST_LIST_CHARACTERS = 7  # of a message's chunks: a longer list takes as much space as "8 chunks"
@@ -37,6 +33,7 @@ _HEAD = 0.8  # rows above the first rank
 _HEAD_TEXT = 0.45 * _HEAD  # rows down to the text there
 _TICK_PX = 18  # between the numbers of two chunks, at least
 _TALL = 0.8  # a cell's part of its row
+_DIGIT_PX = 6.4  # of a number in a cell
 _CELL_PX = 40.0  # the width of a cell without stripes, at most
 _STRIPED_CELL_PX = 12.0  # the width of a cell with stripes, at most: this, and `_STRIPE_PX` for each of them
 _STRIPE_PX = 9.0
@@ -44,19 +41,6 @@ _LEAST_STRIPE_PX = 2.0  # where stripes would be narrower, cells have none
 _MOST_PAD_PX = 3.0  # to the left and to the right of a cell, at most
 _RANK_GAP_PX = 4.0  # between the number of a rank and the second grid
 _NODE_COLOR = "#8a8a8a"  # of the lines between nodes
-
-# the height of a rank's row over time: its part of all rows together, between two limits
-_ALL_ROWS_PX = 380.0
-_LEAST_ROW_PX = 18.0
-_MOST_ROW_PX = 56.0
-
-# labels of messages over time
-_LABEL_SIZE_PX = 10.0
-_CHARACTER_PX = 6.4  # the width of a character in a label
-_LABEL_PAD_PX = 4.0  # around a label's words, and between a label and the nearest other line
-_LINE_HEIGHT_PX = 12.0  # between the middles of two labels above each other
-_LINE_BEYOND_LABEL_PX = 10.0  # a line must be longer than its label by this much
-_LEAST_ACROSS = 0.6  # of a label's width: a line that takes less of the time axis is too steep for its label
 
 # arrows between two grids, and their labels
 _ARROW_START_PX = 6.0  # from the first grid to the arrows
@@ -66,40 +50,21 @@ _ARROW_LABEL_GAP_PX = 6.0  # between an arrow and its label
 _MOST_ARROWS_PER_ROW = 2  # with more in a row, no arrow is labelled
 _ARROW_ROWS = 0.44  # between two arrows of a rank, in rows
 
-# where a message's label may stand, as a part of its line; the first one without other lines around it is taken
-_PLACES = np.array([0.35, 0.25, 0.45, 0.55, 0.65, 0.75, 0.3, 0.4, 0.2, 0.8, 0.6])
 
+def draw_schedule(schedule: Schedule, step: int, gpus_per_node: int | None = None, title: str | None = None) -> Drawing:
+    """Draw the messages between ranks at one step of a schedule.
 
-def draw_schedule(
-    schedule: Schedule,
-    step: int | None = None,
-    timeline: Timeline | None = None,
-    gpus_per_node: int | None = None,
-    title: str | None = None,
-) -> Drawing:
-    """Draw the messages between ranks, at one `step` of a schedule or over the time of a `timeline`.
+    The drawing shows the chunks of each rank before the step, its messages as arrows, and the chunks after it. A row is
+    a rank, a column a chunk; lines separate the nodes of `gpus_per_node` ranks. If ranks add up, each cell has a stripe
+    for every rank, which is coloured if that rank's share is in the chunk. For more than eight ranks, and if cells are
+    too small, a shade stands for the number of shares, paler for more. If ranks only pass chunks on, a cell has the
+    colour and the number of the rank that the chunk comes from. Framed cells are sent, and received; arrows are
+    labelled with their chunks if a rank has several. Solid arrows add, dashed ones replace. ``step=schedule.num_steps``
+    draws the end.
 
-    With `step`, the drawing shows the chunks of each rank before the step, its messages as arrows, and the chunks after
-    it. A row is a rank, a column a chunk; lines separate the nodes of `gpus_per_node` ranks. If ranks add up, each cell
-    has a stripe for every rank, which is coloured if that rank's share is in the chunk. For more than eight ranks, and
-    if cells are too small, a shade stands for the number of shares, paler for more. If ranks only pass chunks on, a
-    cell has the colour and the number of the rank that the chunk comes from. Framed cells are sent, and received;
-    arrows are labelled with their chunks if a rank has several. Solid arrows add, dashed ones replace.
-    ``step=schedule.num_steps`` draws the end.
-
-    With `timeline`, the result of ``simulate(schedule, …)`` with its messages, each message is a line from its sender,
-    when it starts, to its receiver, when it has arrived. A row is a rank; time goes to the right and counts from the
-    first span. Solid lines are added on arrival, dashed ones replace; a bar on a row shows that the rank adds.
-    Lines are labelled with their chunks if a rank has several and there is space.
-
-    Raises ValueError unless exactly one of the two is given, or if the step does not exist, nodes have no ranks, there
-    are more than 4,096 cells or 5,000 messages, or the timeline is of another schedule or has no messages.
+    Raises ValueError if the step does not exist, nodes have no ranks, or there are more than 4,096 cells.
     """
     of_type("schedule", schedule, Schedule)
-    if (step is None) is (timeline is None):
-        raise ValueError(f"either step or timeline must be given, got {step!r} and {timeline!r}")
-    if step is None:
-        return _over_time(schedule, of_type("timeline", timeline, Timeline), title)
     optional("gpus_per_node", gpus_per_node, whole, 1)
     return _at_step(schedule, step, gpus_per_node, title)
 
@@ -273,7 +238,7 @@ def _grid(shares: Bools, cells: str, cell_px: float, left: float, framed: list[t
     has_shares = shares.any(axis=2).ravel()
     fill = [shade if is_there else EMPTY for shade, is_there in zip(shades, has_shares.tolist(), strict=True)]
     rects = Rects(x, y, fill, width=width, height=_TALL)
-    is_legible = width >= _CHARACTER_PX * len(str(num_ranks)) + 2  # a pixel on either side of the longest number
+    is_legible = width >= _DIGIT_PX * len(str(num_ranks)) + 2  # a pixel on either side of the longest number
     return _Grid([frames, rects], numbers_on(rects, numbers.ravel(), wanted=has_shares & is_legible))
 
 
@@ -372,149 +337,3 @@ def _happening(schedule: Schedule, step: int, sent: list[Message]) -> str:
     else:
         effect = "added" if num_added else "copied"
     return f"{words}: {count_of(len(sent), 'message')}, {effect}"
-
-
-# ---- messages over time
-
-
-def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Drawing:
-    """Draw all messages over time; the timeline has a span at the sender and one at the receiver for each of them."""
-    sent = [message for step in schedule.steps() for message in messages(step)]
-    if len(sent) > _MOST_MESSAGES:
-        raise ValueError(f"a drawing has at most {_MOST_MESSAGES} messages, got {len(sent)}: take fewer ranks")
-    sends = timeline.select(kind="send")
-    receives = timeline.select(kind="receive")
-    src = [message.src for message in sent]
-    dst = [message.dst for message in sent]
-    if sends.rank.tolist() != src or receives.rank.tolist() != dst:
-        raise ValueError(
-            f"timeline must be simulate's of this schedule, with its {len(sent)} messages (detail='messages'), "
-            f"got {count_of(len(sends), 'send')} and {count_of(len(receives), 'receive')} of others"
-        )
-    begin_s = timeline.begin_s
-    scale, unit = time_unit(timeline.makespan_s)
-    width = timeline.makespan_s / scale or 1.0  # a timeline without any time has some width, too
-    row_px = max(_LEAST_ROW_PX, min(_MOST_ROW_PX, _ALL_ROWS_PX / schedule.num_ranks))
-
-    is_added = np.array([message.reduce for message in sent], dtype=bool)
-    travels = Lines(
-        (sends.start_s - begin_s) / scale,
-        np.array(src) + 0.5,
-        (receives.stop_s - begin_s) / scale,
-        np.array(dst) + 0.5,
-        np.where(is_added, ADDED, COPIED).tolist(),
-        dashed=~is_added,
-    )
-    # A line for each rank: a rectangle so flat that it shows little but its edge, because lines would cover the bars.
-    rows = Rects(0, np.arange(schedule.num_ranks) + 0.5, FAINT, width=width, height=0.1 / row_px, edge=FAINT)
-    adding = timeline.select(kind="reduce")
-    bars = Rects(
-        (adding.start_s - begin_s) / scale,
-        adding.rank + 0.4,  # with the height, around the middle of the row
-        ADDED,
-        width=(adding.stop_s - adding.start_s) / scale,
-        height=0.2,
-    )
-    words: list[str] = []
-    if schedule.num_chunks > 1 and len(sent) <= _MOST_LABELLED:
-        words = [message.words() for message in sent]
-    finding = f"{count_of(len(sent), 'message')} in {time_words(timeline.makespan_s)}"
-    return Drawing(
-        title=title or f"{_name(schedule)}: {finding}",
-        x_label=f"time [{unit}]",
-        y_label="rank",
-        width=width,
-        height=schedule.num_ranks,
-        size_px=(WIDE_PX, row_px * schedule.num_ranks),
-        rects=(rows, bars),
-        lines=(travels,),
-        texts=_labels(travels, words, WIDE_PX / width, row_px),
-        x_ticks=round_ticks(width),
-        y_ticks=whole_ticks(schedule.num_ranks, most=schedule.num_ranks),
-        legend=_time_legend(is_added, has_adding=len(adding) > 0),
-    )
-
-
-def _time_legend(is_added: Bools, has_adding: bool) -> list[Key]:
-    keys = []
-    if is_added.any():
-        keys.append(Key("message that is added", ADDED, line="solid"))
-    if not is_added.all():
-        keys.append(Key("message that replaces", COPIED, line="dashed"))
-    if has_adding:
-        keys.append(Key("adding", ADDED))
-    return keys
-
-
-class _Label(NamedTuple):
-    """A text of this width in pixels, around a point."""
-
-    x: float
-    y: float
-    width: float
-    text: str
-
-
-def _distances(points: FloatArray, start: FloatArray, direction: FloatArray) -> FloatArray:
-    """Return the distances of points from lines, points by lines; a line leads from `start` to start + direction.
-
-    The last axis of all arguments is x and y.
-    """
-    from_start = points[:, None] - start  # points by lines by x and y
-    squared_length = np.maximum((direction**2).sum(axis=1), 1e-9)  # not 0, by which one cannot divide
-    # the part of each line at which it is nearest to each point, from 0 to 1
-    nearest = np.clip((from_start * direction).sum(axis=2) / squared_length, 0, 1)
-    return np.asarray(np.linalg.norm(from_start - nearest[:, :, None] * direction, axis=2))
-
-
-def _labels(lines: Lines, words: Sequence[str], x_px: float, y_px: float) -> tuple[Texts, ...]:
-    """Return the words on their lines, each as far from other lines as possible; without room a word is left out.
-
-    `x_px` and `y_px` are the pixels of a unit of the drawing.
-    """
-    start = np.stack([lines.x0 * x_px, lines.y0 * y_px], axis=1)  # lines by x and y, as `direction`
-    direction = np.stack([lines.x1 * x_px, lines.y1 * y_px], axis=1) - start
-    length = np.sqrt((direction**2).sum(axis=1))
-    labels: list[_Label] = []
-    for line, text in enumerate(words):
-        width = _CHARACTER_PX * len(text) + _LABEL_PAD_PX
-        is_too_short = length[line] < width + _LINE_BEYOND_LABEL_PX
-        is_too_steep = direction[line, 0] < _LEAST_ACROSS * width
-        if is_too_short or is_too_steep:
-            continue
-        points = start[line] + _PLACES[:, None] * direction[line]  # where the word may stand, points by x and y
-        distance = _distances(points, start, direction)
-        distance[:, line] = np.inf  # its own line does not count
-        label = _free_place(text, width, points, distance.min(axis=1), labels)
-        if label is not None:
-            labels.append(label)
-    if not labels:
-        return ()
-    x = np.array([label.x for label in labels]) / x_px
-    y = np.array([label.y for label in labels]) / y_px
-    return (Texts(x, y, [label.text for label in labels], size_px=_LABEL_SIZE_PX, halo=PAPER),)
-
-
-def _free_place(
-    text: str, width: float, points: FloatArray, nearest: FloatArray, labels: Sequence[_Label]
-) -> _Label | None:
-    """Return a label at the point farthest from other lines where it covers neither a line nor one of the `labels`.
-
-    `nearest` are the points' distances from the nearest other line. Beyond a label's own width no distance is better
-    than another, so among such points the first is taken. The result is None if the label fits nowhere.
-    """
-    farthest_first = np.argsort(-np.minimum(nearest, width), kind="stable")
-    for point in farthest_first.tolist():
-        x, y = points[point].tolist()
-        label = _Label(x, y, width, text)
-        covers_a_line = nearest[point] <= width / 2 + _LABEL_PAD_PX
-        if not covers_a_line and not any(_overlap(label, other) for other in labels):
-            return label
-    return None
-
-
-def _overlap(label: _Label, other: _Label) -> bool:
-    """Whether two labels lie on each other."""
-    is_near_in_x = abs(label.x - other.x) <= (label.width + other.width) / 2
-    is_near_in_y = abs(label.y - other.y) <= _LINE_HEIGHT_PX
-    return is_near_in_x and is_near_in_y

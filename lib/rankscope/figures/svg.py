@@ -15,9 +15,6 @@ from ..common.storage import PathLike, write_atomically
 from .marks import NARROW_PX, Drawing, FloatArray, Key, Lines, Rects, Texts
 from .palette import FAINT, INK, PAPER, hatch_on
 
-LEAST_TEXT_PX = 8.0  # text that is smaller can hardly be read
-LEAST_WIDTH = "--least-width"  # the property that says how narrow a page may show a drawing
-
 _TOP_PX = 34  # around the area of the marks: a title of one line above, and the axis below
 _TITLE_LINE_PX = 18  # the height of each further line of the title
 _RIGHT_PX = 14
@@ -34,12 +31,10 @@ _TITLE_LETTER_PX = 8.6
 _TITLE_BASELINE_PX = 20  # of its first line
 _KEY_BOX_PX = 14  # the side of the box of a key
 _KEY_LINE_PX = 18  # the length of the line of a key: three dashes of 4 and two gaps of 3
-_KEY_LINE_LEFT_PX = 3  # begins left of the place of a box, so that its end stays clear of the label
 _KEY_MARK_PX = 20  # the box, and a gap up to the label
 _KEY_GAP_PX = 12  # from the label to the next key
 _TICKS_DOWN_PX = 14  # from the marks down to the baseline of the ticks
 _X_LABEL_DOWN_PX = 31  # and to that of the axis' label
-_SMALLEST_PX = 11.0  # the size of ticks and keys, unless a drawing has smaller texts
 _ARROW_PX = 9.0  # the length of an arrow's head
 _FONT = 'font-family="DejaVu Sans, Verdana, sans-serif" font-size="11"'
 _HATCHES = {INK: "rankscope-hatch-dark", PAPER: "rankscope-hatch-white"}
@@ -69,7 +64,7 @@ def to_svg(drawing: Drawing, *, shrinks: bool = True) -> str:
     legend_top = top + marks_height + _LEGEND_DOWN_PX
     style = ""
     if shrinks:
-        style = f' style="max-width:100%;height:auto;{LEAST_WIDTH}:{_least_width(drawing, width):.0f}px"'
+        style = ' style="max-width:100%;height:auto"'
     return (
         f'<svg class="rankscope" xmlns="http://www.w3.org/2000/svg" role="img" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}"{style} {_FONT} fill="{INK}">'
@@ -108,12 +103,6 @@ def _title(drawing: Drawing, left: float) -> _Title:
 def _title_line(words: str, x: float, number: int) -> str:
     y = _TITLE_BASELINE_PX + number * _TITLE_LINE_PX
     return f'<text x="{x:g}" y="{y}" font-size="14" font-weight="bold">{escape(words)}</text>'
-
-
-def _least_width(drawing: Drawing, width: float) -> float:
-    """The width of a picture at which its smallest text can still be read, at most its own."""
-    smallest = min([_SMALLEST_PX, *(texts.size_px for texts in drawing.texts if texts.text)])
-    return min(width, width * LEAST_TEXT_PX / smallest)
 
 
 def save_svg(drawing: Drawing, path: PathLike) -> None:

@@ -12,7 +12,7 @@ We tried multiprocessing's fork server with preloading instead. With that server
   every rank holds the pipe whose closing would end the server; their folders are never deleted:
   `test_a_stopped_rank_and_what_ranks_have_started_end_…`, `test_memory_goes_with_an_owner_that_is_killed`.
 - It imports nothing after its start, so each rank imports what a function of this library needs. Eight ranks that use
-  `rankscope.train` take five times as long: `test_ranks_are_forked_with_what_they_are_sent_of_this_library`.
+  `rankscope.train` take five times as long.
 - It ends if a single fork fails: `test_a_fork_that_fails_is_one_error_and_the_server_goes_on`.
 
 A program shares that server with its own use of multiprocessing, and a private one is not a documented interface.
@@ -24,6 +24,7 @@ import contextlib
 import errno
 import gc
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -33,7 +34,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
 
-from ..common.folders import delete_folder_of_ended_owner
 from .stacks import DUMP
 from .worker import be_worker
 
@@ -67,7 +67,7 @@ def serve(descriptor: str, owner_pid: str, *folders: str) -> None:
     finally:
         server.kill_all()
         for folder in folders:
-            delete_folder_of_ended_owner(Path(folder))
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Server:

@@ -14,15 +14,12 @@ from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from ..common.storage import StorageError, check_num_values, most_unpacked_bytes, naming, open_file, open_of_any_size
+from ..common.storage import StorageError, naming, open_file, open_of_any_size
 
 Entry = TypeVar("Entry")
 
 _PIECE_BYTES = 4 << 20  # of text, decoded at once
 _MOST_EVENT_BYTES = 1 << 24  # of text without the end of an event
-_FREE_EVENTS = 1 << 20  # events that any trace may have
-_LEAST_EVENT_BYTES = 32  # of text, on average, that events beyond these must have; the shortest have 50
-_MOST_FIELD_VALUES = 1 << 22  # of the fields before and after the events
 # Each attempt decodes up to megabytes of text, so there are few.
 _MOST_LISTS = 8  # texts "traceEvents": [ that are tried as the beginning of the events
 _MOST_ENDS = 8  # positions that are tried as the end of an event before more text is read
@@ -68,21 +65,11 @@ class TraceFile(Generic[Entry]):
     def pieces(self) -> Iterator[list[Entry]]:
         """Yield the events in order, some thousands at a time.
 
-        Raises ValueError for a file that is not a trace or is cut short, for more than `most_bytes` of text, before
-        memory is taken for it, and for millions of events with hardly any text; OSError, EOFError and RecursionError
-        for a file that cannot be read.
+        Raises ValueError for a file that is not a trace or is cut short, and for more than `most_bytes` of text;
+        OSError, EOFError and RecursionError for a file that cannot be read.
         """
         with open_file(self._path, self._most_bytes) as raw, naming(self._path), _unpacked(raw) as file:
-            is_gzipped = file is not raw
-            if is_gzipped:  # a small file could fill the memory
-                self._most_bytes = most_unpacked_bytes(os.fstat(raw.fileno()).st_size, self._most_bytes)
-            num_events = 0
-            for events in self._cut(file):
-                num_events += len(events)
-                most_events = _FREE_EVENTS + self.num_bytes // _LEAST_EVENT_BYTES
-                if num_events > most_events:
-                    raise ValueError(f"it has more than {most_events} events in {self.num_bytes} bytes")
-                yield events
+            yield from self._cut(file)
 
     def _cut(self, file: BinaryIO) -> Iterator[list[Entry]]:
         """Read the text in pieces. Decode each up to the last end of an event in it; the rest precedes the next piece.
@@ -144,7 +131,6 @@ class TraceFile(Generic[Entry]):
             return text.index(b"[") + 1
         for match in islice(_LIST.finditer(text), _MOST_LISTS):
             head = text[: match.end()] + b"]}"  # the object up to here, with an empty list of events
-            check_num_values(head, _MOST_FIELD_VALUES)
             try:
                 fields = _decoded(head, dict[str, Any])
             except ValueError:  # the match is within a string, or in an inner object
@@ -156,19 +142,14 @@ class TraceFile(Generic[Entry]):
     def _rest_of_object(self, text: bytes) -> list[Entry]:
         """Return the events up to the end of the file's object, and add its other fields to `fields`.
 
-        Fields stay undecoded text (`Raw`) until the number of their values is checked, because many small values need
-        much more memory than their text. msgspec refuses NaN, so after an error Python's slower reader decodes the
-        whole text.
+        msgspec refuses NaN, so after an error Python's slower reader decodes the whole text.
         """
         events: list[Entry]
         try:
             raw_fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
             events = self._decoder.decode(raw_fields.pop("traceEvents"))
-            for raw_field in raw_fields.values():
-                check_num_values(bytes(raw_field), _MOST_FIELD_VALUES)
             fields: Any = {name: msgspec.json.decode(raw_field) for name, raw_field in raw_fields.items()}
         except (msgspec.DecodeError, KeyError):  # KeyError if there are no events, for which the error is raised below
-            check_num_values(text, _MOST_FIELD_VALUES)
             fields = _loaded(text)
             if not isinstance(fields, dict) or "traceEvents" not in fields:
                 raise ValueError("it has no traceEvents; move it out of the folder if it is not a trace") from None

@@ -39,7 +39,6 @@ _COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")
 _FORMAT = "rankscope.timeline"
 _VERSION = 1
 _MOST_TRACE_BYTES = 1 << 29  # of a trace, unpacked
-_MOST_EVENTS = 1 << 22  # of a trace; reading them needs about 1.3 GiB
 _MOST_RANK = 2**31 - 1
 
 
@@ -478,8 +477,6 @@ class Timeline:
             entries = list[_Entry]()
             for piece in file.pieces():
                 entries += piece
-                if len(entries) > _MOST_EVENTS:
-                    raise ValueError(f"it has more than {_MOST_EVENTS} events")
             head = file.fields.get("otherData")
             if isinstance(head, dict) and head.get("format") == _FORMAT:
                 timeline = _own(entries, head)

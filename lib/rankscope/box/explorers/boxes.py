@@ -8,7 +8,7 @@ from typing import Any
 
 from ...common.units import parse_bytes, rates_in_one_unit, times_in_one_unit
 from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
-from ...explorers.opening import GalleryInputs, shows
+from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from .. import Profile, bank
 from ..figures.boxes import UNITS, draw_boxes
@@ -157,12 +157,6 @@ def _interval(profile: Profile, collective: str, num_bytes: int) -> str:
     return " to ".join(times_in_one_unit(estimate.low_s, estimate.high_s))
 
 
-def profiles_of_gpus(inputs: GalleryInputs) -> dict[str, Profile]:
-    """Return the profiles of machines with GPUs that a gallery was given."""
-    profiles = by_name(inputs.profiles)
-    return {name: profile for name, profile in profiles.items() if profile.provenance.get("gpus")}
-
-
 ON_THE_SITE = {
     "collective": ("allreduce", "all_to_all"),
     "first": ("b200_8", "h100_8", "h100_4", "l40s_2", "runpod_a100_2"),
@@ -177,7 +171,6 @@ ON_THE_SITE = {
     SETTINGS,
     title="Collectives measured on GPU boxes",
     notebook="05_your_box",
-    inputs=profiles_of_gpus,
     on_the_site=ON_THE_SITE,
 )
 def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:

@@ -11,7 +11,7 @@ from ...collectives import ALGORITHMS
 from ...common.checks import of_type, printable
 from ...common.units import cell_words, parse_bytes, percent_words, times_in_one_unit
 from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
-from ...explorers.opening import GalleryInputs, shows
+from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.timelines import draw_timeline
@@ -166,11 +166,6 @@ def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
     return printable_names
 
 
-def profiles_of(inputs: GalleryInputs) -> dict[str, Profile] | None:
-    """Return the profiles that a gallery was given, None if there are none."""
-    return by_name(inputs.profiles) or None
-
-
 class Interpolated(NamedTuple):
     """The seconds of an operation by its curve, and the ends of their 90 % interval."""
 
@@ -203,7 +198,6 @@ ON_THE_SITE = {
     SETTINGS,
     title="Recorded machines against the model",
     notebook="05_your_box",
-    inputs=profiles_of,
     on_the_site=ON_THE_SITE,
 )
 def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:

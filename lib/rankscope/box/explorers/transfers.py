@@ -11,7 +11,7 @@ import numpy as np
 from ...common.checks import of_type
 from ...common.units import parse_bytes, percent_words, rate_words, time_words, times_in_one_unit
 from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
-from ...explorers.opening import GalleryInputs, shows
+from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.timelines import draw_timeline
@@ -193,11 +193,6 @@ def between(points: Sequence[Point], num_bytes: int) -> float | None:
     return float(seconds * times_largest)
 
 
-def gpu_of(inputs: GalleryInputs) -> Profile | None:
-    """Return the profile of a GPU that a gallery was given. Raises ValueError if it is not a profile."""
-    return None if inputs.gpu is None else of_type("gpu", inputs.gpu, Profile)
-
-
 ON_THE_SITE = {
     "link": ALL,
     "method": ALL,
@@ -207,7 +202,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="Copies to the GPU", notebook="03_onto_the_gpu", inputs=gpu_of, on_the_site=ON_THE_SITE)
+@shows(SETTINGS, title="Copies to the GPU", notebook="03_onto_the_gpu", on_the_site=ON_THE_SITE)
 def transfers(profile: Profile | None = None) -> Explorer:
     """Return controls over the time of each way to copy, the first batches of a loop that uses it, and its bottleneck.
 

@@ -37,9 +37,6 @@ from .group import (
 )
 from .plan import LANE, Elements, Post, Run, Transfer, Wait, Write, plans
 
-MOST_PLANS = 64  # that are kept for each group, and kinds of calls that its ranks have agreed on
-LARGE_BYTES = 1 << 22  # of these plans only the last used keeps a larger scratch
-
 # What an operation of the loop does.
 POST = 0
 WAIT = 1
@@ -85,13 +82,13 @@ def execute(
 
 
 class _CallsOfGroup(NamedTuple):
-    """The kinds of calls on a group, in the order in which they were last used.
+    """The kinds of calls on a group.
 
     `agreed` has what ranks must have in common, so it is the same on all ranks. `plans` are this rank's own. Ranks may
     pass tensors of other shapes, and to a barrier any tensor, so one rank may need a new plan when others do not.
     """
 
-    agreed: dict[Any, None]
+    agreed: set[Any]
     plans: dict[Any, _Prepared]
 
 
@@ -101,11 +98,9 @@ _calls_by_group: weakref.WeakKeyDictionary[Any, _CallsOfGroup] = weakref.WeakKey
 def _prepared(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> _Prepared:
     """Return the plan of an earlier call of the same kind, or a new one.
 
-    All ranks call with the same schedules, and tensors that agree, in the same order. So they agree at the same calls,
-    and forget the same ones if there are too many.
+    All ranks call with the same schedules, and tensors that agree, in the same order. So they agree at the same calls.
     """
-    agreed, plans_of_calls = _calls_by_group.setdefault(group, _CallsOfGroup({}, {}))
-    last_used = next(reversed(plans_of_calls.values()), None)
+    agreed, plans_of_calls = _calls_by_group.setdefault(group, _CallsOfGroup(set(), {}))
     # The tensor and `op` are checked only once a plan is prepared, so here they may be anything, even unhashable.
     kind = None
     if isinstance(tensor, Tensor):
@@ -115,10 +110,8 @@ def _prepared(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> _Prepa
     prepared = plans_of_calls.get(call)
     if prepared is None:
         prepared = _Prepared(schedule, tensor, group, op, has_agreed=in_common in agreed)
-    _put_last(agreed, in_common, None)
-    _put_last(plans_of_calls, call, prepared)
-    if last_used is not None and last_used is not prepared:  # only the plan that is used last keeps a large scratch
-        last_used.release()
+        agreed.add(in_common)
+        plans_of_calls[call] = prepared
     return prepared
 
 
@@ -136,15 +129,6 @@ def _shared(schedule: Schedule, tensor: Tensor, op: Any) -> tuple[Any, Any, Any]
     if schedule.weights is not None:  # then the ranks must have the same elements only in all chunks together
         return tensor.dtype, str(op), None
     return tensor.dtype, str(op), tensor.numel()
-
-
-def _put_last(entries: dict[Any, Any], key: Any, value: Any) -> None:
-    """Put an entry at the end, as the one that was used last, and delete the first one if there are too many."""
-    entries.pop(key, None)
-    entries[key] = value
-    if len(entries) > MOST_PLANS:
-        longest_unused = next(iter(entries))
-        del entries[longest_unused]
 
 
 def executor(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum") -> Callable[..., Tensor | None]:
@@ -211,12 +195,6 @@ class _Prepared:
         self._spans = list(view_of)  # the elements of each view, in the order of their numbers
         self._scratch: Tensor | None = None  # made by the first run
         self._scratch_views: list[Tensor | None] = []  # a view for each span in the scratch, None for one in the buffer
-
-    def release(self) -> None:
-        """Free the scratch if it is large; the next run takes a new one."""
-        if self._scratch is not None and self._scratch.nbytes > LARGE_BYTES:
-            self._scratch = None
-            self._scratch_views = []
 
     def run(self, tensor: Tensor, start: Starter, recorder: Recorder | None = None) -> Tensor | None:
         """Carry out the collective on a tensor of the kind that this was prepared for."""

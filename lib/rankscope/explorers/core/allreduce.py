@@ -16,7 +16,6 @@ from ...common.units import parse_bytes, percent_words, time_words, times_in_one
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.schedules import draw_schedule
-from ...figures.svg import to_svg
 from ..explorer import ALL, ByIdentity, Explorer, Now, Setting, Steps, sizes
 from ..opening import shows
 
@@ -61,7 +60,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "8 L40S on PCIe, 64 MiB": {"num_nodes": 1, "gpus_per_node": 8, "message": "64 MiB", **L40S_LINKS},
     "8 hosts on 10 GbE": {"num_nodes": 8, "gpus_per_node": 1, **TCP_LINKS},
 }
-EQUAL_TIMES = 1e-9  # a smaller relative difference comes from rounding
+_EQUAL_TIMES = 1e-9  # a smaller relative difference comes from rounding
 _MOST_CELLS = 1024  # ranks × chunks in the picture, so that it follows the slider
 
 
@@ -163,10 +162,6 @@ def ranking(now: Now) -> Drawing:
     return draw_ranking(seconds, ranked_now.bound_s, now.algorithm, f"{now.message} on {nodes}")
 
 
-def _report_and_ranking(now: Now) -> tuple[list[str], str]:
-    return report(now), to_svg(ranking(now))
-
-
 def report(now: Now) -> list[str]:
     """What `verify` says, what the simulation predicts, and which algorithm is fastest."""
     ranked_now = ranked(now)
@@ -195,7 +190,7 @@ def _fastest_line(ranked_now: Best, fastest: str) -> str:
     if len(ranked_now.candidates) == 1:
         return line
     difference = "just as fast"
-    if ranked_now.margin > EQUAL_TIMES:
+    if ranked_now.margin > _EQUAL_TIMES:
         margin = percent_words(ranked_now.margin)
         if margin == percent_words(0):
             margin = f"less than {percent_words(0.01)}"
@@ -225,13 +220,6 @@ def without_links(now: Now) -> dict[str, str]:
 def without_effect(now: Now) -> dict[str, str]:
     """Return for each control that changes nothing at these settings why it does not."""
     reasons = without_links(now)
-    # Several GPUs of a node compete for its card in some algorithm of the ranking. A single GPU has the card to itself,
-    # which then matters only if it sends two messages at once. The picture shows no times and need not be compared.
-    has_one_gpu_per_card = now.gpus_per_node == 1 and now.num_nodes > 1
-    if has_one_gpu_per_card:
-        other_way = now._replace(shared_nic=not now.shared_nic)
-        if _report_and_ranking(now) == _report_and_ranking(other_way):
-            reasons["shared_nic"] = "no GPU here sends two messages at once"
     if now.num_nodes == now.gpus_per_node == 1:
         reasons["gamma_ps"] = "one rank has nothing to add up"
     if "num_segments" not in _best_options(now):

@@ -9,7 +9,6 @@ import numpy as np
 
 from ...cluster import Cluster
 from ...collectives import ALGORITHMS
-from ...collectives.algorithms import algorithm_of
 from ...collectives.playback import Playback, playback_of
 from ...common.checks import count_of
 from ...common.units import bytes_words, times_in_one_unit
@@ -17,7 +16,7 @@ from ...figures.marks import Drawing
 from ...figures.player import draw_play
 from ..explorer import ByIdentity, Explorer, Now, Setting
 from ..opening import shows
-from .allreduce import EQUAL_TIMES, H100_LINKS, cluster, num_bytes, without_links
+from .allreduce import H100_LINKS, cluster, num_bytes, without_links
 from .allreduce import SETTINGS as OF_CLUSTERS
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_all")
@@ -173,54 +172,11 @@ def without_effect(now: Now) -> dict[str, str]:
         return reasons
     try:
         shown = plays(now)
-        if "shared_nic" not in reasons:
-            other_way = plays(now._replace(shared_nic=not now.shared_nic))
-            if _have_equal_times(shown, other_way):
-                reasons["shared_nic"] = "no two messages use the same network card at once"
     except ValueError as error:
-        for name in _without_effect_on_a_refusal(now):
-            reasons[name] = str(error)
-        return reasons
+        return reasons | dict.fromkeys(("moment", "gamma_ps", "shared_nic"), str(error))
     if not any(play.reduce.any() for play in shown):
         reasons["gamma_ps"] = "nothing is added up"
     return reasons
-
-
-def _without_effect_on_a_refusal(now: Now) -> list[str]:
-    """The settings that change nothing while an algorithm cannot be played.
-
-    Sizes and links decide the number of segments of an algorithm that has some, and with it whether it can be played.
-    """
-    names = ["moment", "gamma_ps", "shared_nic"]
-    refused = [chosen for chosen in _chosen(now) if not _can_be_played(chosen, now)]
-    if not any(_has_segments(chosen) for chosen in refused):
-        names += ["message", "intra_us", "inter_us", "intra_gb_per_s", "inter_gb_per_s"]
-    if not _can_be_played(_chosen(now)[0], now):  # its refusal is shown, whatever is set against it
-        names.append("against")
-    return names
-
-
-def _can_be_played(chosen: _Chosen, now: Now) -> bool:
-    try:
-        _play(chosen, num_bytes(now), cluster(now))
-    except ValueError:
-        return False
-    return True
-
-
-def _has_segments(chosen: _Chosen) -> bool:
-    return algorithm_of(chosen.collective, chosen.name).has_segments
-
-
-def _have_equal_times(some: list[Playback], others: list[Playback]) -> bool:
-    """Whether all messages start and end at the same times."""
-    for play, other in zip(some, others, strict=True):
-        for times_s, other_times_s in ((play.start_s, other.start_s), (play.done_s, other.done_s)):
-            if times_s.shape != other_times_s.shape:
-                return False
-            if not np.allclose(times_s, other_times_s, rtol=EQUAL_TIMES, atol=0):
-                return False
-    return True
 
 
 ON_THE_SITE = {

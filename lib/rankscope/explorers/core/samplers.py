@@ -198,29 +198,18 @@ def _first_rank_line(indices: list[int]) -> str:
     return f"rank 0 reads {', '.join(words)}"
 
 
-def _reads(now: Now) -> list[list[list[int]]]:
-    return [[rank.tolist() for rank in epoch.ranks] for epoch in epochs(now)]
-
-
 def without_effect(now: Now) -> dict[str, str]:
     """Return for each control that changes nothing at these settings why it does not."""
     last = epochs(now)[-1]
     most_samples = last.num_steps  # per rank: an `Assignment` counts a step for each sample
     reasons = dict(SAMPLERS[now.sampler].without_effect)
-    has_shuffle = "shuffle" not in reasons
-    if has_shuffle and _reads(now._replace(shuffle=not now.shuffle)) == _reads(now):
-        reasons["shuffle"] = "the samples are read in the same order with and without it"
-    if has_shuffle and not now.shuffle:
+    if "shuffle" not in reasons and not now.shuffle:
         reasons["seed"] = "without shuffle nothing is random"
     elif now.size < 2:
         reasons["seed"] = "there is nothing to shuffle"
     if now.epoch == 0:
         reasons["forget_set_epoch"] = "epoch 0 is the same with and without set_epoch"
-    if last.batch_stops is not None:
-        # The sampler groups the samples itself. It drops batches, and how many samples there are says nothing on that.
-        if _reads(now._replace(drop_last=not now.drop_last)) == _reads(now):
-            reasons["drop_last"] = "the batches divide evenly among the ranks"
-    else:
+    if last.batch_stops is None:  # otherwise the sampler groups the samples itself, and drops batches
         if now.size % now.num_ranks == 0:
             reasons["drop_last"] = "the samples divide evenly among the ranks"
         if most_samples < 2:

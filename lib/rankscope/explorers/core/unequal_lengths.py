@@ -11,7 +11,6 @@ from ...figures.assignments import draw_lengths, draw_step_costs
 from ...figures.marks import Drawing
 from ...sampling import Assignment, EpochWork, assign, audit, epoch_work
 from ...sampling.permutation import IntArray
-from ...sampling.work import batch_stops_of
 from ..explorer import ALL, Explorer, Now, Setting, Steps
 from ..opening import shows
 from .samplers import LENGTHS, own_batches_line
@@ -23,7 +22,6 @@ _SAMPLERS = (
 )
 _LENGTHS = (("texts: many short, few long", "lognormal"), ("two kinds", "two kinds"), ("equal", "equal"))
 _COSTS = (("tokens", "linear"), ("tokens²", "quadratic"))
-_WINDOWS = (1, 2, 5, 10, 20, 50, 100)
 
 SETTINGS = (
     Setting("sampler", "torch", _SAMPLERS, "sampler"),
@@ -31,7 +29,7 @@ SETTINGS = (
     Setting("num_ranks", 8, Steps((1, 2, 4, 8, 16, 32, 64)), "ranks"),
     Setting("batch_size", 8, Steps((1, 2, 4, 8, 16, 32)), "batch size per rank"),
     Setting("size", 1024, Steps((64, 128, 256, 500, 512, 1000, 1024, 2000, 2048, 4096)), "samples"),
-    Setting("window", 100, Steps(_WINDOWS), "window", "in steps"),
+    Setting("window", 100, Steps((1, 2, 5, 10, 20, 50, 100)), "window", "in steps"),
     Setting(
         "cost",
         "linear",
@@ -110,25 +108,9 @@ def without_effect(now: Now) -> dict[str, str]:
     reasons = {}
     if now.sampler != "balanced":
         reasons["window"] = "only BalancedSampler regroups samples within a window"
-    elif _reads_alike_in_every_window(now):
-        reasons["window"] = "these samples are grouped in the same way within every window"
     if now.lengths == "equal":
         reasons["epoch"] = "samples of equal length cost the same in every epoch"
-    if _reads(now._replace(drop_last=not now.drop_last)) == _reads(now):
-        reasons["drop_last"] = "the samples divide evenly among the ranks"
     return reasons
-
-
-def _reads_alike_in_every_window(now: Now) -> bool:
-    """Whether the window does not matter, as if the shortest contains all samples, or if all are equally long."""
-    return all(_reads(now._replace(window=window)) == _reads(now) for window in _WINDOWS)
-
-
-def _reads(now: Now) -> list[tuple[list[int], list[int]]]:
-    """Return for each rank the samples that it reads, in order, and where its batches end."""
-    epoch = epoch_of(now)
-    stops_of_ranks = batch_stops_of(epoch)
-    return [(indices.tolist(), stops.tolist()) for indices, stops in zip(epoch.ranks, stops_of_ranks, strict=True)]
 
 
 ON_THE_SITE = {

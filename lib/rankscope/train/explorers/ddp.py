@@ -10,7 +10,7 @@ from ...common.checks import count_of
 from ...common.units import bytes_words, parse_bytes, time_words, times_in_one_unit
 from ...explorers import networks
 from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps, sizes
-from ...explorers.networks import BY_HAND, Networks, networks_of
+from ...explorers.networks import BY_HAND, Networks
 from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
@@ -168,7 +168,6 @@ ON_THE_SITE = {
     SETTINGS,
     title="DDP's buckets and overlap",
     notebook="07_ddp",
-    inputs=networks_of,
     on_the_site=ON_THE_SITE,
 )
 def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:

@@ -10,7 +10,7 @@ from ...common.checks import count_of
 from ...common.units import decimal_words, times_in_one_unit
 from ...explorers import networks
 from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
-from ...explorers.networks import BY_HAND, Networks, networks_of
+from ...explorers.networks import BY_HAND, Networks
 from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from ...networks import Measured
@@ -146,7 +146,6 @@ ON_THE_SITE = {
     SETTINGS,
     title="FSDP: streams and memory",
     notebook="08_zero_and_fsdp",
-    inputs=networks_of,
     on_the_site=ON_THE_SITE,
 )
 def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
