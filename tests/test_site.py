@@ -48,12 +48,12 @@ def page(*cells: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_an_explorer_stands_where_its_widget_would() -> None:
-    explorer = cell("explorers.zero(module, stage=2)", WIDGET)
+    explorer = cell("explorers.zero(stage=2)", WIDGET)
     before = json.dumps(explorer)
     code, shown, rest = page(explorer, cell("1 + 1"))["cells"]
     assert json.dumps(explorer) == before
     assert (code["source"], code["outputs"], rest["source"]) == (explorer["source"], [], "1 + 1")
-    assert shown["source"] == f"```{{raw}} html\n<b>{Shown('zero', (('stage', 2),), of_module=True)}</b>\n```"
+    assert shown["source"] == f"```{{raw}} html\n<b>{Shown('zero', (('stage', 2),))}</b>\n```"
 
 
 @pytest.mark.parametrize(

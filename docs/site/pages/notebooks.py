@@ -66,13 +66,13 @@ def as_markdown(html: str) -> str:
 def explorer_call(source: str) -> Shown | None:
     """The explorer that a cell calls, with those of its settings that are written out there.
 
-    >>> explorer_call("explorers.zero(module, stage=2)")
-    Shown(name='zero', settings=(('stage', 2),), of_module=True)
+    >>> explorer_call("explorers.zero(stage=2)")
+    Shown(name='zero', settings=(('stage', 2),))
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and (name := _name(node.func)) in _EXPLORERS:
             written = [(key.arg, key.value.value) for key in node.keywords if isinstance(key.value, ast.Constant)]
-            return Shown(name, tuple(pair for pair in written if pair[0]), "module" in map(_name, node.args))
+            return Shown(name, tuple(pair for pair in written if pair[0]))
     return None
 
 

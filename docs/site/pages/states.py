@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from rankscope.box import Profile, recorded
 from rankscope.common.checks import one_of
-from rankscope.course import yours
 from rankscope.explorers.entries import catalogue
 from rankscope.explorers.explorer import Explorer, Now, Setting, Steps, explorer_of
 from rankscope.explorers.opening import Entry
@@ -38,11 +37,10 @@ _ONE_PICTURE = re.compile(r"(?=<svg |<p>)")
 
 
 class Shown(NamedTuple):
-    """An explorer as a page shows it: with `module`, or without, and these settings at first."""
+    """An explorer as a page shows it, with these settings at first."""
 
     name: str
     settings: tuple[tuple[str, Any], ...] = ()
-    of_module: bool = False
 
     @property
     def entry(self) -> Entry:
@@ -51,13 +49,13 @@ class Shown(NamedTuple):
 
     @property
     def explorer(self) -> Explorer:
-        """The explorer, with the profiles or the module that its notebook gives it."""
+        """The explorer, with the profiles that its notebook gives it."""
         if self.name == "machine":
             inputs: list[Any] = [{name: Profile.load(PROFILES / file) for name, file in MACHINES.items()}]
         elif self.name == "transfers":
             inputs = [recorded(PROFILES, otherwise="bank:mi100_copies")]
         else:
-            inputs = [yours.module()] if self.of_module else []
+            inputs = []
         return explorer_of(self.entry.show, *inputs)
 
     def grid(self, *, only_ends: bool = False) -> Grid:
@@ -95,7 +93,7 @@ class Grid(NamedTuple):
     def key(self) -> str:
         """The name of what is stored: pages on which it is the same share it."""
         fixed = {name: value for name, value in self.start._asdict().items() if name not in self.axes}
-        grid = repr((self.shown.of_module, fixed, dict(self.axes)))
+        grid = repr((fixed, dict(self.axes)))
         return f"{self.shown.name}_{sha256(grid.encode()).hexdigest()[:8]}"
 
     def states(self) -> Iterator[Now]:
