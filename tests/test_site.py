@@ -120,7 +120,7 @@ def test_every_stored_state_is_what_the_explorer_shows(name: str) -> None:
     for now, (pictures, report, _, line) in zip(all_states, drawn["states"], strict=True):
         svg = "".join(drawn["parts"][part] for picture in pictures for part in drawn["pictures"][picture])
         assert (svg, drawn["reports"][report]) == grid.explorer.html(now)
-        assert grid.explorer.read(line) == now
+        assert line == grid.explorer.line(now)
 
 
 @pytest.mark.parametrize("name", NAMES)

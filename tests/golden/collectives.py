@@ -88,7 +88,6 @@ def _built(collective: str, algorithm: str, num_ranks: int, options: dict[str, A
         "num_messages": traffic.num_messages,
         "sent_bytes": floats(traffic.sent_bytes),
         "link_bytes": floats(traffic.link_bytes.ravel()),
-        "peak_buffer_bytes": floats(traffic.peak_buffer_bytes),
         "closed form": forms,
         "simulated": simulated,
     }
