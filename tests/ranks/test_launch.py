@@ -107,12 +107,12 @@ def test_ranks_are_forked_with_what_they_are_sent_of_this_library():
     """A function as an argument, a module that the function uses; each rank would import it anew."""
 
     def imported_here(_):
-        __import__("rankscope.doctor")
+        __import__("rankscope.box.pcie")
         mine = set(map(id, gc.get_objects()))  # without what the server froze before it forked
-        names = Cluster.__module__, transfer.__name__, "rankscope.doctor"
+        names = Cluster.__module__, transfer.__name__, "rankscope.box.pcie"
         return [name for name in names if id(vars(sys.modules[name])) in mine]
 
-    assert launch(imported_here, 2, [Cluster.uniform]) == [["rankscope.doctor"]] * 2
+    assert launch(imported_here, 2, [Cluster.uniform]) == [["rankscope.box.pcie"]] * 2
 
 
 def test_large_results_tensors_and_classes():
