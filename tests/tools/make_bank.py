@@ -16,10 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rankscope.box import Profile
+from rankscope.box import Profile, read_log
 from rankscope.box.logs import merged
 from rankscope.box.machines import FOLDER, SICK
-from tests.tools import rare_logs
 
 LICENCES = ("Apache-2.0", "BSD-3-Clause", "CC0-1.0", "CC-BY-4.0", "MIT", "MIT-0")  # that let us store figures
 OURS = "rankscope"  # the repository of a machine whose owner added it himself
@@ -240,7 +239,7 @@ def chosen(profiles: Sequence[Profile], pick: Mapping[str, Any]) -> Iterator[Pro
 
 def made(folder: Path, machine: Machine, index: dict[str, dict[str, Any]]) -> Profile:
     rows = [index[f"logs/{file}"] for file in machine.files]
-    profiles = [one for file in machine.files for one in chosen(rare_logs.read(folder / "logs" / file), machine.pick)]
+    profiles = [one for file in machine.files for one in chosen(read_log(folder / "logs" / file), machine.pick)]
     if not profiles:
         raise ValueError(f"{machine.files[0]} has no profile of {machine.pick}")
     return with_source(merged(profiles, machine.hardware) if len(profiles) > 1 else profiles[0], rows, machine)
