@@ -55,6 +55,6 @@ _MACHINE = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100m
 _LOADED = f"__import__('rankscope.box').box.Profile.load({str(_MACHINE)!r})"
 GALLERIES = {"with a profile": Gallery(f"explorers.gallery({{'a machine': {_LOADED}}})", all_have_presets=True)}
 REFUSED_BY_GALLERY = [
-    ({"profiles": {"a": 3}}, r"profiles\['a'\] must be a Profile, got 3"),
-    ({"gpu": "gpu.json"}, "gpu must be a Profile, got 'gpu.json'"),
+    ({"profiles": {"a": 3}}, "profiles"),
+    ({"gpu": "gpu.json"}, "gpu"),
 ]
