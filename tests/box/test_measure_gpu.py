@@ -37,15 +37,6 @@ def test_virtual_ranks_with_a_wrong_sum_are_caught(monkeypatch: pytest.MonkeyPat
         measure_gpu.virtual_points("cpu", [4096], 3)
 
 
-def test_the_script_says_that_there_is_no_gpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["measure_gpu.py"])
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert measure_gpu.main() == 2
-    assert capsys.readouterr().err == "there is no GPU that torch can use\n"
-
-
 def test_the_table_of_steps_says_whether_the_recordings_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     def disagree(self: Any, tolerance_s: float = 0.0) -> None:
         raise DisagreementError("load: gone")
@@ -111,23 +102,6 @@ def test_the_script_prints_every_table_and_writes_every_point(
     said = capsys.readouterr()
     assert "gloo: failed: AttributeError: module 'torch' has no attribute 'gone'" in said.err
     assert f"{len(profile.points)} points in gpu.json, " in said.out
-
-
-def test_tests_that_need_a_gpu_are_run_from_their_files_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[list[str]] = []
-
-    def run(words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-        ran.append(words)
-        return subprocess.CompletedProcess(words, 0)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert measure_gpu.run_tests() == 0
-    files = {Path(word).name for word in ran[0] if word.endswith(".py")}
-    assert {"test_transfers.py", "test_wire.py", "test_measure.py"} <= files
-    assert "test_notebooks.py" not in files
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert measure_gpu.run_tests() == 2
-    assert len(ran) == 1
 
 
 SCRIPT = """
