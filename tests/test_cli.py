@@ -70,6 +70,7 @@ SHOWN: dict[str, tuple[list[str], list[str]]] = {  # a command, and what stands 
     ),
     "a size": (["show", "{}", "--num-bytes", "1MiB"], [r"^ring .* [+-]\d% +9/9", r"^native +3\.4\d ms"]),
     "a machine of the bank": (["show", "bank:dgx_h100_8"], [r"^ *1 MiB .* 15%$", r"1\.11 ms"]),
+    "one iteration": (["show", "bank:dgx_h100_8", "--num-bytes", "1MiB"], [r"^native +\S+ µs +\S+ GB/s *$"]),
     "a faulty one": (["show", "bank:runpod_a100_2_no_p2p"], [r"13\.6 GB/s", r"p2p_off"]),
     "a comparison with itself": (["compare", "{}", "{}"], [r"Of 105 points .* none .* none"]),
     "all of it": (["compare", "{}", "{}", "--all"], [r"^add +1 KiB .* 1\.00"]),

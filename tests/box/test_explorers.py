@@ -183,26 +183,6 @@ def test_nccl_says_what_the_model_chooses(size: int) -> None:
     assert title.endswith(f"{choice.algorithm} {protocol} at {now['message']}")
 
 
-def test_nccl_draws_each_estimate_divided_by_the_lowest() -> None:
-    now = NCCL.at(gpu="h100", message="1 MiB")
-    drawing = NCCL.pictures["picture"](now)
-    tick = {label: y for y, label in drawing.y_ticks}
-    assert [label for _, label in drawing.y_ticks] == ["1/2", "1", "2", "4"]
-    assert tick["1"] - tick["2"] == pytest.approx(tick["2"] - tick["4"])  # a logarithmic axis
-    octave = tick["1"] - tick["2"]
-    compared = Model("h100", version=(2, 30)).compared("allreduce", [2**30])
-    lowest_s = min(columns.nccl_s[0] for columns in compared.values())
-    column = 30 - 10 + 0.5
-    expected = {tick["1"] - octave * np.log2(columns.nccl_s[0] / lowest_s) for columns in compared.values()}
-    drawn = {y for line in drawing.lines[:-1] for x, y in zip(line.x1, line.y1, strict=True) if x == column}
-    assert sorted(drawn) == pytest.approx(sorted(y for y in expected if y >= tick["4"]))
-    lines = np.concatenate([np.concatenate([line.y0, line.y1]) for line in drawing.lines])
-    assert lines.min() >= tick["4"] - 1e-9  # what takes longer is cut off
-    assert lines.max() <= tick["1/2"] + 1e-9
-    channels, *_ = (text.text for text in drawing.texts)
-    assert channels[20] == "16"
-
-
 def test_nccl_marks_what_machines_took_divided_by_nccls_estimate() -> None:
     now = NCCL.at(gpu="h100", message="16 MiB")
     drawing = NCCL.pictures["picture"](now)

@@ -16,7 +16,6 @@ from rankscope.box import Profile, Protocol
 from rankscope.box.sentences import groups
 
 from ..tools import measure_gpu
-from ..tools.recorded_steps import Agreement, DisagreementError
 from .gpu_made import Made, copies, put_into_ranks
 from .made import PROVENANCE
 
@@ -35,20 +34,6 @@ def test_virtual_ranks_with_a_wrong_sum_are_caught(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("rankscope.collectives.run_local", lambda schedule, tensors: tensors)
     with pytest.raises(RuntimeError, match="allreduce by ring of 2 virtual ranks gave a wrong result"):
         measure_gpu.virtual_points("cpu", [4096], 3)
-
-
-def test_the_table_of_steps_says_whether_the_recordings_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    def disagree(self: Any, tolerance_s: float = 0.0) -> None:
-        raise DisagreementError("load: gone")
-
-    monkeypatch.setattr(measure_gpu, "STEPS", 2)
-    monkeypatch.setattr(Agreement, "check", disagree)
-    lines = "\n".join(measure_gpu.steps_table("cpu", 4, 8)).splitlines()
-    titles = [line.split(" in ")[0] for line in lines if "batches" in line]
-    assert titles == ["2 steps, batches as they come,", "2 steps, batches prefetched,"]
-    kinds = [line.partition(":")[0] for line in lines if "spans" in line]
-    assert kinds[:5] == ["load", "copy", "forward", "backward", "optimizer"]
-    assert lines.count("the two DISAGREE: load: gone") == 2
 
 
 @pytest.fixture

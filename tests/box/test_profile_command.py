@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -137,7 +136,6 @@ def test_sizes_by_name() -> None:
 
 def on_host(name: str, *args: Any) -> Any:
     """What a rank does, with the host's memory in the place of a GPU's."""
-    from rankscope.box.measuring import rank as measure_rank
 
     assert "cuda" in args
     measure_rank._select_device = lambda device: "cpu"
@@ -168,33 +166,6 @@ def test_gloo_on_a_gpu_has_its_own_collectives_and_no_links(tmp_path: Path, monk
     assert "device is 'cuda' there and None here" in err
 
 
-@pytest.mark.parametrize(
-    ("backend", "rank", "local_rank", "gpu", "free_gib"),
-    [("gloo", 3, None, 1, 4), ("gloo", 2, None, 0, 4), ("gloo", 6, "1", 1, 4), ("nccl", 5, "1", 0, 6)],
-)
-def test_ranks_share_gpus_in_turn_where_the_backend_lets_them(
-    backend: str, rank: int, local_rank: str | None, gpu: int, free_gib: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    current = [0]
-    machine: dict[str, Any] = {  # with two GPUs
-        "device_count": lambda: 2,
-        "set_device": current.append,
-        "current_device": lambda: current[-1],
-        "mem_get_info": lambda: (12 * 2**30, 80 * 2**30),
-    }
-    for name, answer in machine.items():
-        monkeypatch.setattr(torch.cuda, name, answer)
-    monkeypatch.setattr("torch.distributed.get_backend", lambda: backend)
-    monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
-    monkeypatch.setattr(measure_rank, "free_bytes", lambda: 16 * 2**30)
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    if local_rank is not None:
-        monkeypatch.setenv("LOCAL_RANK", local_rank)
-    assert measure_rank._select_device("cuda") == f"cuda:{gpu}"
-    assert measure_rank._free_bytes("cuda", 4) == free_gib * 2**30
-    assert (measure_rank._select_device("cpu"), measure_rank._free_bytes("cpu", 4)) == ("cpu", 4 * 2**30)
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_gloo_on_a_real_gpu(tmp_path: Path) -> None:
@@ -211,7 +182,6 @@ def test_gloo_on_a_real_gpu(tmp_path: Path) -> None:
 
 def wrong_on_rank_1(name: str, *args: Any) -> Any:
     """What a rank does, with an executor that gives rank 1 a wrong sum."""
-    from rankscope.box.measuring import rank as measure_rank
 
     right = measure_rank.executor
 
@@ -282,7 +252,6 @@ with _alone(pathlib.Path({str(path)!r})):
 
 
 def hang(name: str, *args: Any) -> Any:
-    from rankscope.box.measuring import rank as measure_rank
 
     if name == "measure_keys":
         time.sleep(600)
@@ -320,35 +289,6 @@ def finish(path: Path, known: dict[Any, Point]) -> None:
     assert len(profile.points) == NUM_POINTS
     intact(path, NUM_POINTS, known)
     assert profile == Profile.load(path)
-
-
-@pytest.mark.oracle
-# one that hits Python's own socketpair leaves two sockets for the garbage collector to close
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-def test_interrupts_at_random_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C, fifteen times; a run that was not hit in time begins anew, so that all instants have their turn."""
-    monkeypatch.setattr("rankscope.box.measuring.plan.LAUNCH_S", 0.0)
-    chance, path = random.Random(5), tmp_path / "machine.json"
-    known: dict[Any, Point] = {}
-    for _ in range(15):
-        done = [0]
-        timer = threading.Timer(chance.uniform(0.05, 1.5), os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        try:
-            try:
-                measure(path, MANY, num_ranks=2, report=lambda progress, done=done: done.append(progress.num_done))
-            finally:
-                timer.cancel()
-                timer.join()
-                time.sleep(0.01)
-        except KeyboardInterrupt:
-            intact(path, done[-1], known)
-        else:
-            finish(path, known)
-            path.unlink()
-            known.clear()
-        assert not [one for one in tmp_path.iterdir() if one != path]
-    finish(path, known)
 
 
 @pytest.mark.oracle

@@ -54,6 +54,9 @@ def test_yours_is_black_and_a_size_is_marked_where_it_was_measured() -> None:
     assert colors[1] == {INK} != colors[0]
     assert drawing.rules == (10.0,)
     assert draw_boxes(TWO, at_bytes=2**40).rules == ()
+    assert drawing.title.index("349 GB/s") < drawing.title.index("17.5 GB/s")  # the fastest first
+    in_time = draw_boxes(TWO, view="time").title
+    assert in_time.index("2.69 ms") < in_time.index("53.7 ms")
 
 
 def test_one_size_is_a_dot_and_in_place_goes_before_out_of_place() -> None:
