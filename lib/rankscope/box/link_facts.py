@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ..common.checks import number, of_type, one_of
 from ..common.frozen import checked, frozen
-from ..common.storage import read_bytes
 from .measuring.plan import ON_THE_FLY, TRANSFER_METHODS
 from .pcie import PCIE, pcie_bytes_per_s
 from .profile import FORMAT, WHAT, Point, Profile
@@ -146,8 +145,9 @@ def recorded(
     head = f'{{"format": "{FORMAT}"'.encode()
     mark = f'{{"what":"{what}"'.encode()  # of a point
     profiles = []
-    for path in sorted(Path(folder, name) for name in os.listdir(folder) if name.endswith(".json")):
-        if _is_profile_with(path, head, mark):
+    for path in sorted(Path(folder).glob("*.json")):
+        raw = path.read_bytes() if path.is_file() else b""
+        if raw.startswith(head) and mark in raw:
             profile = Profile.load(path)
             # Copies are of a GPU, but a collective may have been measured on CPUs.
             if what == "transfer" or profile.provenance.get("gpus"):
@@ -155,14 +155,3 @@ def recorded(
     if profiles:
         return max(profiles, key=lambda profile: str(profile.provenance.get("date", "")))  # ISO dates sort as text
     return None if otherwise is None else Profile.load(otherwise)
-
-
-def _is_profile_with(path: Path, head: bytes, mark: bytes) -> bool:
-    """Return whether a file begins with `head` and contains `mark`; False for a folder, and for too large a file."""
-    if not path.is_file():  # a folder, a pipe or a broken link
-        return False
-    try:
-        raw = read_bytes(path)
-    except ValueError:  # empty, or larger than any profile
-        return False
-    return raw.startswith(head) and mark in raw

@@ -221,20 +221,12 @@ def _compared(both: DataFrame) -> Iterator[str]:
         equal_words = f"{equal or 'none'} {verb} within the noise, where the interquartile ranges overlap"
         yield f"Of {count_of(len(judged), 'point')} in both profiles, {different_words}; {equal_words}."
     if len(unknown):
-        have = "have"
-        their = "their"
-        them = "them"
-        if len(unknown) == 1:
-            have = "has"
-            their = "its"
-            them = "it"
-        reason = f"{have} fewer than {LEAST_CLEAN} iterations in A or B, so {their} noise is unknown"
         low = f"{unknown.ratio.min():.2f}"
         high = f"{unknown.ratio.max():.2f}"
         ratios = low if low == high else f"{low} to {high}"
-        consequence = f"`compare` cannot judge {them} (B/A {ratios})"
         points = count_of(len(unknown), "point")
-        yield f"{points} {reason} and {consequence}. Import at least {LEAST_CLEAN} runs of each."
+        reason = f"because the noise is unknown with fewer than {LEAST_CLEAN} iterations in A or B"
+        yield f"`compare` cannot judge {points} (B/A {ratios}), {reason}. Import at least {LEAST_CLEAN} runs of each."
     if not len(both):
         yield "The profiles have no points in common."
 
