@@ -87,7 +87,7 @@ def test_explorers_and_commands_work_without_a_module_that_is_left_out(
     monkeypatch.setattr(entries, "extensions", lambda: added)
     monkeypatch.setattr(registry, "extensions", lambda: added)
     assert "samplers" in dir(explorers)
-    assert "doctor" in registry.commands()
+    assert "show" in registry.commands()
     why = "my_additions.broken needs a_package_of_an_extra, which is not installed"
     with pytest.raises(AttributeError, match=f"has no attribute 'broken': {why}"):
         _ = explorers.broken

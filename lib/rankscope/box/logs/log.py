@@ -217,8 +217,9 @@ class Times:
         """Return a point per operation."""
         points = []
         for (what, num_bytes, options), times in self.printed.items():
+            seconds = tuple(times.seconds)
             try:
-                points.append(Point(what, num_bytes, times.seconds, [True] * len(times.seconds), dict(options)))
+                points.append(Point(what, num_bytes, seconds, (True,) * len(seconds), dict(options)))
             except ValueError as error:
                 self.log.fail(times.where, error)
         return tuple(points)
