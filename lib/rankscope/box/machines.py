@@ -1,6 +1,6 @@
 """`bank`: published measurements of machines, shipped with the package; `Profile.load("bank:NAME")` loads one.
 
-`python -m tests.tools.make_bank` builds them from the published logs.
+`tests/tools/make_bank.py` adds a machine.
 """
 
 from __future__ import annotations
