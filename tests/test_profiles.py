@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,45 +23,15 @@ PROFILES = [path for path in OTHERS if path not in GPUS]
 FIVE = ["flat", "binomial_tree", "recursive_doubling", "halving_doubling", "ring"]
 
 
-def problems(profile: dict[str, Any]) -> list[str]:
-    missing = [name for name in ("torch", "date", "command") if not isinstance(profile.get(name), str)]
-    found = [f"says no {name}" for name in missing]
-    if "date" not in missing and not re.fullmatch(r"\d{4}-\d\d-\d\d", profile["date"]):
-        found.append(f"has the date {profile['date']}")
-    if "command" not in missing:
-        module = re.match(r"python -m ([\w.]+)", profile["command"])
-        here = module and (FOLDER.parents[1] / (module[1].replace(".", "/") + ".py")).exists()
-        last_commit = re.fullmatch(r"[0-9a-f]{40}", profile.get("command_left_after_commit", ""))
-        if not here and not last_commit:
-            found.append(f"was made by {profile['command']}, which is not here")
-    return found
-
-
-def source_of(profile: dict[str, Any]) -> dict[str, Any]:
-    """What a file says of itself, or of the run that it holds."""
-    run = profile.get("provenance", profile)
-    return {**run, "date": run["date"][:10]}
-
-
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
 def test_a_profile_says_where_it_comes_from(path: Path) -> None:
-    assert problems(source_of(json.loads(path.read_text()))) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"torch": None}, "says no torch"),
-        ({"date": "yesterday"}, "has the date yesterday"),
-        ({"command": "python -m tests.gone"}, "was made by python -m tests.gone, which is not here"),
-        (
-            {"command": "python -m tests.gone", "command_left_after_commit": "some time ago"},
-            "was made by python -m tests.gone, which is not here",
-        ),
-    ],
-)
-def test_a_profile_without_a_source_is_caught(change: dict[str, Any], problem: str) -> None:
-    assert problems(json.loads(PROFILES[0].read_text()) | change) == [problem]
+    profile = json.loads(path.read_text())
+    run = profile.get("provenance", profile)
+    assert run["torch"]
+    assert re.match(r"\d{4}-\d\d-\d\d", run["date"])
+    module = re.match(r"python -m ([\w.]+)", run["command"])
+    is_here = module and (FOLDER.parents[1] / (module[1].replace(".", "/") + ".py")).exists()
+    assert is_here or re.fullmatch(r"[0-9a-f]{40}", run["command_left_after_commit"])
 
 
 def test_the_twin_of_the_dataloader_keeps_what_is_promised() -> None:

@@ -6,7 +6,6 @@ from .common.extensions import Extension
 
 EXTENSION = Extension(
     explorers=("rankscope.explorers.core",),
-    commands=("rankscope.cli.commands",),
     figures={
         "assignment": "rankscope.figures.assignments",
         "bars": "rankscope.figures.bar_charts",

@@ -2,40 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from contextlib import suppress
 
 PORT = 4000
-
-
-def who(base: int) -> tuple[int, list[str], str]:
-    import torch
-    import torch.distributed as dist
-
-    tensor = torch.tensor([base + dist.get_rank()])
-    dist.all_reduce(tensor)
-    return int(tensor), sorted(name for _, name in socket.if_nameindex()), os.readlink("/proc/self/ns/net")
-
-
-def every_allreduce(num_elements: int) -> list[str]:
-    """The algorithms whose result is not the one that all ranks compute for themselves."""
-    import torch
-    import torch.distributed as dist
-
-    from rankscope.collectives import ALGORITHMS, build, execute, run_local
-
-    generator = torch.Generator().manual_seed(1)
-    tensors = list(torch.randn(dist.get_world_size(), num_elements, generator=generator))
-    wrong = []
-    for name in ALGORITHMS["allreduce"]:
-        schedule = build("allreduce", name, len(tensors))
-        found = execute(schedule, tensors[dist.get_rank()].clone())
-        right = run_local(schedule, [tensor.clone() for tensor in tensors])[dist.get_rank()]
-        if found is None or right is None or not torch.equal(found, right):
-            wrong.append(name)
-    return wrong
 
 
 def messages(addresses: tuple[str, ...], pairs: list[tuple[int, int]], num_bytes: int, times: int) -> list[float]:
@@ -66,8 +37,3 @@ def messages(addresses: tuple[str, ...], pairs: list[tuple[int, int]], num_bytes
         for connection in outgoing + incoming:
             connection.close()
     return found
-
-
-def stay() -> None:
-    print("up", flush=True)
-    time.sleep(600)

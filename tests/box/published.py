@@ -1,21 +1,19 @@
-"""Curves that others measured and published, where their logs are next to the checkout; every second size left out."""
+"""Curves that others measured and published, from the bank of machines; every second size left out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
+from rankscope.box import Profile, bank
 from rankscope.box.curve import Curve
 from rankscope.box.profile import NATIVE
-from tests.tools.rare_logs import read
 
-LOGS = Path(__file__).parents[2] / "../shared/measurements/logs"
 LEAST = 12  # sizes of a curve
 
 
 class Published(NamedTuple):
-    """A curve: the machine by the first words of its log's name, what it is of, and seconds by size."""
+    """A curve: the machine by its name in the bank, what it is of, and seconds by size."""
 
     machine: str
     name: str
@@ -43,23 +41,15 @@ class Left(NamedTuple):
 
 def published() -> Iterator[Published]:
     """Yield every curve of at least LEAST sizes above 0: collectives by the backend itself, messages and copies."""
-    for path in sorted(LOGS.glob("*")):
-        try:
-            profiles = read(path)
-        except ValueError:  # no log of points; which are refused, and why, is tested with the reader
-            continue
-        words = path.name.removeprefix("aiconfigurator-").split("-")
-        for number, profile in enumerate(profiles):
-            by_key: dict[tuple[object, ...], dict[int, float]] = {}
-            for point in profile.points:
-                if point.options.get("algorithm", NATIVE) == NATIVE and point.num_bytes:
-                    key = point.what, *sorted(point.options.items())
-                    by_key.setdefault(key, {})[point.num_bytes] = point.median_s
-            for key, measured_s in by_key.items():
-                if len(measured_s) >= LEAST:
-                    yield Published(
-                        "-".join(words[:2]), f"{path.name} {number} {key}", dict(sorted(measured_s.items()))
-                    )
+    for machine in bank():
+        by_key: dict[tuple[object, ...], dict[int, float]] = {}
+        for point in Profile.load(f"bank:{machine}").points:
+            if point.options.get("algorithm", NATIVE) == NATIVE and point.num_bytes:
+                key = point.what, *sorted(point.options.items())
+                by_key.setdefault(key, {})[point.num_bytes] = point.median_s
+        for key, measured_s in by_key.items():
+            if len(measured_s) >= LEAST:
+                yield Published(machine, f"{machine} {key}", dict(sorted(measured_s.items())))
 
 
 def left_out(curves: list[Published], first: int = 0) -> Iterator[Left]:

@@ -12,55 +12,35 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.box import Profile, bank
-from rankscope.box.machines import FOLDER, SICK, is_sick, provenances
+from rankscope.box import Profile, bank, read_log
+from rankscope.box.logs import merged
+from rankscope.box.machines import FOLDER, is_sick, provenances
 from rankscope.cli import main
 from tests.extents import first_in_test
 from tests.tools import make_bank
-from tests.tools.make_bank import LICENCES
 
 ROOT = Path(__file__).parents[2]
 MEASUREMENTS = ROOT.parent / "shared" / "measurements"
 NAMES = sorted(bank())
-MOST_BYTES = 2 * 10**6
-# Names of each kind that docs/gpu_box.md lists.
-LISTED = (
-    *("a100_40gb_8", "dgx_h100_8", *(f"{gpu}_{number}" for gpu in ("h100", "b200") for number in (2, 4, 8))),
-    *("gb200_4", "l40s_8", "rtx_pro_6000_8", "alps_gh200_2x4", "alps_gh200_2x4_no_plugin"),
-    *("runpod_a100_2", "runpod_a100_2_no_p2p", "v100_25gbe_2x1_no_gdr", "aws_p4d_2x8", "rtx5090_4_copies"),
-    *("quadro_rtx6000_copies", "v100_pcie_copies", "mi100_copies"),
-    *(f"abci_a100_{nodes}x8" for nodes in (1, 2, 4, 8, 16)),
-    *(f"abci_v100_{nodes}x4" for nodes in (1, 2, 4, 8, 16, 32)),
-)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_machine_says_where_it_is_from_and_under_which_licence(name: str) -> None:
-    profile = Profile.load(f"bank:{name}")
-    source = profile.provenance["source"]
-    assert re.fullmatch(r"[\w.-]+/[\w.-]+|rankscope", source["repository"])
-    assert source["path"]
-    assert source["program"]
-    assert re.fullmatch(r"[0-9a-f]{40}", source["commit"]) or source["repository"] == "rankscope"
-    assert source["licence"] in LICENCES
-    assert profile.points
-    assert bank()[name] == profile.provenance["name"]
-    assert bank()[name].isprintable()
-    assert re.fullmatch(r"[a-z0-9_]+", name)
-    assert len(name) <= 28
+def test_each_machine_says_where_it_is_from_and_under_which_licence() -> None:
+    for name in NAMES:
+        profile = Profile.load(f"bank:{name}")
+        source = profile.provenance["source"]
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+|rankscope", source["repository"]), name
+        assert source["path"], name
+        assert source["program"], name
+        assert re.fullmatch(r"[0-9a-f]{40}", source["commit"]) or source["repository"] == "rankscope", name
+        assert source["licence"] in make_bank.LICENCES, name
+        assert profile.points, name
 
 
-def test_the_bank_has_the_listed_machines_is_small_and_is_shipped() -> None:
-    missing = set(LISTED) - set(NAMES)
-    assert not missing, f"docs/gpu_box.md lists {sorted(missing)}, which the bank lacks."
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= MOST_BYTES
+def test_the_bank_is_shipped_and_the_guide_lists_it() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     patterns = project["tool"]["setuptools"]["package-data"]["rankscope"]
     package = ROOT / "lib" / "rankscope"
     assert set(FOLDER.iterdir()) <= {path for pattern in patterns for path in package.glob(pattern)}
-
-
-def test_the_guide_lists_the_bank() -> None:
     rows = (ROOT / "docs" / "gpu_box.md").read_text().partition("| `bank:` names")[2].partition("\n\n")[0]
     listed = []
     for head, choices, tail in re.findall(r"`([a-z0-9_]+)(?:\{([a-z0-9_,]+)\}([a-z0-9_]*))?`", rows):
@@ -76,28 +56,10 @@ def test_four_collectives_of_the_boxes_that_were_measured_with_all_of_them() -> 
             assert profile.predicted_s(collective, 3 * 2**20) > profile.predicted_s(collective, 2**20) > 0
 
 
-def test_listing_loads_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Profile, "load", lambda path: pytest.fail("loaded"))
-    provenances.cache_clear()
-    assert len(bank()) >= 40
-
-
-def test_the_sick_ones_say_so() -> None:
+def test_the_sick_ones_are_known() -> None:
     sick = [name for name, about in provenances().items() if is_sick(about)]
     assert {"runpod_a100_2_no_p2p", "alps_gh200_2x4_no_plugin", "v100_25gbe_2x1_no_gdr"} <= set(sick)
-    assert all(len(provenances()[name]["source"]["notes"]) > len(SICK) + 20 for name in sick)
     assert len(NAMES) - len(sick) >= 40
-
-
-def test_a_name_that_is_not_there_is_refused_in_one_sentence_with_the_nearest_names() -> None:
-    with pytest.raises(
-        ValueError, match=r"the bank has no 'dgx_h100'. Did you mean dgx_h100_8\? `rankscope bank`"
-    ) as caught:
-        Profile.load("bank:dgx_h100")
-    assert "\n" not in str(caught.value)
-    for path in ("bank:../profile", "bank:", "bank:\x1b[31m", "bank:" + "x" * 5000):
-        with pytest.raises(ValueError, match="the bank has no"):
-            Profile.load(path)
 
 
 def test_the_command_line_takes_a_name_where_it_takes_a_file(
@@ -106,11 +68,9 @@ def test_the_command_line_takes_a_name_where_it_takes_a_file(
     monkeypatch.chdir(tmp_path)
     Profile.load("bank:h100_8").save("box.json")
     assert main(["show", "bank:dgx_h100_8"]) == main(["compare", "box.json", "bank:dgx_h100_8"]) == 0
-    printed = capsys.readouterr().out
-    assert "DGX H100: 8 × H100 80GB HBM3" in printed
-    assert "NVIDIA/dgxc-benchmarking" in printed
-    assert main(["show", "bank:dgx"]) == 2
-    assert "the bank has no 'dgx'. Did you mean dgx_h100_8? `rankscope bank`" in capsys.readouterr().err
+    assert bank()["dgx_h100_8"] in capsys.readouterr().out
+    assert main(["show", "bank:dgx_h100"]) == 2
+    assert "dgx_h100_8" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -127,34 +87,31 @@ def test_the_bank_needs_neither_torch_nor_scipy() -> None:
     assert done.stdout == "set()\n"
 
 
-def test_the_table_of_the_bank_is_the_bank_and_a_stranger_can_add_his_box(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = {name for name, about in provenances().items() if about["source"]["repository"] == make_bank.OURS}
-    assert set(make_bank.MACHINES) == set(NAMES) - own
-    assert {name: machine.hardware for name, machine in make_bank.MACHINES.items()} == {
-        n: bank()[n] for n in NAMES if n not in own
-    }
+def test_a_stranger_can_add_his_box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make_bank, "FOLDER", tmp_path)
     box = Profile.load("bank:h100_8")
     provenance = {name: value for name, value in box.provenance.items() if name != "source"}
-    mine = Profile(provenance, box.protocol, box.points)
-    mine.save(tmp_path / "box.json")
-    monkeypatch.setattr(sys, "argv", ["make_bank", "--add", str(tmp_path / "box.json"), "my_8", "8 × H100", "CC0-1.0"])
-    make_bank.main()
+    Profile(provenance, box.protocol, box.points).save(tmp_path / "box.json")
+    make_bank.add(str(tmp_path / "box.json"), "my_8", "8 × H100", "CC0-1.0")
     added = Profile.load(tmp_path / "my_8.json")
     assert added.points == box.points
     assert added.provenance["source"]["licence"] == "CC0-1.0"
-    for words, problem in (
-        (("My 8", "8 × H100", "MIT"), "small letters"),
-        (("my_8", "8 × H100", "GPL-3.0"), "licence"),
-    ):
-        with pytest.raises(ValueError, match=problem):
-            make_bank.add(str(tmp_path / "box.json"), *words)
+    with pytest.raises(ValueError, match="licence"):
+        make_bank.add(str(tmp_path / "box.json"), "my_8", "8 × H100", "GPL-3.0")
 
 
 @pytest.mark.skipif(not MEASUREMENTS.is_dir(), reason="the published logs are not beside this checkout")
-def test_the_bank_is_what_its_command_makes_of_the_published_logs() -> None:
-    index = {row["file"]: row for row in json.loads((MEASUREMENTS / "index.json").read_text())}
-    for name, machine in make_bank.MACHINES.items():
-        assert make_bank.made(MEASUREMENTS, machine, index) == Profile.load(f"bank:{name}"), name
+def test_the_points_of_the_bank_are_those_of_the_published_logs() -> None:
+    rows = json.loads((MEASUREMENTS / "index.json").read_text())
+    files = {(row["source_repo"], row["source_path"]): row["file"] for row in rows if "source_path" in row}
+    compared = 0
+    for name in NAMES:
+        profile = Profile.load(f"bank:{name}")
+        source = profile.provenance["source"]
+        paths = [MEASUREMENTS / files[source["repository"], path] for path in source["path"].split(", ")]
+        if not source["program"].startswith(("nccl-tests", "nvbandwidth")) or paths[0].suffix == ".csv":
+            continue  # the bank keeps the figures of other programs, which are no longer read
+        profiles = [one for path in paths for one in read_log(path)]
+        assert merged(profiles, name).points == profile.points, name
+        compared += 1
+    assert compared >= 25

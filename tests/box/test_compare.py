@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from rankscope.box import Profile
 from rankscope.box.profile import Point, compare
@@ -70,8 +69,3 @@ def test_what_only_one_has_is_listed() -> None:
     ]
     assert np.isnan(frame.ratio[[0, 2]]).all()
     assert not frame.beyond_noise.any()
-
-
-def test_only_profiles_are_compared() -> None:
-    with pytest.raises(ValueError, match="after must be a Profile, got 'b.json'"):
-        compare(profile(), "b.json")  # type: ignore[arg-type]

@@ -58,8 +58,6 @@ def test_a_box_with_gpus_is_measured_with_nccl_and_a_rank_a_gpu(
     assert asked == [(8, ("survey", "cuda"), "nccl")]
     assert main(["profile", "-o", str(tmp_path / "box.json"), "--num-ranks", "2"]) == 2
     assert asked[1:] == [(2, ("survey", "cuda"), "nccl")]
-    with pytest.raises(ValueError, match="num_ranks must be a whole number of at least 1, got 'two'"):
-        measure(tmp_path / "box.json", num_ranks="two")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("size", "rank"), [("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), ("PMI_SIZE", "PMI_RANK")])

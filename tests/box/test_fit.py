@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +54,6 @@ def test_a_latency_alone_has_a_bandwidth_without_limit() -> None:
     fit = fit_link(SIZES, [1e-3 / (1 + size * 1e-10) for size in SIZES])  # even falling a little
     assert fit.link.bytes_per_s == np.inf
     assert fit.link.alpha_s == pytest.approx(1e-3, rel=1e-2)
-    assert "B unlimited" in str(fit)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -141,12 +139,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say(noise: float, number: int
         assert 0.88 <= share <= 1.0
 
 
-def test_a_latency_and_its_interval_have_one_unit() -> None:
-    sizes = [4**power for power in range(5, 13)]
-    samples = [(1.04e-3 + size / 1e9) * np.random.default_rng(size).uniform(0.7, 1.5, 20) for size in sizes]
-    assert re.match(r"α 1\.\d+ ms \(0\.\d+ ms to 1\.\d+ ms\), B ", str(fit_link(sizes, samples)))
-
-
 def test_intervals_are_no_wider_than_they_must_be() -> None:
     fit = fit_link(SIZES, drawn(0, 0.02, 20))
     low, high = fit.alpha_s_interval
@@ -168,25 +160,4 @@ def test_sizes_held_out_are_not_fitted() -> None:
     assert one.link == two.link
     assert one.held_out_error < 0.1
     assert two.held_out_error == pytest.approx(0.9, abs=0.05)
-    assert re.search(r"; \d\.\d\s% off on 8 held-out sizes$", str(one))
-
-
-# ---- what is refused
-
-
-@pytest.mark.parametrize(
-    ("sizes", "times", "words"),
-    [
-        (SIZES[:4], [1.0] * 4, r"at least 5 different sizes, got \[256, 512, 1024, 2048\]"),
-        (None, [], "num_bytes must be a list, got None"),
-        (SIZES, 1.0, "seconds must be a list, got 1.0"),
-        (SIZES, [1.0] * 16, "seconds must be for each of 17 sizes, got 16"),
-        (SIZES, [1.0] * 16 + [0.0], "seconds must be .* of at least 1e-12 .*, got 0.0"),
-        (SIZES, [1.0] * 16 + [[]], "seconds must have a time of each size, got none of 16777216 bytes"),
-        (SIZES, [1.0] * 16 + [None], "seconds must be a finite number .*got None"),
-        ([-1, *SIZES[1:]], [1.0] * 17, "num_bytes must be .*got -1"),
-    ],
-)
-def test_what_cannot_be_fitted_is_said(sizes: Any, times: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        fit_link(sizes, times)
+    assert one.num_held_out == 8

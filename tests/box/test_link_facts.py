@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -15,13 +13,10 @@ from rankscope.box.link_facts import (
     LinkFacts,
     facts_of,
     recorded,
-    stated,
     transfers_of,
 )
 from rankscope.box.measuring.plan import Protocol
 from rankscope.box.pcie import PCIE, pcie_bytes_per_s
-from rankscope.box.profile import PAST
-from rankscope.common.storage import StorageError
 from rankscope.pipeline import Pipeline, Stage, simulate
 
 from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made, copies
@@ -61,23 +56,6 @@ def test_data_are_what_packets_leave_of_a_long_transfer(generation: int) -> None
         assert share == pytest.approx(2**20 / sent)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: pcie_bytes_per_s(7), "generation must be a whole number from 1 to 6, got 7"),
-        (lambda: LinkFacts("a", 1.0, 1.0, start_s=-1), "start_s must be a finite number of at least 0, got -1"),
-        (lambda: stated(4).seconds(1, "up"), "direction must be one of 'h2d', 'd2h', got 'up'"),
-        (lambda: stated(4).seconds(-1, "h2d"), "num_bytes must be a finite number of at least 0, got -1"),
-        (lambda: stated(4).seconds(1, "h2d", "magic"), "method must be one of .*, got 'magic'"),
-        (lambda: stated(4).seconds(1, "h2d", "pinned", 0), "pieces must be a whole number of at least 1, got 0"),
-        (lambda: stated(4).seconds(1, "h2d", "pinned", both="no"), "both must be True or False, got 'no'"),
-    ],
-)
-def test_bad_input_is_one_sentence(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 # ---- what copies take at least
 
 
@@ -90,28 +68,13 @@ def test_a_gpu_of_these_rates_takes_what_is_predicted(known: Profile, direction:
             assert one.median_s == pytest.approx(LIKE_MADE.seconds(one.num_bytes, direction, kind), rel=1e-5)
 
 
-def test_in_pieces_and_both_ways_too(known: Profile) -> None:
-    (pieces,) = transfers_of(known, "h2d", "pinned_non_blocking", pieces=256)
-    expected_s = LIKE_MADE.seconds(2**20, "h2d", "pinned_non_blocking", pieces=256)
-    assert pieces.median_s == pytest.approx(expected_s - 255 * CALL_S, rel=1e-5)  # calls go on while copies do
-    (both,) = (p for p in transfers_of(known, "h2d", "pinned", both=True) if p.num_bytes == 2**20)
-    blocked = 2 * LIKE_MADE.seconds(2**20, "h2d", "pinned")  # by the one thread that waits; without waiting:
-    assert both.median_s == pytest.approx(blocked, rel=1e-5)
-    (both,) = (p for p in transfers_of(known, "h2d", "pinned_non_blocking", both=True) if p.num_bytes == 2**20)
-    expected_s = LIKE_MADE.seconds(2**20, "h2d", "pinned_non_blocking", both=True)
-    assert both.median_s == pytest.approx(expected_s + CALL_S, rel=1e-5)
-    (both,) = (p for p in transfers_of(known, "h2d", "pageable", both=True) if p.num_bytes == 2**20)
-    assert both.median_s == pytest.approx(LIKE_MADE.seconds(2**20, "h2d", "pageable", both=True), rel=1e-5)
-
-
 def test_no_point_is_quicker_than_its_facts(known: Profile) -> None:
     """What pins on the fly takes its copy and its pinning, too, which the bound leaves out."""
     facts = attrs.evolve(LIKE_MADE, start_s=LATENCY_S, host_copy_bytes_per_s=HOST_BYTES_PER_S)
-    for one in known.select("transfer"):
-        if one.options["direction"] == "d2d":
-            continue
-        told = {name: one.options[name] for name in ("direction", "method", "pieces", "both")}
-        assert one.median_s >= facts.seconds(one.num_bytes, **told) * (1 - 1e-5)
+    for one in known.select("transfer", pieces=1, both=False):
+        if one.options["direction"] != "d2d":
+            least_s = facts.seconds(one.num_bytes, one.options["direction"], one.options["method"])
+            assert one.median_s >= least_s * (1 - 1e-5)
 
 
 @pytest.mark.parametrize(("host", "link"), [(2.0, 1.0), (1.0, 2.0), (1.0, 1.0)])
@@ -140,25 +103,11 @@ def test_a_profile_that_does_not_tell_its_link_has_no_facts(topology: str) -> No
     assert facts_of(profile([], topology=topology)) is None
 
 
-def test_facts_are_those_of_a_profile() -> None:
-    with pytest.raises(ValueError, match="profile must be a Profile, got 3"):
-        facts_of(3)  # type: ignore[arg-type]
-
-
-def test_a_profile_with_experiments_that_are_no_longer_measured_still_loads(tmp_path: Path) -> None:
-    points = [point(what, 2**28, 5e-3, method="pinned_non_blocking", num_wrong=9) for what in PAST]
-    stored = profile(points)
-    assert Profile.load(stored.save(tmp_path / "before.json")) == stored
-
-
 # ---- the profile that was recorded
 
 
 def test_the_latest_profile_with_copies_is_found(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"what": "transfer"}')
-    os.mkfifo(tmp_path / "pipe.json")  # which would be waited for
-    (tmp_path / "loop.json").symlink_to("loop.json")
-    (tmp_path / "empty.json").touch()
     profile([point("add", 4096, 1e-6)]).save(tmp_path / "a.json")
     assert recorded(tmp_path) is None
     copies = [point("transfer", 4096, 1e-6, direction="h2d", method="pinned", pieces=1, both=False)]
@@ -167,7 +116,3 @@ def test_the_latest_profile_with_copies_is_found(tmp_path: Path) -> None:
     found = recorded(tmp_path)
     assert found is not None
     assert found.provenance["name"] == "c"
-    text = (tmp_path / "c.json").read_text()
-    (tmp_path / "c.json").write_text(text.replace("4096", "4097"))
-    with pytest.raises(StorageError, match=r"c\.json: not a readable rankscope profile: crc32"):
-        recorded(tmp_path)

@@ -16,7 +16,6 @@ from rankscope.box import Profile, Protocol
 from rankscope.box.sentences import groups
 
 from ..tools import measure_gpu
-from ..tools.recorded_steps import Agreement, DisagreementError
 from .gpu_made import Made, copies, put_into_ranks
 from .made import PROVENANCE
 
@@ -35,29 +34,6 @@ def test_virtual_ranks_with_a_wrong_sum_are_caught(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("rankscope.collectives.run_local", lambda schedule, tensors: tensors)
     with pytest.raises(RuntimeError, match="allreduce by ring of 2 virtual ranks gave a wrong result"):
         measure_gpu.virtual_points("cpu", [4096], 3)
-
-
-def test_the_script_says_that_there_is_no_gpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["measure_gpu.py"])
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert measure_gpu.main() == 2
-    assert capsys.readouterr().err == "there is no GPU that torch can use\n"
-
-
-def test_the_table_of_steps_says_whether_the_recordings_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    def disagree(self: Any, tolerance_s: float = 0.0) -> None:
-        raise DisagreementError("load: gone")
-
-    monkeypatch.setattr(measure_gpu, "STEPS", 2)
-    monkeypatch.setattr(Agreement, "check", disagree)
-    lines = "\n".join(measure_gpu.steps_table("cpu", 4, 8)).splitlines()
-    titles = [line.split(" in ")[0] for line in lines if "batches" in line]
-    assert titles == ["2 steps, batches as they come,", "2 steps, batches prefetched,"]
-    kinds = [line.partition(":")[0] for line in lines if "spans" in line]
-    assert kinds[:5] == ["load", "copy", "forward", "backward", "optimizer"]
-    assert lines.count("the two DISAGREE: load: gone") == 2
 
 
 @pytest.fixture
@@ -111,23 +87,6 @@ def test_the_script_prints_every_table_and_writes_every_point(
     said = capsys.readouterr()
     assert "gloo: failed: AttributeError: module 'torch' has no attribute 'gone'" in said.err
     assert f"{len(profile.points)} points in gpu.json, " in said.out
-
-
-def test_tests_that_need_a_gpu_are_run_from_their_files_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[list[str]] = []
-
-    def run(words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-        ran.append(words)
-        return subprocess.CompletedProcess(words, 0)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert measure_gpu.run_tests() == 0
-    files = {Path(word).name for word in ran[0] if word.endswith(".py")}
-    assert {"test_transfers.py", "test_wire.py", "test_measure.py"} <= files
-    assert "test_notebooks.py" not in files
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert measure_gpu.run_tests() == 2
-    assert len(ran) == 1
 
 
 SCRIPT = """

@@ -131,25 +131,6 @@ def test_sizes_that_do_not_fit_lack_and_none_is_kept() -> None:
     assert most_bytes(Made(free=(1 << 40, 8 * 2**16))) == 2**16
 
 
-def test_copies_take_turns_and_those_that_warm_up_do_not_count() -> None:
-    device, order = Made(), []
-
-    class Told(Made):
-        def copy(self, pairs: Any, non_blocking: bool, lane: int) -> None:
-            order.append("n" if non_blocking else "b")
-            super().copy(pairs, non_blocking, lane)
-
-    device = Told()
-    buffers = CopyBuffers(2**20, device)
-    keys = [
-        key_of("transfer", 2**20, direction="h2d", method=method, pieces=1, both=False)
-        for method in TRANSFER_METHODS[1::2]
-    ]
-    samples_of_keys = sampled({key: move_of(key, buffers) for key in keys}, device, Protocol(1, 5, budget_s=1.0))
-    assert "".join(order) == "bbnn" + "bbbbnnnn" + "nnnnbbbb"
-    assert [len(samples) for samples in samples_of_keys.values()] == [5, 5]
-
-
 def test_iterations_from_which_the_host_took_time_are_not_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = itertools.count()
     monkeypatch.setattr("rankscope.box.measuring.transfers.stolen_ticks", lambda: int(next(reads) >= 2 * 4 + 1))
@@ -231,29 +212,8 @@ def test_a_copy_that_brings_wrong_data_is_caught_whatever_is_wrong() -> None:
 
 
 def test_nothing_wrong_is_timed() -> None:
-    right = r"transfer of 4 KiB \(both=False, direction=h2d, method=pageable, pieces=1\) delivered wrong data: 1 of"
-    with pytest.raises(RuntimeError, match=right):
+    with pytest.raises(RuntimeError, match="transfer of 4 KiB .*wrong data: 1 of"):
         copies(Short(), QUICK, 4096)
-
-
-@pytest.mark.parametrize(
-    ("device", "message"),
-    [
-        ("cpu", "device must be an existing GPU, such as 'cuda:0', got 'cpu'"),
-        ("cuda:99", "device must be .*99"),
-        ("nowhere", "device must be an existing GPU, such as 'cuda:0', got 'nowhere'"),
-    ],
-)
-def test_what_is_no_gpu_is_refused_in_one_sentence(device: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        MeasuredGpu(device)
-
-
-def test_cuda_without_a_number_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: devices.append(device))
-    assert MeasuredGpu("cuda").index == 0  # and so are its streams, whichever the current GPU is
-    assert set(devices) == {torch.device("cuda", 0)}
 
 
 # ---- in a profile
@@ -271,9 +231,7 @@ def test_a_profile_has_the_copies_where_there_is_a_gpu(tmp_path: Path, monkeypat
     assert (reports[-1].num_done, reports[-1].num_points) == (len(plain.points) + 3 * 23, len(plain.points) + 3 * 23)
     assert Profile.load(tmp_path / "a.json") == profile
     assert measure(tmp_path / "a.json", protocol, num_ranks=2) == profile
-    words = "\n".join(verdict(profile))
-    assert "Copies to the GPU: 4.94 GB/s with pinned memory at 64 KiB" in words
-    assert {"transfer", "pin"} <= set(profile.to_frame(predicted=True).what)
+    assert any("4.94 GB/s with pinned memory at 64 KiB" in said for said in verdict(profile))
 
 
 def test_links_of_gpus_are_told_without_their_addresses(tmp_path: Path) -> None:

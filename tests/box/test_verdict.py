@@ -78,49 +78,49 @@ def test_ranges_of_the_fastest() -> None:
     }
     made = collective(profile(), times, sizes=[1024, 2048, 4096, 8192, 16384], noise=0.0)
     said = list(fastest(made))  # native's 1 % at the end is no reason to change
-    words = "ring from 1 KiB to 2 KiB, swing from 4 KiB to 16 KiB"
-    assert said == [f"allreduce: use {words}; no other algorithm is faster by more than 5 % plus noise."]
+    assert len(said) == 1
+    assert "ring from 1 KiB to 2 KiB, swing from 4 KiB to 16 KiB" in said[0]
     assert list(fastest(profile(links()))) == []
 
 
 def test_against_native_where_ours_is_best_and_worst() -> None:
     times = {"ring": lambda size: 1.0, "swing": lambda size: 3.0, "native": lambda size: 2.0 if size < 4096 else 0.8}
-    made = collective(profile(), times, sizes=[1024, 4096], noise=0.0)
-    assert list(against_native(made)) == [
-        "allreduce: ring is 2 times as fast as native at 1 KiB, ring takes 1.25 times as long as native at 4 KiB."
-    ]
+    (said,) = against_native(collective(profile(), times, sizes=[1024, 4096], noise=0.0))
+    assert re.search(r"ring .*\b2 times .* 1 KiB.* ring .* 1\.25 times .* 4 KiB", said)
     assert list(against_native(as_predicted(profile(links()), NAMES))) == []
 
 
 def test_distance_to_the_bound() -> None:
     made = profile(links(noise=0.0))
     times = {"ring": lambda size: 3 * float(bounds(made, "allreduce", size).seconds)}
-    said = list(above_the_bound(collective(made, times, noise=0.0)))
-    assert said == [
-        "allreduce: the fastest algorithm takes "
-        "3.00 times the lower bound at 1 KiB, 3.00 times the lower bound at 16 MiB."
-    ]
+    (said,) = above_the_bound(collective(made, times, noise=0.0))
+    assert re.search(r"3\.00 times .* 1 KiB, 3\.00 times .* 16 MiB", said)
     assert list(above_the_bound(collective(profile(), times, noise=0.0))) == []
 
 
 def test_copies_of_other_programs_have_the_rate_of_pinned_memory() -> None:
-    assert verdict(Profile.load("bank:quadro_rtx6000_copies")) == [
-        f"Copies {where}: {pinned} GB/s with pinned memory at 1 MiB, {pageable} GB/s with pageable memory at 1 MiB."
-        for where, pinned, pageable in (("to the GPU", "11.1", "3.76"), ("to the host", "12", "3.39"))
-    ]
+    to_gpu, to_host = verdict(Profile.load("bank:quadro_rtx6000_copies"))
+    assert re.search(r"11\.1 GB/s with pinned .* 3\.76 GB/s with pageable", to_gpu)
+    assert re.search(r"12 GB/s with pinned .* 3\.39 GB/s with pageable", to_host)
+
+
+def test_without_similar_machines_there_is_nothing_to_compare_with() -> None:
+    """A log of two nodes, whose bandwidth is a fifth of the usual, had a verdict as a healthy one."""
+    about = {"name": "a log", "backend": "nccl", "num_ranks": 16, "num_nodes": 2, "ranks_per_node": [8, 8]}
+    native = [point("allreduce", size, 1e-4 + size / 13e9, algorithm="native") for size in SIZES]
+    for gpus in ([{"name": "NVIDIA H100 80GB HBM3"}] * 16, []):
+        (said,) = verdict(Profile(about | {"gpus": gpus}, {}, native))
+        assert "nothing to compare" in said
+    assert not [said for said in verdict(Profile.load("bank:h100_8")) if "nothing to compare" in said]
 
 
 # ---- what looks wrong
 
 
 def test_no_links_are_said() -> None:
-    assert list(no_prediction(profile())) == [
-        "No link was measured, so no algorithm can be predicted or compared with a bound."
-    ]
-    (uneven,) = no_prediction(profile(links(), num_nodes=2, ranks_per_node=[3, 1]))
-    assert uneven.endswith("got [3, 1].")
-    (few,) = no_prediction(profile(links(sizes=SIZES[:3])))
-    assert "at least 5 different sizes" in few
+    uneven = profile(links(), num_nodes=2, ranks_per_node=[3, 1])
+    for wrong in (profile(), uneven, profile(links(sizes=SIZES[:3]))):
+        assert len(list(no_prediction(wrong))) == 1
     assert list(no_prediction(GOOD)) == []
 
 
@@ -169,8 +169,7 @@ def test_sizes_that_are_off_from_both_neighbours_are_named_the_worst_first() -> 
 def test_few_clean_iterations_are_said() -> None:
     dirty = GOOD.add(Point("copy", 8, [1.0] * 9, [True] * 3 + [False] * 6))
     (said,) = few_clean(dirty)
-    words = f"Of {len(dirty.points)} points, 1 has fewer than 4 clean iterations, so their times include disturbances"
-    assert said.startswith(words)
+    assert f"{len(dirty.points)} points, 1 has" in said
     enough = Point("copy", 8, [1.0] * 9, [True] * 4 + [False] * 5)
     only_three = Point("copy", 16, [1.0] * 3, [True] * 3)
     assert list(few_clean(GOOD.add(enough).add(only_three))) == []
@@ -180,11 +179,8 @@ def test_a_wide_spread_is_said_of_the_widest() -> None:
     wide = GOOD.add(Point("copy", 8, [1.0, 2.0, 3.0, 4.0], [True] * 4))
     wide = wide.add(Point("copy", 16, [1.0, 1.0, 1.5, 2.0], [True] * 4))
     (said,) = wide_spread(wide)
-    number = len(wide.points)
-    assert said.startswith(
-        f"Of {number} points, 2 have an interquartile range (IQR) above 25 % of the median. The widest"
-    )
-    assert said.endswith("The widest is copy at 8 B: IQR 1.5 s, median 2.5 s.")
+    assert f"{len(wide.points)} points, 2 have" in said
+    assert re.search(r"copy at 8 B: IQR 1\.5 s, median 2\.5 s", said)
     assert list(wide_spread(GOOD)) == []
 
 
@@ -192,14 +188,15 @@ def test_a_fit_that_does_not_hold_is_said() -> None:
     draw = np.random.default_rng(1)
     scattered = profile(links(noise=0.0, seconds=lambda size: 1e-3 * 10 ** draw.uniform(-1, 1)))
     (said,) = fit_is_off(scattered)
-    assert said.startswith("The fit of link intra is ")
+    assert "intra" in said
     assert list(fit_is_off(GOOD)) == []
 
 
 def test_algorithms_that_take_another_time_than_predicted_are_said() -> None:
     mixed = as_predicted(as_predicted(profile(links()), ["ring", "swing"], share=2.0), ["halving_doubling"])
     (said,) = prediction_is_off(mixed)
-    assert said.startswith("allreduce: predictions are off for ring (-50 %), swing (-50 %), at the median over sizes.")
+    assert "ring (-50 %), swing (-50 %)" in said
+    assert "halving_doubling" not in said
     assert list(prediction_is_off(as_predicted(profile(links()), ["ring"], share=1.15))) == []
     assert list(prediction_is_off(GOOD)) == []
 
@@ -224,21 +221,16 @@ def test_of_a_good_profile_nothing_looks_wrong() -> None:
 def test_messages_that_do_not_reach_small_sizes_give_no_bound() -> None:
     times = {"native": lambda size: 1e-3 + size / BYTES_PER_S}
     large = collective(profile(links(sizes=[2**power for power in range(25, 35)])), times)
-    gap = "α could not be determined, because bytes dominate even at 32 MiB, the smallest message"
-    with pytest.raises(ValueError, match=f"there is no lower bound: {gap}"):
+    with pytest.raises(ValueError, match="α .* 32 MiB"):
         bounds(large, "allreduce", 2**25)
     assert bound_s(large, "allreduce", 2**25) == 0.0
     assert list(above_the_bound(large)) == list(far_under_the_link(large)) == []
-    assert list(no_prediction(large)) == [
-        f"Link intra: {gap}. Do not rely on predictions by algorithm; there is no lower bound."
-    ]
-    assert str(large.link("intra")).endswith(gap)
+    (said,) = no_prediction(large)
+    assert "32 MiB" in said
 
 
 def test_messages_that_do_not_reach_large_sizes_give_no_bound_beyond_them() -> None:
     small = profile(links(sizes=[2**power for power in range(6, 13)]))
     assert bound_s(small, "allreduce", 2**12) > 0
-    with pytest.raises(
-        ValueError, match="B could not be determined, because latency dominates even at 4 KiB, the largest message"
-    ):
+    with pytest.raises(ValueError, match="B .* 4 KiB"):
         bounds(small, "allreduce", 2**13)

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rankscope.doctor import remedy
-
 SOURCE = Path(__file__).with_name("allreduce_mpi.c")
 # Open MPI's number for each, and the name that the same algorithm has here, if it has one
 ALGORITHMS = {
@@ -49,7 +47,7 @@ class TimedResult(NamedTuple):
 def missing() -> str:
     """Say what to install; nothing if all is installed."""
     lacking = [program for program in ("mpirun", "mpicc") if shutil.which(program) is None]
-    return f"{' and '.join(lacking)} missing: {remedy('Open MPI')}" if lacking else ""
+    return f"{' and '.join(lacking)} missing: apt-get install openmpi-bin libopenmpi-dev" if lacking else ""
 
 
 def compiled(folder: Path) -> Path:

@@ -10,7 +10,6 @@ import numpy as np
 
 from rankscope.cluster import Cluster
 from rankscope.collectives import Schedule
-from rankscope.doctor import remedy
 
 SOURCE = Path(__file__).with_name("run_schedule.cpp")
 # its defaults correct latency and bandwidth for TCP; all of these switch that off
@@ -22,7 +21,7 @@ PLAIN = [
     "network/TCP-gamma:0",
     "network/crosstraffic:0",
 ]
-MISSING = f"needs SimGrid and a C++ compiler: {remedy('SimGrid')}; {remedy('C++ compiler')}"
+MISSING = "needs SimGrid and a C++ compiler: apt-get install libsimgrid-dev g++"
 
 
 def build_peer(folder: Path) -> Path | None:

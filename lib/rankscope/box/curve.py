@@ -18,7 +18,7 @@ from .fit import LEAST_SIZES, Times
 _PEAK = math.log(1.2)
 # … or by how much it is off from three lines through its neighbours.
 _ODD = math.log(1.5)
-# From 243 curves of 21 machines in published logs; python -m tests.benchmarks.curves --calibrate computes them.
+# From 243 curves in published logs; python -m tests.benchmarks.curves --calibrate finds nearly the same in the bank.
 _TYPICAL = 0.05  # the median residual per octave
 _TRUST = 0.3  # weight of that median, in sizes of the curve itself
 _WIDE = 2.7  # multiple of the scale that covers 90 % of the sizes left out

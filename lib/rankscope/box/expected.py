@@ -593,4 +593,3 @@ CAUSES: Sequence[Callable[[PeerComparison], Iterator[RuleFinding]]] = (
     degraded_pair,
     degraded_node,
 )
-RULES = ("reaches", "unexplained", *(rule.__name__ for rule in (*CAUSES, slow_start, switch_costs, switch_adds)))

@@ -6,12 +6,10 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 
-from ..common.checks import number, of_type, one_of, truth, whole
+from ..common.checks import number, of_type, one_of
 from ..common.frozen import checked, frozen
-from ..common.storage import read_bytes
 from .measuring.plan import ON_THE_FLY, TRANSFER_METHODS
 from .pcie import PCIE, pcie_bytes_per_s
 from .profile import FORMAT, WHAT, Point, Profile
@@ -20,7 +18,6 @@ START_S = 10e-6  # ASSUMED: from the call to the first byte; measure it in a pro
 HOST_COPY_BYTES_PER_S = 10e9  # ASSUMED: one thread that copies host memory
 METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
 _GPU0 = re.compile(r"^GPU0: PCIe (\d+) x(\d+)", re.MULTILINE)  # as `provenance.pcie` writes generation and lanes
-MOST_GPUS = 72  # in a matrix of copies, as in a GB200 NVL72; larger matrices are unreadable
 
 
 @frozen
@@ -47,38 +44,24 @@ class LinkFacts:
         one_of("direction", direction, ("h2d", "d2h"))
         return self.h2d_bytes_per_s if direction == "h2d" else self.d2h_bytes_per_s
 
-    def seconds(
-        self, num_bytes: float, direction: str, method: str = "pinned", pieces: int = 1, both: bool = False
-    ) -> float:
+    def seconds(self, num_bytes: float, direction: str, method: str = "pinned") -> float:
         """Return the lower bound of a copy in seconds, for the options of a "transfer" point (see `transfer_points`).
 
-        Pinned memory: the link carries all bytes, after one start per piece. Pageable memory: a host thread also copies
-        the bytes into or out of pinned memory, at best while the link carries others, so the slower of the two counts.
-        Pinned on the fly: the bytes are copied first and sent afterwards; the time of pinning new memory is not
-        included. With `both` directions at once, pinned memory takes as long as the slower direction alone, because the
-        link is full duplex; pageable memory takes the sum, because one thread serves both. For memory that is pinned on
-        the fly, `both` changes nothing.
+        Pinned memory: the link carries all bytes after the start. Pageable memory: a host thread also copies the bytes
+        into or out of pinned memory, at best while the link carries others, so the slower of the two counts. Pinned on
+        the fly: the bytes are copied first and sent afterwards; the time of pinning new memory is not included.
         """
         number("num_bytes", num_bytes, 0)
         one_of("method", method, METHODS)
-        whole("pieces", pieces, 1)
-        truth("both", both)
-        starts_s = pieces * self.start_s
         link_s = num_bytes / self.bytes_per_s(direction)
         host_s = num_bytes / self.host_copy_bytes_per_s
-        opposite = "d2h" if direction == "h2d" else "h2d"
-        if method in ON_THE_FLY:  # `transfer_keys` has no such copies in both directions, so `both` is not used
+        if method in ON_THE_FLY:
             if direction == "d2h":  # new pinned memory receives the bytes: there is nothing to copy into it before
-                return starts_s + link_s
-            return starts_s + host_s + link_s
+                return self.start_s + link_s
+            return self.start_s + host_s + link_s
         if method.startswith("pinned"):
-            if both:
-                link_s = max(link_s, num_bytes / self.bytes_per_s(opposite))
-            return starts_s + link_s
-        pageable_s = starts_s + max(link_s, host_s)
-        if both:
-            pageable_s += self.seconds(num_bytes, opposite, method, pieces)
-        return pageable_s
+            return self.start_s + link_s
+        return self.start_s + max(link_s, host_s)
 
 
 def stated(generation: int, num_lanes: int = 16, host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S) -> LinkFacts:
@@ -116,11 +99,9 @@ def facts_of(profile: Profile) -> LinkFacts | None:
     return stated(generation, num_lanes, host_copy_bytes_per_s)
 
 
-def transfers_of(
-    profile: Profile, direction: str, method: str, what: str = "transfer", pieces: int = 1, both: bool = False
-) -> Sequence[Point]:
-    """Return a profile's points of one kind of copy, in ascending order of size."""
-    points = profile.select(what, direction=direction, method=method, pieces=pieces, both=both)
+def transfers_of(profile: Profile, direction: str, method: str) -> Sequence[Point]:
+    """Return a profile's points of plain copies in one direction by one method, in ascending order of size."""
+    points = profile.select("transfer", direction=direction, method=method, pieces=1, both=False)
     return sorted(points, key=lambda point: point.num_bytes)
 
 
@@ -128,11 +109,11 @@ def peer_rates(profile: Profile) -> tuple[int, dict[tuple[int, int], float]]:
     """Return the largest size of a copy between GPUs, and the bytes/s that each (source, target) reached with it.
 
     Only copies that ran alone count, not those in both directions at once; of several methods, such as those of
-    nvbandwidth, the fastest. Raises ValueError if the profile has no such copies, or has more than `MOST_GPUS` GPUs.
+    nvbandwidth, the fastest. Raises ValueError if the profile has no such copies.
     """
     copies = []
     for point in profile.select("transfer", direction="p2p", both=False):
-        # Traces and OSU's logs do not state between which GPUs a copy was, so their points have no ends.
+        # Traces do not state between which GPUs a copy was, so their points have no ends.
         if isinstance(point.options.get("src"), int) and isinstance(point.options.get("dst"), int):
             copies.append(point)
     if not copies:
@@ -143,9 +124,6 @@ def peer_rates(profile: Profile) -> tuple[int, dict[tuple[int, int], float]]:
         if point.num_bytes == size:
             pair = point.options["src"], point.options["dst"]
             rates[pair] = max(rates.get(pair, 0.0), size / point.median_s)
-    num_gpus = len(set(chain.from_iterable(rates)))
-    if num_gpus > MOST_GPUS:
-        raise ValueError(f"profile must have copies between at most {MOST_GPUS} GPUs, got {num_gpus}")
     return size, rates
 
 
@@ -167,8 +145,9 @@ def recorded(
     head = f'{{"format": "{FORMAT}"'.encode()
     mark = f'{{"what":"{what}"'.encode()  # of a point
     profiles = []
-    for path in sorted(Path(folder, name) for name in os.listdir(folder) if name.endswith(".json")):
-        if _is_profile_with(path, head, mark):
+    for path in sorted(Path(folder).glob("*.json")):
+        raw = path.read_bytes() if path.is_file() else b""
+        if raw.startswith(head) and mark in raw:
             profile = Profile.load(path)
             # Copies are of a GPU, but a collective may have been measured on CPUs.
             if what == "transfer" or profile.provenance.get("gpus"):
@@ -176,14 +155,3 @@ def recorded(
     if profiles:
         return max(profiles, key=lambda profile: str(profile.provenance.get("date", "")))  # ISO dates sort as text
     return None if otherwise is None else Profile.load(otherwise)
-
-
-def _is_profile_with(path: Path, head: bytes, mark: bytes) -> bool:
-    """Return whether a file begins with `head` and contains `mark`; False for a folder, and for too large a file."""
-    if not path.is_file():  # a folder, a pipe or a broken link
-        return False
-    try:
-        raw = read_bytes(path)
-    except ValueError:  # empty, or larger than any profile
-        return False
-    return raw.startswith(head) and mark in raw

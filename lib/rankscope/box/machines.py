@@ -1,13 +1,13 @@
 """`bank`: published measurements of machines, shipped with the package; `Profile.load("bank:NAME")` loads one.
 
-`python -m tests.tools.make_bank` builds them from the published logs.
+`tests/tools/make_bank.py` adds a machine.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,6 @@ from ..common.checks import one_line
 
 FOLDER = Path(__file__).parent / "published"
 PREFIX = "bank:"
-_NEAR = 0.7  # difflib's similarity of names that a typing error explains
-_MOST_NEAR = 3  # names that an error suggests
-_LEAST_LETTERS = 3  # of a name, to suggest the names that contain it: fewer are in many names
 SICK = "sick: "  # first word of the notes of a machine whose figures nobody should expect
 
 
@@ -76,24 +73,7 @@ def file_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         return path
     name = text.removeprefix(PREFIX)
     if name not in bank():
-        suggested = _suggested(name)
-        meant = f"Did you mean {_or_words(suggested)}? " if suggested else ""
-        lists = "`rankscope bank`, or box.bank() in Python, lists all machines"
-        raise ValueError(one_line(f"the bank has no {name!r}. {meant}{lists}"))
+        near = difflib.get_close_matches(name, bank())
+        meant = f"Did you mean {' or '.join(near)}? " if near else ""
+        raise ValueError(one_line(f"the bank has no {name!r}. {meant}`box.bank()` in Python lists all machines"))
     return FOLDER / f"{name}.json"
-
-
-def _suggested(name: str) -> list[str]:
-    """Return the machines whose names contain this one; without any, those that are spelled nearly so."""
-    if len(name) >= _LEAST_LETTERS:
-        containing = [known for known in bank() if name in known]
-        if containing:
-            return containing[:_MOST_NEAR]
-    return difflib.get_close_matches(name, bank(), _MOST_NEAR, _NEAR)
-
-
-def _or_words(names: Sequence[str]) -> str:
-    """Return names as in "a, b or c"."""
-    if len(names) == 1:
-        return names[0]
-    return f"{', '.join(names[:-1])} or {names[-1]}"

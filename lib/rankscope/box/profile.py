@@ -42,8 +42,7 @@ LEAST_S = 1e-9
 MOST_S = 1e6
 NATIVE = "native"  # stands for the backend's own collective instead of an algorithm's name
 TRANSFERS = ("transfer", "transfer_host", "pin")
-PAST = ("too_early", "changed_source", "loader")  # no longer measured; profiles that have them still load
-WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy", *TRANSFERS, *PAST)
+WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy", *TRANSFERS)
 LINKS = ("inter", "intra")
 PATTERNS = ("together", "ping_pong")  # of messages over a link
 _SPLIT = ("reduce_scatter", "allgather", "all_to_all", "scatter", "gather")  # a rank keeps or brings only its part
@@ -133,24 +132,6 @@ class Point:
     def __attrs_post_init__(self) -> None:
         if len(self.clean) != len(self.seconds):
             raise ValueError(f"clean must have an entry for each of {len(self.seconds)} iterations, got {self.clean!r}")
-
-    def like(self, num_bytes: int, seconds: tuple[float, ...]) -> Point:
-        """Return the same operation at another size, all iterations clean. Raises as `Point` does.
-
-        It does not check the options again, because a log may have millions of points with the same ones.
-        """
-        clean = (True,) * len(seconds)
-        is_valid = seconds and 0 <= num_bytes <= MOST_BYTES and all(LEAST_S <= each_s <= MOST_S for each_s in seconds)
-        if not is_valid:
-            return Point(self.what, num_bytes, seconds, clean, self.options)  # raises the error that says why
-        point = object.__new__(Point)  # without the checks of its fields, which these values passed
-        set_field = object.__setattr__
-        set_field(point, "what", self.what)
-        set_field(point, "num_bytes", num_bytes)
-        set_field(point, "seconds", tuple([float(f"{each_s:.6g}") for each_s in seconds]))
-        set_field(point, "clean", clean)
-        set_field(point, "options", self.options)
-        return point
 
     @property
     def key(self) -> PointKey:
@@ -672,26 +653,6 @@ class Profile:
     def _makespans_s(self) -> dict[tuple[Any, ...], float]:
         """What `point_s` has predicted so far; points in place and out of place share an entry."""
         return {}
-
-    def to_frame(self, predicted: bool = False) -> pd.DataFrame:
-        """Return a DataFrame with one row per point: operation, times in seconds, rates in bytes/s.
-
-        If `predicted` is true, it also has the predictions. A value is NaN if busbw has no meaning for the operation or
-        if the point cannot be predicted.
-        """
-        import pandas as pd
-
-        points = self.points
-        frame = pd.DataFrame(_operations(points))
-        for name in ("median_s", "iqr_s", "p99_s"):
-            frame[name] = [getattr(point, name) for point in points]
-        frame["num_iterations"] = [len(point.seconds) for point in points]
-        frame["num_clean"] = [point.num_clean for point in points]
-        frame["algbw_bytes_per_s"] = [point.algbw_bytes_per_s for point in points]
-        frame["busbw_bytes_per_s"] = [point.busbw_bytes_per_s(self.num_ranks) for point in points]
-        if predicted:
-            frame["predicted_s"] = [self.model_s.get(point.key, math.nan) for point in points]
-        return frame
 
 
 def compare(before: Profile, after: Profile) -> pd.DataFrame:

@@ -134,8 +134,17 @@ def bound_s(profile: Profile, collective: str, num_bytes: int, num_ranks: int | 
 
 
 def expected_got_why(profile: Profile) -> Iterator[str]:
-    """What similar machines of the bank reach, and what explains a gap; each sentence names its rule."""
-    yield from map(str, compare_with_peers(profile).findings)
+    """What similar machines of the bank reach, and what explains a gap; each sentence names its rule.
+
+    Without a similar machine, say so: otherwise silent rules would look like a healthy machine. Measurements of other
+    backends are compared with each other, if there are several algorithms.
+    """
+    comparison = compare_with_peers(profile)
+    can_be_compared = profile.backend == "nccl" or all(group.is_native for group in groups(profile))
+    if profile.native and not comparison.rows and can_be_compared:
+        reason = "the bank has no measurement of a similar machine" if comparison.gpu else "its GPUs are not stated"
+        yield f"There is nothing to compare this machine with, because {reason}."
+    yield from map(str, comparison.findings)
 
 
 def fastest(profile: Profile) -> Iterator[str]:

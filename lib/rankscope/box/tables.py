@@ -13,17 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ..cli.output import heading, marked, table_of
-from ..collectives import ALGORITHMS
-from ..common.checks import count_of, one_of
+from ..common.checks import count_of
 from ..common.samples import LEAST_CLEAN
 from ..common.units import bytes_words, cell_words, rate_words, three_digits
-from ..timeline import Timeline
 from . import Profile, verdict
 from .expected import LARGE_BYTES, LOW, PeerComparison, compare_with_peers, is_like
 from .link_facts import peer_rates
 from .logs.log import WARNING
-from .machines import PREFIX
-from .measuring.plan import ITEM_BYTES, NUM_PIECES, builder_options, num_elements
+from .measuring.plan import NUM_PIECES
 from .profile import LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
 from .sentences import MeasuredCollective, bound_s, groups
 
@@ -141,14 +138,6 @@ def _between_sizes(profile: Profile, size: int) -> Table:
     return table
 
 
-def machines(names: Mapping[str, str]) -> Iterator[RenderableType]:
-    """Yield the published machines: the name that a command takes, and the hardware."""
-    table = table_of(count_of(len(names), "published machine"), "profile", "hardware")
-    for name, hardware in names.items():
-        table.add_row(f"{PREFIX}{name}", hardware)
-    yield table
-
-
 def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
     """Yield a line per profile read from a log: its contents and size; then expected, got, and why."""
     for profile in profiles:
@@ -165,114 +154,6 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         if has_warning:
             yield Text(f"{WARNING}{warning}", "yellow")
         yield from _why(compare_with_peers(profile))
-
-
-def predictions(
-    profile: Profile, collective: str, algorithms: Sequence[str] | None, sizes: Sequence[int]
-) -> Iterator[RenderableType]:
-    """Yield a table for each size: the algorithms' predicted times, the fastest first, and the measured times.
-
-    If no algorithms are given, native is included, interpolated between measured sizes; if `Profile.cluster` refuses,
-    as without a measured link, it is the only one. Raises ValueError for an unknown name, and if there is nothing to
-    predict from.
-    """
-    one_of("--collective", collective, tuple(ALGORITHMS))
-    for name in algorithms or ():
-        one_of(f"--algorithm of {collective}", name, tuple(ALGORITHMS[collective]))
-    measured: Mapping[int, Mapping[str, Point]] = {}
-    for group in groups(profile):
-        if group.collective == collective:
-            measured = group.by_size
-    curve = None
-    if not algorithms:
-        with contextlib.suppress(ValueError):  # native was not measured, or at too few sizes
-            curve = profile.curve(collective)
-    names = tuple(algorithms or ALGORITHMS[collective])
-    try:
-        profile.cluster()
-    except ValueError:  # No algorithm can be predicted, for the reason that the error states.
-        if curve is None:
-            raise
-        names = ()
-    for size in sizes:
-        rounded_bytes = _whole_parts_bytes(profile, collective, size)
-        points = measured.get(rounded_bytes, {})
-        predicted_s = _predicted_s(profile, collective, names, rounded_bytes, points, are_asked_for=bool(algorithms))
-        if curve is not None:
-            predicted_s[NATIVE] = curve.seconds(rounded_bytes)
-        lower_bound_s = bound_s(profile, collective, rounded_bytes) if names else 0.0  # it is for predictions by links
-        title = f"{collective}, {bytes_words(rounded_bytes)}"
-        table = _predictions_table(title, predicted_s, points, lower_bound_s)
-        if curve is not None:
-            low, high = map(cell_words, curve.interval_s(rounded_bytes))
-            table.caption = f"native: from the curve through the measured sizes; 90 % interval {low} to {high}"
-        yield table
-
-
-def _whole_parts_bytes(profile: Profile, collective: str, num_bytes: int) -> int:
-    """Return the size that a measurement has instead of `num_bytes`: whole elements, and as many on each rank."""
-    return num_elements(collective, num_bytes, profile.num_ranks) * ITEM_BYTES
-
-
-def _predicted_s(
-    profile: Profile,
-    collective: str,
-    names: Sequence[str],
-    num_bytes: int,
-    measured: Mapping[str, Point],
-    are_asked_for: bool,
-) -> dict[str, float]:
-    """Return the predicted seconds of algorithms, with the builder options of their measured points if there are any.
-
-    An algorithm that does not support the number of ranks raises ValueError if it was asked for, and is left out
-    otherwise.
-    """
-    seconds = {}
-    for name in names:
-        try:
-            if name in measured:
-                timeline = profile.predict(measured[name], detail="ranks")  # without messages, which take longer
-            else:
-                timeline = predicted(profile, collective, name, num_bytes, detail="ranks")
-            seconds[name] = timeline.makespan_s
-        except ValueError:
-            if are_asked_for:
-                raise
-    return seconds
-
-
-def _predictions_table(
-    title: str, predicted_s: Mapping[str, float], measured: Mapping[str, Point], lower_bound_s: float
-) -> Table:
-    """Return a table of predictions, the fastest first, with the measured points of the same size, if there are any.
-
-    A lower bound of 0 stands for none. "off" is how far a prediction is from the measured time.
-    """
-    if lower_bound_s:
-        title += f"; lower bound {cell_words(lower_bound_s)}"
-    columns = ["algorithm", "predicted", "×bound"]
-    if measured:
-        columns += ["measured", "off"]
-    table = table_of(title, *columns)
-    ranked = sorted((seconds, name) for name, seconds in predicted_s.items())
-    for position, (seconds, name) in enumerate(ranked):
-        cells = [name, cell_words(seconds), f"{seconds / lower_bound_s:.2f}" if lower_bound_s else ""]
-        point = measured.get(name)
-        if point is not None:
-            cells.append(cell_words(point.median_s))
-            # The curve of native goes through its measured points, so its deviation from them says nothing.
-            cells.append("" if name == NATIVE else f"{seconds / point.median_s - 1:+.0%}")
-        table.add_row(*cells, style=_FASTEST if position == 0 else None)
-    return table
-
-
-def predicted(profile: Profile, collective: str, algorithm: str, num_bytes: int, detail: str = "messages") -> Timeline:
-    """Return the prediction of `Profile.predict`, with the builder options that a measurement would have."""
-    one_of("--collective", collective, tuple(ALGORITHMS))
-    one_of(f"--algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
-    size = _whole_parts_bytes(profile, collective, num_bytes)
-    options = builder_options(collective, algorithm, size, profile.ranks_per_node)
-    return profile.predict(collective, algorithm, size, detail=detail, **options)
 
 
 def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[RenderableType]:
@@ -340,20 +221,12 @@ def _compared(both: DataFrame) -> Iterator[str]:
         equal_words = f"{equal or 'none'} {verb} within the noise, where the interquartile ranges overlap"
         yield f"Of {count_of(len(judged), 'point')} in both profiles, {different_words}; {equal_words}."
     if len(unknown):
-        have = "have"
-        their = "their"
-        them = "them"
-        if len(unknown) == 1:
-            have = "has"
-            their = "its"
-            them = "it"
-        reason = f"{have} fewer than {LEAST_CLEAN} iterations in A or B, so {their} noise is unknown"
         low = f"{unknown.ratio.min():.2f}"
         high = f"{unknown.ratio.max():.2f}"
         ratios = low if low == high else f"{low} to {high}"
-        consequence = f"`compare` cannot judge {them} (B/A {ratios})"
         points = count_of(len(unknown), "point")
-        yield f"{points} {reason} and {consequence}. Import at least {LEAST_CLEAN} runs of each."
+        reason = f"because the noise is unknown with fewer than {LEAST_CLEAN} iterations in A or B"
+        yield f"`compare` cannot judge {points} (B/A {ratios}), {reason}. Import at least {LEAST_CLEAN} runs of each."
     if not len(both):
         yield "The profiles have no points in common."
 

@@ -1,4 +1,4 @@
-"""The command line: `rankscope doctor`, and the commands of each subpackage that is installed.
+"""The command line: the commands of each subpackage that is installed.
 
 Its parts load when they are first used: a module with commands imports this package, and the program imports all of
 these modules.

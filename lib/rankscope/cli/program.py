@@ -20,7 +20,6 @@ _EXAMPLES = (
     ("rankscope import all_reduce.log -o box.json", "or read other programs' logs"),
     ("rankscope show box.json", "show its rates, explain slow ones"),
     ("rankscope compare box.json bank:h100_8", "compare it with a public one"),
-    ("rankscope predict box.json --num-bytes 1MiB", "predict each algorithm's time"),
     ("rankscope nccl h100x8 --nodes 4", "show what NCCL chooses"),
     ("rankscope diagnose traces/", "find the rank that is late"),
 )
@@ -57,7 +56,7 @@ def options(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Measure and compare machines, predict their collectives, and diagnose slow or hung jobs."""
+    """Measure and compare machines, show what NCCL chooses, and diagnose slow or hung jobs."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

@@ -24,9 +24,9 @@ def command(name: str) -> Callable[[Function], Function]:
 
 
 def commands() -> dict[str, Callable[..., Any]]:
-    """Return the commands of the core and of each subpackage that is installed, by name.
+    """Return the commands of each subpackage that is installed, by name.
 
-    >>> "doctor" in commands()
+    >>> "show" in commands()
     True
     """
     for extension in extensions():

@@ -22,10 +22,3 @@ def test_every_size_has_the_colour_of_the_choice() -> None:
             assert bands.hatched[place] == (choice.algorithm == "tree")
     assert {"ring LL", "ring Simple", "tree LL", "NVLS tree"} <= set(words_of(drawing))
     assert keys_of(drawing) == ["LL", "LL128", "Simple", "NVLS", "hatched: a tree"]
-
-
-def test_a_band_without_room_has_no_name_and_a_legend_has_only_what_occurs() -> None:
-    drawing = draw_nccl_choices({"mine": Model("h100", 8, 4)})
-    (bands,) = drawing.rects
-    assert len(words_of(drawing)) < len(bands.x)  # ring Simple at 1 GiB is one column wide
-    assert keys_of(draw_nccl_choices({"mine": Model("a100", 2)})) == ["LL", "Simple"]

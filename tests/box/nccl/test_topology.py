@@ -12,7 +12,6 @@ from rankscope.box import nccl
 from rankscope.box.figures.topology import draw_topology
 from rankscope.box.nccl.topology import Topology
 from rankscope.cli import app
-from rankscope.cluster import Link
 from rankscope.figures.svg import to_svg
 
 X16 = 'link_speed="32.0 GT/s PCIe" link_width="16"'
@@ -38,9 +37,9 @@ def dump(links: list[list[tuple[str, int, str]]], vendor: str = 'vendor="Genuine
     return "\n".join([*lines, "</system>"])
 
 
-def read(tmp_path: Path, text: str | bytes, gpu: str = "h100") -> Topology:
+def read(tmp_path: Path, text: str, gpu: str = "h100") -> Topology:
     path = tmp_path / "topo"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.write_text(text, encoding="utf-8")
     return nccl.read_topology(path, gpu)
 
 
@@ -48,11 +47,8 @@ def test_links_to_a_switch_connect_all_pairs_at_once(tmp_path: Path) -> None:
     switches = [("0000:f5:00.0", 5, "0x068000"), ("0000:f6:00.0", 5, "0x068000"), ("0000:f7:00.0", 8, "0x068000")]
     box = read(tmp_path, dump([switches] * 8))
     assert {word for row in box.ways for word in row} == {"X", "NV18"}
-    cluster = box.cluster(2)
-    assert (cluster.num_nodes, cluster.gpus_per_node, dict(cluster.overrides)) == (2, 8, {})
-    assert (cluster.intra.alpha_s, cluster.intra.bytes_per_s) == pytest.approx((0.6e-6, 370.8e9))
+    assert box.gb_per_s[0, 1] == pytest.approx(370.8)
     assert (box.nics, box.nic_gb_per_s) == (4, 50.0)
-    assert cluster.inter == Link(2.7e-6, 25e9)  # half of a card each
 
 
 def test_direct_links_and_the_ways_over_pcie_have_their_own_rates(tmp_path: Path) -> None:
@@ -60,11 +56,6 @@ def test_direct_links_and_the_ways_over_pcie_have_their_own_rates(tmp_path: Path
     box = read(tmp_path, dump(pair), "a100")
     assert [box.ways[0][k] for k in range(4)] == ["X", "NV4", "SYS", "SYS"]
     assert box.gb_per_s[0].tolist() == [np.inf, 80.0, 22.0, 22.0]
-    cluster = box.cluster()
-    assert cluster.link(0, 1) == Link(0.6e-6, 80e9)
-    assert cluster.link(1, 2) == Link(1e-6, 22e9)
-    with pytest.raises(ValueError, match="num_nodes must be a whole number of at least 1, got '2'"):
-        box.cluster("2")  # type: ignore[arg-type]
     none = read(tmp_path, dump([[]] * 8), "a100")
     assert none.ways[0][1:5] == ("PIX", "PHB", "PHB", "SYS")
     assert none.gb_per_s[0][1:5].tolist() == [24.0, 24.0, 24.0, 22.0]  # A100 has PCIe 4, whatever the switch has
@@ -112,37 +103,25 @@ def test_topo_m_is_read_with_its_underlining_and_without_its_legend(tmp_path: Pa
     assert box.gb_per_s[1].tolist() == [80.0, np.inf, 24.0]
     assert box.gb_per_s[0, 2] == 10.0
     assert (box.nics, box.nic_gb_per_s) == (1, None)
-    assert box.cluster().inter.bytes_per_s == pytest.approx(25e9 / 3)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "word"),
     [
-        ('<!DOCTYPE x [<!ENTITY a "b">]><system/>', "line 1: a document type and entities are refused"),
-        ("<system>\n<cpu>\n</system>", "line 3: mismatched tag"),
-        ("<graphs/>", "line 1: <system> must come first, got <graphs>"),
-        ('<system version="1"/>', "2 to 72 GPUs are needed, got 0"),
-        ("<system>" + "<cpu/>" * 5000 + "</system>", "more than 4096 tags"),
-        ("<system>" * 100, "64 deep"),
-        (dump([[("0", 0, "0x068000")]] * 4), "line 5: an nvlink must belong to a GPU and have a count of 1 to 72"),
-        ("nothing", "it is neither NCCL's topology XML nor the table of nvidia-smi topo -m"),
-        (MATRIX.replace("NV4\t X \tPHB", "NV4\t X \tFAST"), "line 3: 'FAST' is not a link of nvidia-smi topo -m"),
-        ("\n \n" + MATRIX.replace("NV4\t X \tPHB", "NV4\t X \tFAST"), "line 5: 'FAST' is not a link"),
-        (MATRIX.replace("GPU2\tSYS", "GPU7\tSYS"), "line 4: the row of GPU2 with 3 cells is missing"),
-        (b"\xff\xfe<\x00s\x00", "it is not text in UTF-8"),
-        (b"<" + b" " * (1 << 21), "it has more than 1048576 bytes"),
-        (dump([[]] * 4).replace('link_width="16"', 'link_width="²"'), "line 5: link_width must be a whole number"),
-        (dump([[]] * 4).replace('link_width="16"', f'link_width="{"9" * 5000}"'), "line 5: link_width must be a whole"),
-        (dump([[]] * 4).replace('speed="400000"', 'speed="٣"'), "speed must be a whole number, got '٣'"),
-        (dump([[]] * 4).replace('modelid="143"', 'modelid="²"'), "line 3: modelid must be a whole number, got '²'"),
-        (dump([[("0000:f5:00.0", 5, "0x068000")]] * 4).replace('count="5"', 'count="⁵"'), "line 5: count must be a"),
+        ("<system>\n<cpu>\n</system>", "line 3"),
+        ("<graphs/>", "graphs"),
+        ('<system version="1"/>', "2 GPUs"),
+        (dump([[("0", 0, "0x068000")]] * 4), "line 5"),
+        ("nothing", "neither"),
+        (MATRIX.replace("NV4\t X \tPHB", "NV4\t X \tFAST"), "line 3: 'FAST'"),
+        ("\n \n" + MATRIX.replace("NV4\t X \tPHB", "NV4\t X \tFAST"), "line 5: 'FAST'"),
+        (MATRIX.replace("GPU2\tSYS", "GPU7\tSYS"), "line 4"),
+        (dump([[]] * 4).replace('speed="400000"', 'speed="fast"'), "fast"),
     ],
 )
-def test_a_bad_file_gives_one_sentence_with_its_line(tmp_path: Path, text: str | bytes, says: str) -> None:
-    with pytest.raises(ValueError, match="topo: ") as error:
+def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, text: str, word: str) -> None:
+    with pytest.raises(ValueError, match=f"topo: .*{word}"):
         read(tmp_path, text)
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_it_is_drawn_and_the_command_says_what_connects_the_gpus(tmp_path: Path) -> None:
@@ -155,8 +134,3 @@ def test_it_is_drawn_and_the_command_says_what_connects_the_gpus(tmp_path: Path)
     shown = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
     assert "28 pairs NV18, 370.8 GB/s; 4 network cards of 50 GB/s" in shown.output
     assert picture.read_text(encoding="utf-8").startswith("<svg")
-    for wrong, says in (
-        (["nccl", "h100x4", "--topo", topo], "BOX must be the box of --topo: h100x8, got h100x4"),
-        (["nccl", "h100x8", "--picture", topo], "--picture requires --topo, the topology that it draws"),
-    ):
-        assert str(CliRunner().invoke(app, wrong).exception) == says

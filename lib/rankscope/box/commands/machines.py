@@ -1,4 +1,4 @@
-"""Commands on profiles: show, bank, import, predict, compare and trace."""
+"""Commands on profiles: show, import and compare."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from ...cli.output import print_parts
 from ...cli.registry import command
 from ...common.checks import printable
-from ..options import Collective, ProfilePath, Sizes, show_command, sizes_of
+from ..options import ProfilePath, Sizes, show_command, sizes_of
 
 
 @command("show")
@@ -42,18 +42,11 @@ def show(
         print_parts([f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines"])
 
 
-@command("bank")
-def bank() -> None:
-    """List the published machines. In every command, bank:NAME stands for a profile."""
-    from .. import bank as machines
-    from .. import tables
-
-    print_parts(tables.machines(machines()))
-
-
 @command("import")
 def import_(
-    files: Annotated[list[Path], typer.Argument(help="Logs of nccl-tests, nvbandwidth, OSU and others.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Logs of nccl-tests, rccl-tests or nvbandwidth, or traces of torch.")
+    ],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Write everything that was read to this file, as one machine's profile."),
@@ -84,23 +77,6 @@ def import_(
         print_parts([f"{printable(str(output))} contains all measurements; {show_command(output)} shows it"])
 
 
-@command("predict")
-def predict(
-    path: ProfilePath,
-    collective: Collective = "allreduce",
-    algorithm: Annotated[
-        list[str] | None, typer.Option(help="Name of an algorithm. Repeat for more. Default: all.")
-    ] = None,
-    num_bytes: Sizes = None,
-) -> None:
-    """Predict the time of each algorithm on the machine of a profile, the fastest first, with the lower bound."""
-    from .. import Profile, tables
-
-    profile = Profile.load(path)
-    sizes = sizes_of(num_bytes or ["1KiB", "64KiB", "1MiB", "64MiB"])
-    print_parts(tables.predictions(profile, collective, algorithm, sizes))
-
-
 @command("compare")
 def compare(
     before: Annotated[Path, typer.Argument(help="A profile.", metavar="A")],
@@ -111,26 +87,3 @@ def compare(
     from .. import Profile, tables
 
     print_parts(tables.comparison(Profile.load(before), Profile.load(after), everything))
-
-
-@command("trace")
-def trace(
-    path: ProfilePath,
-    algorithm: Annotated[str, typer.Option(help="Algorithm to use.")],
-    num_bytes: Annotated[str, typer.Option(help="Size of the whole buffer, as in 64KiB.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write; gzipped if it ends in .gz.")],
-    collective: Collective = "allreduce",
-) -> None:
-    """Write a predicted trace of each rank's sends, receives and sums, for Perfetto and chrome://tracing."""
-    from ...common.checks import count_of
-    from ...common.storage import check_output
-    from ...common.units import bytes_words, time_words
-    from .. import Profile, tables
-
-    check_output("--output", output, [path])  # before the prediction, which may take long
-    profile = Profile.load(path)
-    (size,) = sizes_of([num_bytes])
-    timeline = tables.predicted(profile, collective, algorithm, size)
-    timeline.to_chrome_trace(output)
-    words = f"{collective} by {algorithm} of {bytes_words(size)}, {count_of(len(timeline), 'span')}"
-    print_parts([f"{printable(str(output))}: {words}, {time_words(timeline.makespan_s)}"])

@@ -92,7 +92,7 @@ class _BoxCurve(NamedTuple):
 
 def draw_boxes(
     profiles: Mapping[str, Profile],
-    collectives: str | Sequence[str] = "allreduce",
+    collective: str = "allreduce",
     view: str = "busbw",
     yours: str = "",
     at_bytes: float = 0.0,
@@ -101,17 +101,15 @@ def draw_boxes(
     """Draw the performance of the backends' own collectives on several machines, as lines with a dot at each size.
 
     The view "busbw" shows the bus bandwidth, "log" the same on a logarithmic axis, "time" the time. The profile named
-    `yours` is black. Machines with a known or suspected fault are dashed. If there are several `collectives`, each has
-    its own line. A vertical line marks `at_bytes`, unless it is 0 or outside the axis. Sizes below 1 KiB are omitted if
-    there are larger ones.
+    `yours` is black. Machines with a known or suspected fault are dashed. A vertical line marks `at_bytes`, unless it
+    is 0 or outside the axis. Sizes below 1 KiB are omitted if there are larger ones.
 
     Raises ValueError if the view is unknown or shows bus bandwidths that the lines do not have, if `at_bytes` is
-    negative, if a profile has none of the collectives, or if there are no lines or more than 12.
+    negative, if a profile lacks the collective, or if there are no lines or more than 12.
     """
     one_of("view", view, tuple(UNITS))
     number("at_bytes", at_bytes, 0)
-    several_collectives = [collectives] if isinstance(collectives, str) else collectives
-    lines = _lines(profiles, several_collectives, yours)
+    lines = _lines(profiles, collective, yours)
     _check_busbw(lines, view)
     frame = _frame(lines, view)
     curves = _curves(lines, view, frame)
@@ -130,9 +128,8 @@ def draw_boxes(
         drawn_lines += _drawn_lines(curve, frame)
     names_x = (_NAMES_START + _NAME_GAP) * frame.width
     names_y = [curve.name_y for curve in curves]
-    subject = collectives if isinstance(collectives, str) else "collectives"
     return Drawing(
-        title=title or _finding(lines, view, subject),
+        title=title or _finding(lines, view, collective),
         x_label="size of each rank's buffer",
         y_label=UNITS[view],
         width=frame.width * (1 + names_px / _WIDTH_PX),  # in the frame's units, with the names
@@ -174,30 +171,20 @@ def draw_with_peers(profile: Profile, name: str = "yours", title: str | None = N
     return draw_boxes(shown, collective, "log", name, title=title)
 
 
-def _lines(profiles: Mapping[str, Profile], collectives: Sequence[str], yours: str) -> list[_BoxLine]:
-    """Return a line for each collective of each profile, with a label that no other line has.
+def _lines(profiles: Mapping[str, Profile], collective: str, yours: str) -> list[_BoxLine]:
+    """Return a line for each profile. Raises ValueError if one lacks the collective, or if there are none or too many.
 
-    Raises ValueError if a profile has none of the collectives, or if there are no lines or too many.
+    If a profile has sizes of 1 KiB and above, smaller ones are left out.
     """
     lines = []
     for name, profile in profiles.items():
-        of_type(f"profiles[{name!r}]", profile, Profile)
-        measured = {collective: profile.native_s(collective) for collective in collectives}
-        if not any(measured.values()):
-            raise ValueError(f"profiles[{name!r}] must have {' or '.join(collectives)} of the backend, got none")
-        for collective, seconds in measured.items():
-            if not seconds:
-                continue
-            if len(collectives) == 1:
-                label = name
-            elif len(profiles) == 1:
-                label = collective
-            else:
-                label = f"{name}, {collective}"
-            least_bytes = min(LEAST_BYTES, max(seconds))  # without larger sizes, the largest one is drawn
-            shown = {num_bytes: time_s for num_bytes, time_s in seconds.items() if num_bytes >= least_bytes}
-            factor = busbw_factor(collective, profile.num_ranks)
-            lines.append(_BoxLine(label, shown, factor, is_sick(profile.provenance), name == yours))
+        seconds = of_type(f"profiles[{name!r}]", profile, Profile).native_s(collective)
+        if not seconds:
+            raise ValueError(f"profiles[{name!r}] must have {collective} of the backend, got none")
+        least_bytes = min(LEAST_BYTES, max(seconds))  # without larger sizes, the largest one is drawn
+        shown = {num_bytes: time_s for num_bytes, time_s in seconds.items() if num_bytes >= least_bytes}
+        factor = busbw_factor(collective, profile.num_ranks)
+        lines.append(_BoxLine(name, shown, factor, is_sick(profile.provenance), name == yours))
     if not 0 < len(lines) <= MOST_LINES:
         raise ValueError(f"profiles must make from 1 to {MOST_LINES} lines, got {len(lines)}")
     return lines

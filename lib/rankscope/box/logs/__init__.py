@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from ...collectives.schedule import COLLECTIVES
 from ...common.checks import one_of, whole
-from ...common.garbage import no_collection
 from ...common.storage import StorageError
 from ...provenance import difference
 from ..profile import Point, PointKey, Profile
-from . import collectives, copies, imb, nccl_tests
-from .log import MOST_RANKS, Log
+from . import copies, nccl_tests
+from .log import Log
 
 
 class LogReader(NamedTuple):
-    """A reader of one program's logs: strings that only that program prints, and what makes profiles of its log.
-
-    `tests/box/logs_made.py` has a sample of each, which the tests read, cut and spoil.
-    """
+    """A reader of one program's logs: strings that only that program prints, and what makes profiles of its log."""
 
     marks: tuple[str, ...]
     read: Callable[[Log], list[Profile]]
 
 
-Readers: TypeAlias = Mapping[str, LogReader]
-READERS: Readers = {
+READERS: Mapping[str, LogReader] = {
     "nccl-tests": LogReader(("algbw   busbw", "algbw  busbw", "algbw busbw", '"bus_bw"'), nccl_tests.nccl_tests),
-    "osu": LogReader(("# OSU ",), collectives.osu),
-    "imb": LogReader(("Intel(R) MPI Benchmark", "Intel (R) MPI Benchmark", "#bytes #repetitions"), imb.imb),
-    "all_reduce_bench": LogReader(("algo throughput:", "|    busbw   |", "| busbw"), collectives.all_reduce_bench),
     "nvbandwidth": LogReader(('"nvbandwidth"', "PU(row)", "GPU(column)"), copies.nvbandwidth),
-    "p2pBandwidthLatencyTest": LogReader(("P2P=Enabled", "P2P=Disabled"), copies.p2p_test),
     "trace": LogReader(('"traceEvents"',), copies.trace),
 }
 
@@ -55,22 +46,14 @@ def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: i
     Raises StorageError (a one-line ValueError that names the file and the line in it) if the file is not such a log, is
     cut short or contradicts itself; OSError if it cannot be opened.
     """
-    return read_by(READERS, path, kind, num_ranks)
-
-
-def read_by(
-    readers: Readers, path: str | os.PathLike[str], kind: str | None = None, num_ranks: int | None = None
-) -> list[Profile]:
-    """Return the measurements in a log of one of these programs; arguments and errors are those of `read_log`."""
     if num_ranks is not None:
-        whole("num_ranks", num_ranks, 1, MOST_RANKS)
+        whole("num_ranks", num_ranks, 1)
     if kind is not None:
-        one_of("kind", kind, tuple(readers))
+        one_of("kind", kind, tuple(READERS))
     log = Log(path, num_ranks)
-    reader = readers[kind or _recognised(readers, log)]
+    reader = READERS[kind or _recognised(log)]
     try:
-        with no_collection():  # a log may have a million times
-            profiles = reader.read(log)
+        profiles = reader.read(log)
     except StorageError:  # a ValueError that already names the line
         raise
     except (ValueError, ArithmeticError) as error:  # the profile as a whole is invalid, or a number is out of range
@@ -79,16 +62,16 @@ def read_by(
     return profiles if num_ranks is None else _of_ranks(log, profiles, num_ranks)
 
 
-def _recognised(readers: Readers, log: Log) -> str:
+def _recognised(log: Log) -> str:
     """Return which reader's program printed a log. Raises StorageError if it was none of them, or several."""
     first_lines = {}  # by the name of a reader: the first line with one of its marks
-    for name, reader in readers.items():
+    for name, reader in READERS.items():
         positions = [log.text.find(mark) for mark in reader.marks if mark in log.text]
         if positions:
             first_lines[name] = log.text.count("\n", 0, min(positions)) + 1
     if not first_lines and log.topology:
         log.fail(1, "a GPU topology without measurements: append it to a log of that machine")
-    log.check(first_lines, 1, f"not a log of {', '.join(readers)}")
+    log.check(first_lines, 1, f"not a log of {', '.join(READERS)}")
     last_line = max(first_lines.values())  # with it, all of the programs have been recognised
     problem = f"has logs of {' and '.join(first_lines)}: name one of these kinds"
     log.check(len(first_lines) == 1, last_line, problem)
@@ -150,7 +133,8 @@ def merged(profiles: Sequence[Profile], name: str) -> Profile:
             seconds = point.seconds
             if point.key in points:
                 seconds = points[point.key].seconds + seconds
-            points[point.key] = point.like(point.num_bytes, seconds)  # all clean, as logs state no disturbance
+            clean = (True,) * len(seconds)  # logs state no disturbance
+            points[point.key] = Point(point.what, point.num_bytes, seconds, clean, point.options)
     provenance = _common([profile.provenance for profile in profiles])
     protocol = _common([profile.protocol for profile in profiles])
     provenance["name"] = name

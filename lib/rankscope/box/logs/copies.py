@@ -10,9 +10,8 @@ import msgspec
 
 from ...common.checks import printable, whole
 from ..profile import NATIVE, Profile
-from .log import COLLECTIVE, GB, MOST_RANKS, SLACK, TYPE_BYTES, Log, Times, Where, half_unit
+from .log import COLLECTIVE, GB, SLACK, TYPE_BYTES, Log, Times, Where, half_unit
 
-SUM_NOTE = "for copies in both directions at once the log states the sum; half of it is used for each direction"
 _MEMCPY = re.compile(
     r"^(?:host_to_device|device_to_host|device_to_device)(?P<both>_bidirectional)?_memcpy"
     r"(?:_(?P<end>read|write))?_(?P<engine>ce|sm)$"
@@ -31,8 +30,6 @@ _NV_SUMS_TITLE = re.compile(r"\bAll G(?:PU|pu)s\b")
 _NV_SUMS_NAME = re.compile(r"all_to_one|one_to_all")
 _NV_SUM_NOTE = "for copies between GPUs in both directions at once half of the printed total is used for each direction"
 _MOST_SUM_DIGITS = 9  # with the point; JSON may have all digits of a float, which nobody has measured
-_P2P_TITLE = re.compile(r"(Uni|Bi)directional P2P=(En|Dis)abled Bandwidth")
-_P2P_MARK = re.compile(r"directional P2P=")
 
 
 class MatrixCell(NamedTuple):
@@ -302,36 +299,6 @@ def _route_of(name: str, title: str, row: int, column: int) -> CopyRoute:
     return route(row, column)
 
 
-def p2p_test(log: Log) -> list[Profile]:
-    """CUDA's p2pBandwidthLatencyTest: GB/s between GPUs; for both directions at once it prints the sum."""
-    times = Times(log)
-    for line, title in log.rows(_P2P_TITLE, _P2P_MARK):
-        log.check("(GB/s)" in title.string, line, "the line is cut or malformed: it has no unit (GB/s)")
-        is_both_ways = title[1] == "Bi"
-        is_p2p_off = title[2] == "Dis"
-        is_read = "(P2P Reads)" in title.string  # with --p2p_read, as a second matrix below that of the writes
-        for (row, column), (where, text) in matrix(log, line, square=True).cells.items():
-            # The GPU of the row copies: it writes into the memory of the column's GPU, or reads from it.
-            copied = route(column, row) if is_read else route(row, column)
-            direction = copied.direction
-            method = copied.method
-            if direction == "p2p" and is_p2p_off:
-                direction = "through_host"
-            elif direction == "p2p" and is_read:
-                method = "read"
-            rate = log.number(where, text) * GB
-            if is_both_ways:
-                rate /= 2
-            times.copy(where, direction, method, rate, both=is_both_ways, **copied.ends)
-    times.notes.append(SUM_NOTE)  # a whole log has matrices of both directions at once
-    num_gpus = max(times.gpus, default=0) + 1
-    devices = log.words_between("Device: ", ", pciBusID")  # as in "0, NVIDIA A100"
-    gpus = []
-    if len(devices) == num_gpus:
-        gpus = [{"name": device.partition(", ")[2]} for device in devices]
-    return [times.profile("p2pBandwidthLatencyTest", "cuda", num_gpus, gpus=gpus, num_nodes=1)]
-
-
 # ---- traces of torch.profiler
 
 # H is the host, D a device, and P a peer: PtoP is a copy between two devices, and DtoD one within a device.
@@ -358,15 +325,12 @@ class CopyTrace(msgspec.Struct):
 
 def trace(log: Log) -> list[Profile]:
     """Copies and NCCL kernels with a size in a torch.profiler trace; older versions truncate to whole µs."""
-    log.check_num_values()
     try:
         content = msgspec.json.decode(log.raw, type=CopyTrace)
         info = content.distributedInfo or {}
-        num_ranks = whole("world_size", info.get("world_size", 1), 1, MOST_RANKS)
+        num_ranks = whole("world_size", info.get("world_size", 1), 1)
         version = {"nccl": printable(info["nccl_version"])} if "nccl_version" in info else {}
         gpus = [{"name": printable(gpu["name"]), **version} for gpu in content.deviceProperties or ()]
-    except RecursionError:
-        log.fail("the trace", "nested too deeply")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         log.fail("the trace", f"damaged, cut short or none: {error}")
     times = Times(log)

@@ -1,8 +1,7 @@
 """`Log`: the text of a log, with errors that name its lines; `Times`: its timings, and a profile of them.
 
-Readers search their patterns in single lines. Patterns are compiled at the top of a module, and a test feeds each of
-them long lines: the time must grow in proportion to the line. So a pattern that may begin with blanks or with any word
-starts with ^, and no two neighbouring repetitions match the same character.
+Readers search their patterns in single lines. A pattern that may begin with blanks or with any word starts with ^, and
+no two neighbouring repetitions match the same character, so that a search takes time in proportion to the line.
 """
 
 from __future__ import annotations
@@ -13,17 +12,15 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from ...common.checks import printable
-from ...common.storage import MOST_BYTES, StorageError, check_num_values, read_bytes, unpacked
+from ...common.storage import MOST_BYTES, StorageError, read_bytes, unpacked
 from ...provenance import topology
-from ..profile import NATIVE, Point, Profile
+from ..profile import Point, Profile
 
-_MOST_LINES = 1 << 22  # of a log, or of a trace in JSON, which has a line per value; each takes 60 bytes or more
-_MOST_JSON_VALUES = 1 << 22  # of a log in JSON
 GB = 10**9  # bytes
 _UNSTATED_BYTES = GB  # assumed for a copy of unstated size: its time is computed from the printed rate
 COLLECTIVE = {  # by each name that logs have for it
@@ -48,8 +45,6 @@ TYPE_BYTES = {
     **dict.fromkeys(("float", "int32", "uint32", "int"), 4),
     **dict.fromkeys(("double", "int64", "uint64", "long"), 8),
 }
-NATIVE_OUT = {"algorithm": NATIVE, "in_place": False}
-MOST_RANKS = 1 << 20  # that the provenance of a profile may state
 MOST_CARDS = 4096  # in a profile's list of GPUs: a few bytes of a log may state a million ranks
 FLOAT_TOLERANCE = 1 + 1e-9  # a factor: sums and quotients of floats may be off by this much
 # In half units of the last digit: a program that cuts digits off, instead of rounding, is off by a whole unit.
@@ -76,8 +71,6 @@ class Log:
         try:
             raw = read_bytes(path)
             self.raw = unpacked(raw, MOST_BYTES) if raw.startswith(_GZIP_MAGIC) else raw
-            if self.raw.count(b"\n") > _MOST_LINES:
-                raise ValueError(f"it has more than {_MOST_LINES} lines")
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise StorageError(path, f"it is damaged or cut short: {error}") from error
         except ValueError as error:
@@ -102,58 +95,24 @@ class Log:
         """Return a printed number; it must be finite and at least `least`."""
         try:
             value = float(text)
-        except (TypeError, ValueError, OverflowError):  # the last one for an integer of hundreds of digits in JSON
+        except (TypeError, ValueError):
             value = math.nan  # which is not finite
         if math.isfinite(value) and value >= least:
             return value
-        bound = ""
-        if 0 < least < 1:  # readers pass 1e-9 to refuse 0
-            bound = " above 0"
-        elif least > -math.inf:
-            bound = f" of at least {least:g}"
+        bound = f" of at least {least:g}" if least > -math.inf else ""
         self.fail(line, f"{text!r} must be a number{bound}")
-
-    def check_num_values(self) -> None:
-        """Raise a StorageError for JSON that would take much more memory than its text."""
-        try:
-            check_num_values(self.raw, _MOST_JSON_VALUES)
-        except ValueError as error:
-            raise StorageError(self.path, str(error)) from error
 
     def json(self) -> Any:
         """Return the content of a log in JSON."""
-        self.check_num_values()
         try:
             return json.loads(self.text)
         except json.JSONDecodeError as error:
             self.fail(error.lineno, f"not JSON, damaged or cut short: {error.msg}")
-        except ValueError as error:  # a number has more digits than Python converts
-            raise StorageError(self.path, str(error)) from error
-        except RecursionError:
-            self.fail(1, "nested too deeply")
 
     def words(self, pattern: re.Pattern[str]) -> list[str]:
         """Return the first group of a pattern in each line that matches it, made printable."""
         matches = map(pattern.search, self.lines)
         return [printable(match[1].strip()) for match in matches if match]
-
-    def words_between(self, before: str, after: str) -> list[str]:
-        """Return what stands between two strings in each line that contains both, made printable."""
-        names = []
-        for text in self.lines:
-            name, has_end, _ = text.partition(before)[2].partition(after)
-            if has_end and name.strip():
-                names.append(printable(name.strip()))
-        return names
-
-    def rows(self, pattern: re.Pattern[str], mark: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
-        """Yield the lines that match a pattern; raise for a line that contains the mark but does not match."""
-        for line, text in enumerate(self.lines, 1):
-            if mark.search(text):
-                match = pattern.search(text)
-                if match is None:
-                    self.fail(line, f"the line is cut or malformed: {text.strip()[:80]!r}")
-                yield line, match
 
 
 class _TimedOperation(NamedTuple):
@@ -255,21 +214,14 @@ class Times:
         return [f"{WARNING}{several}; the first: {first}"]
 
     def _points(self) -> tuple[Point, ...]:
-        """Return a point per operation. Options are checked once: a log may have millions of times."""
+        """Return a point per operation."""
         points = []
-        first_points: dict[Any, Point] = {}  # by operation and options: the point whose options were checked
         for (what, num_bytes, options), times in self.printed.items():
             seconds = tuple(times.seconds)
-            first = first_points.get((what, options))
             try:
-                if first is None:
-                    point = Point(what, num_bytes, seconds, (True,) * len(seconds), dict(options))
-                    first_points[what, options] = point
-                else:
-                    point = first.like(num_bytes, seconds)
+                points.append(Point(what, num_bytes, seconds, (True,) * len(seconds), dict(options)))
             except ValueError as error:
                 self.log.fail(times.where, error)
-            points.append(point)
         return tuple(points)
 
 

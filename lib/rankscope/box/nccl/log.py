@@ -10,7 +10,6 @@ from ...common.checks import one_line
 from ...common.storage import StorageError, read_bytes
 from .constants import COLLECTIVES, GPUS, PROTOCOLS, Graph
 
-_MOST_LOG_BYTES = 1 << 26
 _LOG_NAMES = {
     "Tree": "tree",
     "Ring": "ring",
@@ -98,7 +97,7 @@ def read_log(path: str | os.PathLike[str], gpu: str | None) -> dict[str, Any]:
     and the log does not name exactly one GPU of GPUS.
     """
     try:
-        text = read_bytes(path, _MOST_LOG_BYTES).decode("utf-8", "replace")
+        text = read_bytes(path).decode("utf-8", "replace")
     except ValueError as error:
         raise StorageError(path, str(error)) from error
     printed = _printed(text)

@@ -1,0 +1,136 @@
+"""What `box` refuses: each call, and a word that the error contains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankscope import figures
+from rankscope.box import (
+    Profile,
+    Protocol,
+    bank,
+    fit_link,
+    measure,
+    nccl,
+    pcie_bytes_per_s,
+    read_log,
+    stated,
+    verdict,
+)
+from rankscope.box.curve import Curve
+from rankscope.box.explorers.boxes import boxes
+from rankscope.box.explorers.machine import machine
+from rankscope.box.explorers.transfers import transfers
+from rankscope.box.figures.boxes import draw_boxes, draw_with_peers
+from rankscope.box.measuring.run import default_backend, device_of, num_ranks_of
+from rankscope.box.measuring.transfers import MeasuredGpu
+from rankscope.box.profile import Point
+from rankscope.networks import CostTable, Network
+
+from .made import PROVENANCE, links, point, profile
+
+ANY: Any = None
+SIZES = [2**power for power in range(8, 25)]
+TWO = {"quick": Profile.load("bank:h100_8"), "slow": Profile.load("bank:l40s_8")}
+MODEL = nccl.Model("h100")
+
+
+def made(**changes: Any) -> Point:
+    """Return a point with these changes."""
+    return Point(**({"what": "copy", "num_bytes": 8, "seconds": [1.0], "clean": [True]} | changes))
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    # points and profiles
+    "no operation": (lambda: made(what="allrecude"), "what"),
+    "no seconds": (lambda: made(seconds=()), "seconds"),
+    "a time of 0": (lambda: made(seconds=[0.0]), "seconds"),
+    "an option of no kind": (lambda: made(options={"segments": 1.5}), "segments"),
+    "no name": (lambda: Profile({"backend": "nccl", "num_ranks": 2}, {}), "name"),
+    "an unknown fact": (lambda: Profile(PROVENANCE | {"owner": "me"}, {}), "owner"),
+    "nodes that contradict the ranks": (lambda: profile(num_nodes=2), "ranks_per_node"),
+    "no machine of the bank": (lambda: Profile.load("bank:../profile"), "bank"),
+    "a verdict of no profile": (lambda: verdict(ANY), "profile"),
+    # links, predictions, curves
+    "no link": (lambda: profile().cluster(), "link"),
+    "too few sizes": (lambda: profile(links(sizes=SIZES[:3])).cluster(), "5"),
+    "uneven nodes": (lambda: profile(links(), ranks_per_node=[3, 1], num_nodes=2).cluster(), "nodes"),
+    "half a node": (lambda: profile(links(), ranks_per_node=[2, 2], num_nodes=2).cluster(3), "num_ranks"),
+    "no algorithm": (lambda: profile(links()).predict("allreduce", "rung", 1024), "algorithm"),
+    "no bytes": (lambda: profile(links()).predict("allreduce", "ring"), "num_bytes"),
+    "a point with options": (lambda: profile(links()).predict(point("allreduce", 4, 1.0), "ring"), "point"),
+    "no network": (lambda: profile(links()).network("mine"), "two sizes"),
+    "no curve": (lambda: Curve(dict.fromkeys(range(5), 1e-5)), "5 sizes"),
+    "a negative size": (lambda: Curve(dict.fromkeys(SIZES, 1e-5)).seconds(-1), "num_bytes"),
+    "no points of a curve": (lambda: profile(links()).curve("allreduce"), "allreduce"),
+    "a fit of few sizes": (lambda: fit_link(SIZES[:4], [1.0] * 4), "5"),
+    "a fit of a time of 0": (lambda: fit_link(SIZES, [1.0] * 16 + [0.0]), "seconds"),
+    # facts of links
+    "PCIe 7": (lambda: pcie_bytes_per_s(7), "generation"),
+    "no direction": (lambda: stated(4).seconds(1, "up"), "direction"),
+    "no method": (lambda: stated(4).seconds(1, "h2d", "magic"), "method"),
+    # measuring
+    "no collective": (lambda: Protocol(collectives=["barrier"]), "collectives"),
+    "an algorithm of others": (lambda: Protocol(algorithms=["rings"]), "algorithms"),
+    "half an element": (lambda: Protocol(sizes=[1022]), "sizes"),
+    "no iterations": (lambda: Protocol(iterations=0), "iterations"),
+    "an algorithm for other ranks": (
+        lambda: Protocol(collectives=["allgather"], algorithms=["recursive_doubling"]).check_algorithms(6),
+        "power of two",
+    ),
+    "measuring no protocol": (lambda: measure("a.json", ANY or {}), "protocol"),
+    "one rank": (lambda: num_ranks_of(1, "gloo"), "num_ranks"),
+    "no number of ranks": (lambda: default_backend(0), "num_ranks"),
+    "NCCL on a CPU": (lambda: device_of("cpu", "nccl"), "device"),
+    "no GPU": (lambda: MeasuredGpu("nowhere"), "device"),
+    # NCCL's model
+    "an unknown GPU": (lambda: nccl.Model("h300"), "gpu"),
+    "one GPU on one node": (lambda: nccl.Model(gpus_per_node=1), "gpus_per_node"),
+    "an old version": (lambda: nccl.Model(version=(2, 18)), "version"),
+    "no graph": (lambda: nccl.Model(graphs={"ring": 24}), "Graph"),
+    "a collective that NCCL lacks": (lambda: MODEL.choose("all_to_all", 1024), "collective"),
+    "a buffer of 0": (lambda: MODEL.choose("allreduce", 0), "num_bytes"),
+    "readings of another machine": (lambda: MODEL.with_readings(Profile.load("bank:h100_4")), "8 ranks"),
+    # figures and explorers
+    "a figure of no profile": (lambda: figures.profile(ANY), "profile"),
+    "no view": (lambda: figures.profile(TWO, "rate"), "view"),
+    "residuals of native": (lambda: figures.profile(TWO["slow"], "residuals"), "predicted"),
+    "no lines": (lambda: draw_boxes({}), "lines"),
+    "a machine without it": (lambda: draw_boxes(TWO, "gather"), "gather"),
+    "bandwidth of one rank": (
+        lambda: draw_boxes(
+            {"a": profile([point("allreduce", 8, 1.0, algorithm="native")], num_ranks=1, ranks_per_node=[1])}
+        ),
+        "view",
+    ),
+    "peers of nothing": (lambda: draw_with_peers(profile()), "allreduce"),
+    "copies of nothing": (lambda: figures.copies(None), "facts"),
+    "copies of no direction": (lambda: figures.copies(stated(4), direction="up"), "direction"),
+    "machines of nothing": (lambda: machine({}), "profiles"),
+    "boxes of no profile": (lambda: boxes({"a": ANY}), "profiles"),
+    "transfers without copies": (lambda: transfers(profile()), "copies"),
+    # networks of explorers
+    "a network without a cost": (lambda: Network("a", "a", ANY), "cost_of"),
+    "a table of one size": (lambda: CostTable((1.0,), (1.0,)), "two"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_argument_is_one_error_that_names_it(name: str) -> None:
+    call, word = REFUSED[name]
+    with pytest.raises((ValueError, TypeError), match=word) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_log_is_of_a_known_kind_and_there(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("hello")
+    with pytest.raises(ValueError, match="kind"):
+        read_log(tmp_path / "a.log", kind="osu")
+    with pytest.raises(FileNotFoundError):
+        read_log(tmp_path / "none.log")
+    assert len(bank()) > 40
