@@ -198,15 +198,6 @@ def _parsed_amount(text: str, unit: str) -> float | None:
     return value * (stated.scale / expected.scale)
 
 
-def rate_unit(bytes_per_s: float) -> tuple[float, str]:
-    """Return the largest decimal unit of which there is at least one, or B/s if there is none.
-
-    >>> rate_unit(12.5e6), rate_unit(0)
-    ((1000000.0, 'MB/s'), (1.0, 'B/s'))
-    """
-    return _largest_unit(_RATES, bytes_per_s)
-
-
 def rate_words(bytes_per_s: float) -> str:
     """Return a bandwidth in the decimal unit that suits it, as in `bytes_words`.
 

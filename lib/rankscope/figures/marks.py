@@ -10,14 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import printable
-from ..common.units import three_digits
-from .palette import EMPTY, INK, ink_on, ramp
+from .palette import INK, ink_on
 
 FloatArray = NDArray[np.floating[Any]]
 WIDE_PX = 660.0  # of the marks of a wide drawing: with its axes, a picture is as wide as a page's text
 WIDE_INCHES = 8.0  # of a wide figure of matplotlib, axes included
 NARROW_PX = 4  # rectangles narrower than this have no outline, which would hide them
-_SCALE_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the highest number, in the scale of shaded cells
 _FRAME_MARGIN = 0.04  # above and below the frame of a bar, as a part of its row
 _MOST_CHARACTERS = 400  # of a text: matplotlib takes 0.2 ms for each
 
@@ -240,31 +238,6 @@ def numbers_on(
         words = [str(number) for number in numbers[chosen].tolist()]
         texts.append(Texts(x, y, words, ink, size_px=size_px, halo=fills if hatched else ()))
     return tuple(texts)
-
-
-def shaded(table: FloatArray, scale: float) -> tuple[Rects, tuple[Texts, ...]]:
-    """A cell for each number of a matrix, paler for more and grey for 0, and the number in units of `scale` in it."""
-    values = table.ravel().tolist()
-    highest = float(table.max())
-    if highest == 0:  # all cells are grey, but 0 / 0 is not a number
-        highest = 1.0
-    shades = ramp(table / highest)
-    row, column = np.indices(table.shape)
-    fills = [shade if value else EMPTY for shade, value in zip(shades, values, strict=True)]
-    cells = Rects(column, row, fills)
-    words = np.array([three_digits(value / scale) for value in values])
-    return cells, numbers_on(cells, words, wanted=table.ravel() > 0)
-
-
-def shade_keys(highest: float, scale: float, unit: str) -> tuple[Key, ...]:
-    """Return the scale of `shaded` cells: the colour of each quarter of the highest number, in units of `scale`.
-
-    >>> [key.label for key in shade_keys(200e9, 1e9, "GB/s")]
-    ['50 GB/s', '100 GB/s', '150 GB/s', '200 GB/s']
-    """
-    shares = np.array(_SCALE_SHARES)
-    labels = [f"{three_digits(share * highest / scale)} {unit}" for share in _SCALE_SHARES]
-    return tuple(Key(label, shade) for label, shade in zip(labels, ramp(shares), strict=True))
 
 
 def frame(rows: ArrayLike, length: ArrayLike, width: float, margin: float = 0.003) -> Rects:

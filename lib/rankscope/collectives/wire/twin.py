@@ -15,7 +15,6 @@ import numpy as np
 from ...cluster import Cluster, Link
 from ...common.checks import function, number, of_type, one_of, truth
 from ...common.frozen import evolve, optional
-from ...common.garbage import no_collection
 from ...timeline import Span, Timeline
 from ..schedule import RUNS_IN, Schedule
 from .plan import LANE, EquivalentRanks, Plan, Post, Transfer, Wait, alike, plans
@@ -91,9 +90,8 @@ def simulate_executor(
     planned_ranks = None  # all of them, which `plans` lists only once for all sizes
     if len(same.ranks) < schedule.num_ranks:
         planned_ranks = same.ranks
-    with no_collection():  # plans are up to a million tuples
-        rank_plans = plans(schedule, ends, planned_ranks)
-        return _PlanSimulation(rank_plans, cluster, link_at, same, detail == "messages").run()
+    rank_plans = plans(schedule, ends, planned_ranks)
+    return _PlanSimulation(rank_plans, cluster, link_at, same, detail == "messages").run()
 
 
 def tensor_chunk_ends(schedule: Schedule, num_bytes: int) -> list[int]:
