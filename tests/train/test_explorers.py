@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rankscope.explorers import ddp, pipeline_parallel, zero
+from rankscope.explorers import pipeline_parallel, zero
 from rankscope.train.explorers.pipeline_parallel import LINKS, plan, step
 from rankscope.train.explorers.zero import memory
 from rankscope.train.explorers.zero import picture as zero_picture
@@ -20,7 +20,6 @@ from rankscope.train.zero.model import memory as zero_memory
 from ..explorers.cases import controls, report, shown
 from .explorer_cases import CASES, MODULE
 
-DDP = CASES["ddp"].made()
 ZERO = CASES["zero"].made()
 OWN = CASES["zero of a module"].made()
 UNEVEN = CASES["uneven"].made()
@@ -28,15 +27,6 @@ SCHEDULES = CASES["pipeline_parallel"].made()
 REPLICAS = CASES["data_parallel"].made()
 
 # ---- ddp
-
-
-def test_ddps_default_is_one_of_the_caps() -> None:
-    box = ddp()
-    before = shown(box)
-    assert controls(box)["cap"].value == "default"
-    controls(box)["cap"].value = "64 MiB"
-    assert shown(box) == DDP.html(DDP.at(cap="64 MiB")) != before
-    assert "a cap of 64 MiB" in shown(box)[0]
 
 
 # ---- zero
@@ -127,22 +117,6 @@ def test_microbatches_that_rounds_do_not_fit_become_the_next_number_that_does() 
 
 
 # ---- data_parallel
-
-
-def test_data_parallel_says_how_both_compare_with_one_gpu() -> None:
-    lines = report(REPLICAS, model="LLaMA-7B", num_gpus=8, batch="9 samples")
-    assert lines[0] == "one GPU alone: 19.8 s per step"
-    assert lines[-1] == "DataParallel uses 5 of 8 GPUs: it cuts the batch as torch.chunk does"
-    assert len(lines) == 5
-    assert len(report(REPLICAS)) == 4
-
-
-def test_data_parallel_draws_both_steps_of_each_gpu() -> None:
-    now = REPLICAS.at(num_gpus=3, batch="8 samples")
-    drawn = REPLICAS.pictures["picture"](now)
-    assert [name for _, name in drawn.y_ticks] == ["GPU 0", "GPU 1", "GPU 2"] * 2
-    assert drawn.title.startswith("ResNet-50 on 3 GPUs: 36.3 ms with DataParallel, ")
-    assert drawn.texts[-1].text[0] == "DataParallel: 36.3 ms per step"
 
 
 def test_data_parallel_shows_gpus_without_work_as_waiting() -> None:

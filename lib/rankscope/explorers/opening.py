@@ -71,6 +71,11 @@ def shows(
             changed_settings = {name: value for name, value in keywords.items() if name not in signature.parameters}
             explorer = make_named(*arguments, **named_arguments)
             start = explorer.at(**changed_settings)
+            for name, value in changed_settings.items():
+                applied = getattr(start, name)
+                if applied != value:  # it follows from other settings
+                    reason = explorer.without_effect(start)[name]
+                    raise ValueError(f"{name} must be {applied!r}, got {value!r}: {reason}")
             panel: Panel = open_panel(opens, explorer.name, explorer, start)
             return panel
 

@@ -1,8 +1,4 @@
-"""DistributedDataParallel's gradients on real ranks: training equal to one process, and an audit of your own step.
-
-Each function here starts its own ranks, which end with it, and compares their results with one process. The `check` of
-a result raises DemoError unless DDP behaved as known.
-"""
+"""An audit of a training step: its gradients on real ranks under DDP, compared with those of one process."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import count_of, function, number, of_type, whole
+from ..common.checks import count_of, function, of_type, whole
 from ..common.extras import naming_extras
 from ..common.frozen import checked, frozen, optional
 from ..common.units import percent_words
@@ -33,7 +29,7 @@ with naming_extras("rankscope.train.gradients"):
     from .losses import checked_loss
 
 
-__all__ = ["Work", "audit_step", "differing", "equal_training"]
+__all__ = ["Work", "audit_step", "differing"]
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
 Step = Callable[[Any, Tensor, Tensor], object]  # from a module in DDP and a rank's part of the batch to its gradients
@@ -171,14 +167,6 @@ def on_ranks(fn: Callable[..., Any], num_ranks: int, *args: Any) -> list[Any]:
     return launch(fn, num_ranks, args, timeout_s=TIMEOUT_S)
 
 
-def in_ddp(work: Work) -> tuple[DistributedDataParallel, Work]:
-    """Return a copy of the module in DDP and this rank's part of the batch; called on a rank.
-
-    A DDP module must be deleted before its process group, or the process may hang at exit. So keep it local.
-    """
-    return DistributedDataParallel(copy.deepcopy(work.module)), work.part(dist.get_rank(), dist.get_world_size())
-
-
 def on_bucket(ddp: DistributedDataParallel, note: Callable[[Tensor], object]) -> None:
     """Call `note` with the buffer of each bucket before it is averaged over the ranks."""
 
@@ -190,98 +178,6 @@ def on_bucket(ddp: DistributedDataParallel, note: Callable[[Tensor], object]) ->
 
     # A lambda, because DDP refuses annotations that are strings. The hook has no state, hence None and `_`.
     ddp.register_comm_hook(None, lambda _, bucket: average(bucket.buffer()))
-
-
-# ---- DDP trains as one process does
-
-
-@attrs.frozen(eq=False)
-class EqualTraining:
-    """Parameters after `num_steps`: of each rank of DDP, of one process with the whole batch, and before."""
-
-    num_steps: int
-    ranks: tuple[Vector, ...]
-    single: Vector
-    start: Vector
-    rounding: float
-
-    @property
-    def difference(self) -> float:
-        """The largest difference between a rank and the one process, as a share of the largest parameter."""
-        return max(relative_difference(rank, self.single) for rank in self.ranks)
-
-    @property
-    def moved(self) -> float:
-        """The largest change by training, as a share of the largest parameter."""
-        return relative_difference(self.start, self.single)
-
-    @property
-    def ratio(self) -> float:
-        """DDP's change of the parameters as a multiple of the one process's change, by least squares."""
-        ddp = self.ranks[0] - self.start
-        single = self.single - self.start
-        return float(ddp @ single / (single @ single))
-
-    def check(self, share: float = 1.0) -> None:
-        """Raise DemoError if DDP's change of the parameters is not `share` of the one process's change.
-
-        Also if there is nothing to compare: parameters are not finite, differ between ranks, or have not moved.
-        """
-        if not all(np.isfinite(vector).all() for vector in (*self.ranks, self.single)):
-            raise DemoError(f"after {self.num_steps} steps, parameters are infinite or not numbers")
-        if any((rank != self.ranks[0]).any() for rank in self.ranks):
-            raise DemoError("ranks have come to different parameters")
-        expected = self.start + share * (self.single - self.start)
-        difference = relative_difference(self.ranks[0], expected)
-        rounding = self.num_steps * self.rounding  # each step rounds anew
-        if self.moved <= rounding:
-            raise DemoError(
-                f"{self.num_steps} steps of training changed the parameters by only {self.moved:.2g} of the largest, "
-                f"and rounding alone may change them by {rounding:.2g}: there is nothing to compare"
-            )
-        if difference > rounding:
-            raise DemoError(
-                f"after {self.num_steps} steps the ranks' change differs from {share:.3g} × one process's change by "
-                f"{difference:.2g} of the largest parameter; rounding allows {rounding:.2g}"
-            )
-
-
-def equal_training(work: Work, num_ranks: int = 2, num_steps: int = 5, learning_rate: float = 0.1) -> EqualTraining:
-    """Train with DDP, each rank on its part of the batch, and in one process on the whole batch, and compare.
-
-    Both use SGD with momentum. They are equal up to rounding if the loss is a mean over samples and no sample affects
-    another, as it does in batch normalisation. DDP averages the ranks' gradients. If their losses are means over equal
-    parts, the average is the mean over all samples. If the loss is a sum, the average is 1/N of the sum, and the
-    `ratio` after one step is 1/N. Raises ValueError if the ranks' parts are not equal.
-
-    >>> both = torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 1, dtype=torch.float64)
-    >>> equal_training(Work(nn.Linear(3, 1, dtype=torch.float64), *both, nn.functional.mse_loss)).check()
-    >>> def squares(outputs, targets):
-    ...     return (outputs - targets).square().sum()
-    >>> summed = equal_training(Work(nn.Linear(3, 1, dtype=torch.float64), *both, squares), num_steps=1)
-    >>> summed.check(share=1 / 2)
-    """
-    num_steps = whole("num_steps", num_steps, 1)
-    learning_rate = number("learning_rate", learning_rate, above=0)
-    check_divides(work, num_ranks)
-    ranks = on_ranks(_train_rank, num_ranks, work, num_steps, learning_rate)
-    single = copy.deepcopy(work.module)
-    _train(single, work, num_steps, learning_rate)
-    return EqualTraining(num_steps, tuple(ranks), values_of(single), values_of(work.module), work.rounding)
-
-
-def _train_rank(work: Work, num_steps: int, learning_rate: float) -> Vector:
-    ddp, part = in_ddp(work)
-    _train(ddp, part, num_steps, learning_rate)
-    return values_of(ddp)
-
-
-def _train(module: nn.Module, work: Work, num_steps: int, learning_rate: float) -> None:
-    optimizer = torch.optim.SGD(module.parameters(), learning_rate, momentum=0.9)
-    for _ in range(num_steps):
-        optimizer.zero_grad()
-        work.loss(module).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
 
 
 # ---- an audit of anyone's step

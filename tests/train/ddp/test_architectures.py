@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -98,24 +97,9 @@ def test_a_block_of_gpt2_multiplies_as_often_as_torch_counts() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_gradients_get_ready_from_the_last_layer_to_the_first(name: str) -> None:
-    step = architecture_step(name, 4, 2e12)
-    assert (np.diff(step.ready_s) <= 0).all()
-    assert step.ready_s[0] == step.backward_s == pytest.approx(2 * step.forward_s)
-    twice = architecture_step(name, 8, 2e12)
-    np.testing.assert_allclose(twice.ready_s, 2 * step.ready_s)
-    np.testing.assert_allclose(architecture_step(name, 8, 4e12).ready_s, step.ready_s)
-
-
 def test_a_tied_embedding_is_ready_last_though_the_head_comes_first() -> None:
     step = architecture_step("GPT-2", 1, 1e12)
     names = [spec.name for spec in step.parameters]
     assert step.ready_s[names.index("embedding.wte")] == step.backward_s
     head_s = 4 * 50257 * 768 * 1024 / 1e12
     assert step.ready_s[names.index("ln_f.bias")] == pytest.approx(head_s)
-
-
-def test_an_unknown_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="name must be one of 'small CNN', .*, got 'GPT-5'"):
-        architecture_step("GPT-5", 1, 1e12)

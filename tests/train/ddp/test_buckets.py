@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 import sys
-from typing import Any
 
 import attrs
-import numpy as np
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -17,11 +13,9 @@ from torch import nn
 from rankscope.train.ddp import assign_buckets, buckets
 from rankscope.train.ddp.buckets import (
     Bucket,
-    BucketError,
     Buckets,
     ParameterSpec,
     _in_defined_order,
-    buckets_of,
     parameter_specs,
     table_order,
 )
@@ -129,118 +123,7 @@ def test_a_bucket_is_closed_at_its_cap_and_a_parameter_never_split() -> None:
     )
 
 
-def test_the_table() -> None:
-    specs = [
-        ParameterSpec("words", 40 * MIB, sparse=True),
-        *[ParameterSpec(f"layer {n}", 10 * MIB) for n in range(4)],
-        ParameterSpec("scale", 2),
-    ]
-    assert str(buckets(specs, static_graph=True)).splitlines() == [
-        "6 parameters, 80 MiB",
-        "iterations 0 to 1: 2 buckets",
-        "       contents                     closed because                     parameters",
-        "    0  5 parameters, 40 MiB         no parameters are left             layer 0 … scale",
-        "    1  1 parameter, 40 MiB          a sparse gradient is always alone  words",
-        "from iteration 2: 3 buckets",
-        "       contents                     closed because                     parameters",
-        "    0  2 parameters, 10 MiB         it reached its cap of 1 MiB        scale … layer 3",
-        "    1  3 parameters, 30 MiB         it reached its cap of 25 MiB       layer 2 … layer 0",
-        "    2  1 parameter, 40 MiB          a sparse gradient is always alone  words",
-    ]
-    assert str(buckets(specs, find_unused_parameters=True)).splitlines()[1] == "every iteration: 4 buckets"
-
-
 # ---- bad input, and buckets that are not the predicted ones
-
-
-NOT_PARAMETERS = "parameters must be a module, its parameters or ParameterSpec values, got"
-NONE = "parameters must hold at least one that requires a gradient, got none"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "options", "problem"),
-    [
-        ([], {}, NONE),
-        (nn.ReLU(), {}, NONE),
-        ([torch.zeros(3)[0].requires_grad_(False)], {}, NONE),
-        (3, {}, f"{NOT_PARAMETERS} 3"),
-        ([3], {}, f"{NOT_PARAMETERS} 3"),
-        (3, {"bucket_cap_mb": -1}, "bucket_cap_mb must be a finite number of at least 0, got -1"),
-        (3, {"ready_order": [0, 0, 1]}, "ready_order must name each parameter once, got .0, 0, 1."),
-        (3, {"ready_order": [0, 1, 3]}, "ready_order must be a whole number from 0 to 2, got 3"),
-        (3, {"ready_order": [2, 1]}, "ready_order must .*: DDP stops where one gets no gradient, as '0'"),
-        (3, {"static_graph": 1}, "static_graph must be True or False, got 1"),
-        (3, {"find_unused_parameters": None}, "find_unused_parameters must be True or False, got None"),
-    ],
-)
-def test_bad_input_is_refused_in_one_sentence(parameters: Any, options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValueError, match=f"^{problem}$"):
-        buckets(layers(3, 4) if options else parameters, **options)
-
-
-@pytest.mark.parametrize(
-    ("places", "problem"),
-    [
-        (3, "buckets must be a list of buckets, got 3"),
-        ([0, 1], "a bucket must be a list of places, got 0"),
-        ([[0, 1], [2, 3.0]], "buckets must be a whole number of at least 0, got 3.0"),
-        ([[-1]], "buckets must be a whole number of at least 0, got -1"),
-        ([[0, 1], [3]], r"buckets must hold each parameter from 0 to 3 once, got \(\(0, 1\), \(3,\)\)"),
-        ([[0, 1], [2, 1]], "buckets must hold each parameter from 0 to 2 once"),
-        ([[0, 1], []], "buckets must hold at least one parameter each"),
-        ([[0, 1]], "buckets must hold each of 3 parameters once, got"),
-    ],
-)
-def test_what_is_no_list_of_buckets_is_refused(places: Any, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        buckets_of("buckets", places, 3)
-
-
-def test_buckets_are_a_tuple_that_is_checked_once() -> None:
-    checked = Buckets([np.array([2, 1]), (0,)])
-    assert repr(checked) == "((2, 1), (0,))"
-    assert Buckets(checked) is checked
-    assert type(pickle.loads(pickle.dumps(checked))) is Buckets
-    assert (checked.num_parameters, Buckets([]).num_parameters) == (3, 0)
-
-
-PREDICTED = buckets(layers(6, 2 * MIB), 4)  # 5 4 | 3 2 | 1 0
-
-
-@pytest.mark.parametrize(
-    ("observed", "problem"),
-    [
-        ([[5, 4], [1, 0], [3, 2]], "bucket 1: expected parameters 3, 2, found 1, 0"),
-        ([[5, 4], [3], [2, 1, 0]], "bucket 1: expected parameters 3, 2, found 3"),
-        ([[4, 5], [3, 2], [1, 0]], "bucket 0: expected parameters 5, 4, found 4, 5"),
-        ([[5, 4], [3, 2]], "bucket 2: expected parameters 1, 0, found no such bucket"),
-        ([[5, 4], [3, 2], [1, 0], []], "bucket 3: expected parameters no such bucket, found none"),
-        ([[5, 4], [3, 2], [1, 0], [0]], "bucket 3: expected parameters no such bucket, found 0"),
-        ([], "bucket 0: expected parameters 5, 4, found no such bucket"),
-    ],
-)
-def test_other_buckets_than_the_predicted_ones_are_found(observed: list[list[int]], problem: str) -> None:
-    PREDICTED.check([[5, 4], [3, 2], [1, 0]], iteration=1)
-    with pytest.raises(BucketError, match=f"^iteration 1, {problem}$"):
-        PREDICTED.check(observed, iteration=1)
-    with pytest.raises(BucketError, match="^iteration 0, bucket 0"):
-        PREDICTED.check([[5, 4], [3, 2], [1, 0]], iteration=0)
-    with pytest.raises(ValueError, match="observed_buckets must be a list of places, got 5"):
-        PREDICTED.check([5, 4], iteration=0)  # type: ignore[list-item]
-
-
-def test_what_has_only_a_part_of_a_parameters_methods_is_refused() -> None:
-    class Sized:
-        def numel(self) -> int:
-            return 1
-
-    class Typed:
-        def element_size(self) -> int:
-            return 4
-
-    for wrong in (Sized(), Typed()):
-        with pytest.raises(ValueError, match="parameters must be a module, its parameters or ParameterSpec values"):
-            parameter_specs([wrong])
 
 
 def test_each_cap_is_that_of_one_bucket_and_the_last_one_of_all_others() -> None:
@@ -266,17 +149,3 @@ def test_a_table_grows_to_the_next_prime() -> None:
         expected.insert(0, key)
     assert table_order(unknown) == expected
     assert table_order(unknown[:13]) == unknown[12::-1]
-
-
-def test_defaults_are_those_of_ddp_and_words_say_the_bytes() -> None:
-    specs = layers(3)
-    assert buckets(specs) == buckets(specs, None, static_graph=False, find_unused_parameters=False)
-    assert buckets(specs).rebuilt_at == 1
-    assert buckets(specs, static_graph=True).rebuilt_at == 2
-    assert buckets(specs, find_unused_parameters=True).rebuilt_at is None
-    one = buckets(layers(1, 2 * MIB), 4)
-    assert str(one).splitlines()[0] == "1 parameter, 2 MiB"
-    assert one.at(0) is one.first
-    assert one.at(1) is one.rebuilt
-    both = buckets(specs, static_graph=True)
-    assert [both.at(iteration) is both.rebuilt for iteration in (0, 1, 2, 3)] == [False, False, True, True]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,21 +34,6 @@ def test_beyond_the_ends_more_bytes_never_take_less() -> None:
     assert table([0, 50, 400, 800]).tolist() == [3.0, 3.0, 0.5, 0.5]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "seconds", "problem"),
-    [
-        ((1,), (1,), "num_bytes must be at least two rising sizes"),
-        ((1, 2), (1,), r"seconds must be 2, one for each size, got \(1.0,\)"),
-        ("soon", (1, 2), "num_bytes must be a list, got 'soon'"),
-        ((1, 2), {}, "seconds must be a list, got {}"),
-        ((1, 2), (1, -1), "seconds must be a finite number of at least 0, got -1"),
-    ],
-)
-def test_what_is_no_table_is_refused(sizes: Any, seconds: Any, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        CostTable(sizes, seconds)
-
-
 def test_a_profile_says_what_it_measured(slow: Profile) -> None:
     points = slow.select("allreduce", algorithm="native")
     predicted_s = cost(slow)([point.num_bytes for point in points])
@@ -69,15 +53,3 @@ def test_a_link_says_what_the_simulation_does() -> None:
     expected = [simulate(build("allreduce", "ring", 8), int(size), uniform).makespan_s for size in sizes]
     np.testing.assert_allclose(of_link(sizes), expected, rtol=1e-12)
     assert of_link(1 << 20) == pytest.approx(expected[-1])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ({"machine": LINK}, r"num_ranks \(of a link\) must be a whole number of at least 1, got None"),
-        ({"machine": 3}, "machine must be a Profile or a Link, got 3"),
-    ],
-)
-def test_what_costs_nothing_known_is_refused(arguments: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        cost(**arguments)

@@ -137,29 +137,3 @@ def test_ranks_with_different_parameters_are_found(followed: FollowedSteps) -> N
         evolve(followed, parameters=(followed.parameters[0], off)).check()
     with pytest.raises(ValueError, match="number must be a whole number from 0 to 5, got 6"):
         followed.step(6)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"assignment": [[1, 2], [3, 4]]}, "assignment must be an Assignment, got"),
-        ({"assignment": assign(49, 2)}, "assignment must be of the dataset's 50 samples, got one of 49"),
-        ({"assignment": Assignment(50, (np.arange(9), np.arange(51, 60)))}, "samples from 0 to 49, got 59 for rank 1"),
-        (
-            {"assignment": assign(50, 2, sampler="balanced", lengths=[1] * 50)},
-            "must have no batches of its own, because",
-        ),
-        ({"dataset": 3}, "dataset must have a length and samples by number, got 3"),
-        ({"num_steps": 2}, "num_steps must be a whole number of at least 3, got 2"),
-        ({"num_steps": 9}, "num_steps must be at most 8, the full batches that every rank has, got 9"),
-        ({"assignment": collected(), "num_steps": 7}, "num_steps must be at most 6, the full batches .*, got 7"),
-        ({"bucket_cap_mb": 0}, "bucket_cap_mb must be a finite number above 0, got 0"),
-        ({"timeout_s": 0}, "timeout_s must be a finite number above 0"),
-        ({"optimizer": 3}, "optimizer must be a function, got 3"),
-        ({"module": "model"}, "module must be a Module, got 'model'"),
-        ({"loss": None}, "loss must be a function, got None"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        follow(**options)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
-import matplotlib.pyplot
 import numpy as np
 import pytest
 from hypothesis import given
@@ -70,27 +68,6 @@ def test_models_by_name_module_bytes_and_step() -> None:
     assert named.allreduce_s == pytest.approx(25_557_032 * 4 / (9e3 * MIB))
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"step_s": 0}, "step_s must be a finite number above 0, got 0"),
-        ({"model": "VGG"}, "name must be one of 'small CNN', 'ResNet-50', .*, got 'VGG'"),
-        ({"model": 5}, "parameters must be a list"),
-        ({"model": LocalStep([], [], 0, 0)}, "model must be a step that takes time"),
-        ({"measured_allreduce_s": costs(10)}, r"step_s must be longer than the 4 s of allreduces .*, got 3\.0"),
-        (
-            {"measured_allreduce_s": lambda num_bytes: 3.0},
-            r"step_s must be longer than the 3 s of allreduces .*, got 3\.0",
-        ),
-        ({"allreduce_s": 1e-3}, "cost must be a function of bytes"),
-        ({"allreduce_s": lambda num_bytes: -1}, "cost must give finite seconds of at least 0"),
-    ],
-)
-def test_bad_input(change: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        ddp.job(**{"model": [40 * MIB], "step_s": 3.0, "allreduce_s": costs(80), **change})
-
-
 # ---- epochs
 
 
@@ -137,43 +114,3 @@ def test_four_times_the_allreduce_would_hardly_show() -> None:
     grown = np.array(expected[-1]) - np.array(expected[1])
     assert (grown > 0).all()
     assert (grown < 0.021).all()
-
-
-def test_tables_reach_as_far_as_the_buckets() -> None:
-    sizes: list[float] = []
-    ddp.job("ResNet-50", 0.3, lambda num_bytes: sizes.extend(num_bytes) or 0.0)
-    assert max(sizes) < min(row["num_bytes"][-1] for row in abci.FIGURES["allreduce"]["rows"])
-    assert all(len(row["num_bytes"]) == len(row["seconds"]) == 24 for row in abci.FIGURES["allreduce"]["rows"])
-
-
-def test_figures_name_their_source() -> None:
-    assert abci.FIGURES["source"]["licence"].startswith("MIT")
-    assert len(abci.FIGURES["source"]["commit"]) == 40
-    rows = [*abci.FIGURES["steps"]["rows"], *abci.FIGURES["allreduce"]["rows"]]
-    assert len({row["path"] for row in rows}) == len(rows) == 22
-
-
-def test_the_notebook_draws_and_says_what_the_benchmark_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    notebook = abci.PROFILES.parent / "appendix/a5_job_from_a_log.ipynb"
-    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
-    monkeypatch.chdir(notebook.parent)
-    names: dict[str, Any] = {}
-    for cell in cells:
-        exec("".join(cell["source"]), names)
-        if "axes" in names:
-            break
-    drawn = [bar for ax in names["axes"] for bar in ax.patches]
-    jobs = abci.several()
-    one_node_s = [names["one_node_s"][job.gpu] / int(job.name.split()[0]) / 100 for job in jobs]
-    low = [job.predicted_s.low / unit for job, unit in zip(jobs, one_node_s, strict=True)]
-    high = [job.predicted_s.high / unit for job, unit in zip(jobs, one_node_s, strict=True)]
-    assert [bar.get_y() for bar in drawn] == pytest.approx(low)
-    assert [bar.get_y() + bar.get_height() for bar in drawn] == pytest.approx(high)
-    published = np.concatenate([ax.lines[0].get_ydata() for ax in names["axes"]])
-    assert published == pytest.approx([job.published_s / unit for job, unit in zip(jobs, one_node_s, strict=True)])
-    errors = [text.get_text() for ax in names["axes"] for text in ax.texts]
-    assert errors == [f"{100 * job.errors.expected:+.1f} %".replace("-", "−") for job in jobs]
-    assert max(published) < names["axes"][0].get_ylim()[1]
-    printed = "".join("".join(output["text"]) for cell in cells for output in cell["outputs"] if "text" in output)
-    assert all(f"{job.errors.expected:+.1%}" in printed for job in [*jobs, *abci.inside()])
-    matplotlib.pyplot.close("all")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attrs import evolve
 from torch import Tensor, nn
 
 from rankscope.ranks import RankError
@@ -181,63 +180,3 @@ def test_ranks_may_be_on_an_emulated_network() -> None:
         run = ddp.measure(stack(), square, iterations=2, where=Where(network=network))
     assert run.provenance["network"] == "emulated: 100 Mbit/s"
     assert run.provenance["ranks_per_node"] == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: {"module": "model"}, "module must be a Module, got 'model'"),
-        (lambda: {"module": nn.ReLU()}, "parameters must hold at least one that requires a gradient, got none"),
-        (lambda: {"loss": 3}, "loss must be a function, got 3"),
-        (lambda: {"optimizer": "sgd"}, "optimizer must be a function, got 'sgd'"),
-        (lambda: {"num_ranks": 0}, "num_ranks must be a whole number from 1 to 256, got 0"),
-        (lambda: {"bucket_cap_mb": -1}, "bucket_cap_mb must be a finite number above 0, got -1"),
-        (lambda: {"iterations": 0}, "iterations must be a whole number from 1 to 10000, got 0"),
-        (lambda: {"accumulation": 0}, "accumulation must be a whole number from 1 to 10000, got 0"),
-        (lambda: {"where": "nccl"}, "where must be a Where, got 'nccl'"),
-        (lambda: {"where": Where("tcp")}, "backend must be one of 'gloo', 'nccl', 'mpi', got 'tcp'"),
-        (lambda: {"where": Where(timeout_s=0)}, "timeout_s must be a finite number above 0 .*, got 0"),
-        (lambda: {"where": Where(network=5)}, "network must be one with hosts for 2 ranks, .*, got 5"),
-        (lambda: {"static_graph": True, "accumulation": 2}, "static_graph must be False with accumulation: DDP's .*"),
-    ],
-)
-def test_bad_input_is_refused(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        ddp.measure(**{"module": stack(1), "loss": square, **make()})
-
-
-@pytest.mark.parametrize(
-    ("loss", "got"),
-    [
-        (lambda *_: 3.0, "float"),
-        (lambda module, *_: module(torch.ones(2, WIDTH)), r"one of shape \(2, 64\)"),
-        (lambda *_: torch.ones(()), "one that requires none"),
-    ],
-)
-def test_a_loss_that_is_none_is_refused_in_words(loss: Any, got: str) -> None:
-    message = f"ValueError: loss must return a tensor of one element that requires a gradient, got {got}"
-    with pytest.raises(RankError, match=message):
-        ddp.measure_local_step(stack(1), loss)
-
-
-def test_an_unknown_option_is_refused() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'num_rank'"):
-        ddp.measure(stack(1), square, num_rank=2)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda run: evolve(run, step_s=(-1.0,) * 5), "step_s must be a finite number of at least 0, got -1.0"),
-        (lambda run: evolve(run, clean=(True,)), "clean must say True or False of each of 5 iterations, got 1"),
-        (lambda run: evolve(run, steps=run.steps[:2]), "steps must be 5, one for each iteration, got 2"),
-        (lambda run: evolve(run, setting={}), "setting must be a DDPSettings, got {}"),
-        (lambda run: evolve(run, parameters=run.parameters[:7]), "ready_s must have a time or nan for .2, 7. ranks"),
-        (lambda run: evolve(run.steps[0], buckets=[[0], [0]]), "buckets must hold each parameter from 0 to 0 once"),
-        (lambda run: evolve(run.steps[0], timeline=[]), "timeline must be a Timeline, got .."),
-        (lambda run: evolve(run, steps=[evolve(run.steps[0], buckets=[[1, 0]])] * 5), "each of 8 parameters once, got"),
-    ],
-)
-def test_what_no_run_can_have_given_is_refused(run: DDPRun, change: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        change(run)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rankscope.timeline import Timeline
-from rankscope.train import ddp
 from rankscope.train.ddp import Contention, LocalStep, simulate
 from rankscope.train.ddp.buckets import Buckets, ParameterSpec
 from rankscope.train.ddp.step import default_buckets, launches
@@ -45,16 +44,6 @@ def two(**changed: Any) -> LocalStep:
     return LocalStep(
         **{"parameters": parameters, "ready_s": [0.2, 0.1], "forward_s": 0.1, "backward_s": 0.2, **changed}
     )
-
-
-def test_what_it_holds_cannot_be_changed_from_outside() -> None:
-    ready_s = np.array([0.2, 0.1])
-    local = two(ready_s=ready_s)
-    ready_s[0] = 7
-    assert local.ready_s.tolist() == [0.2, 0.1]
-    with pytest.raises(ValueError, match="read-only"):
-        local.ready_s[0] = 1
-    assert (local.num_bytes, local.optimizer_s) == (12, 0.0)
 
 
 def test_gradients_that_are_ready_at_the_same_time_come_as_the_backward_does() -> None:
@@ -90,13 +79,6 @@ def test_a_bucket_is_reduced_while_the_backward_goes_on() -> None:
     assert spans(step, "optimizer") == [(-1, 6.5, 7)]
     assert {span.lane for span in step if span.kind != "allreduce"} == {"compute"}
     assert {span.lane for span in step if span.kind == "allreduce"} == {"allreduce"}
-
-
-def test_predicted_buckets_go_into_a_step_as_they_are() -> None:
-    order = [1, 3, 2, 0]
-    predicted = ddp.buckets(four().parameters, 2, ready_order=order)
-    step = simulate(four(), proportional(2.0), buckets=predicted)
-    assert list(step) == list(simulate(four(), proportional(2.0), buckets=[[1, 3], [2, 0]]))
 
 
 def test_computing_and_communicating_slow_each_other_down() -> None:
@@ -259,54 +241,3 @@ def test_gradients_of_other_dtypes_and_sparse_ones_have_buckets_of_their_own() -
 
 
 # ---- what is refused
-
-
-@pytest.mark.parametrize(
-    ("make", "problem"),
-    [
-        (lambda: two(backward_s=-1), "backward_s must be a finite number of at least 0, got -1"),
-        (lambda: two(forward_s=math.inf), "forward_s must be a finite number"),
-        (lambda: two(parameters=None), "parameters must be a list, got None"),
-        (lambda: two(parameters=(4, 8)), "parameters must be a ParameterSpec, got 4"),
-        (lambda: two(ready_s="soon"), "ready_s must be a list of numbers, got 'soon'"),
-        (lambda: two(ready_s=[0.1]), "ready_s must have one time for each of 2 parameters"),
-        (lambda: two(ready_s=[0.1, 0.3]), "ready_s must lie in the backward of 0.2 s, got 0.3 for 'b'"),
-        (lambda: two(ready_s=[-0.1, 0.2]), "ready_s must lie in the backward of 0.2 s, got -0.1 for 'a'"),
-        (lambda: two(ready_s=[math.inf, 0.2]), "ready_s must lie in the backward of 0.2 s, got inf for 'a'"),
-        (lambda: LocalStep.modelled(4, 1.0), "parameters must be a list of ParameterSpec values or bytes, got 4"),  # type: ignore[arg-type]
-        (lambda: LocalStep.modelled([1.5], 1.0), "num_bytes must be a whole number from 0 to .*, got 1.5"),  # type: ignore[list-item]
-        (lambda: ParameterSpec("a", -1), "num_bytes must be a whole number from 0 to 1125899906842624, got -1"),
-        (lambda: ParameterSpec(3, 1), "name must be a str, got 3"),  # type: ignore[arg-type]
-        (lambda: Contention(1.0, 0.9), "communication must be a finite number of at least 1, got 0.9"),
-    ],
-)
-def test_what_goes_into_no_step_is_refused(make: Any, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "problem"),
-    [
-        ({"buckets": [[0, 1], [2]]}, "buckets must hold each of 4 parameters once"),
-        ({"buckets": [[0, 1, 2, 3]], "bucket_cap_mb": 25}, "bucket_cap_mb must be None where buckets are given"),
-        ({"bucket_cap_mb": -1}, "bucket_cap_mb must be"),
-        ({"accumulation": 0}, "accumulation must be a whole number from 1 to 10000, got 0"),
-        ({"overlap": "no"}, "overlap must be True or False"),
-        ({"contention": 1.5}, "contention must be a Contention"),
-        ({"cost": lambda b: -b}, "cost must give finite seconds of at least 0"),
-        ({"cost": lambda b: [*b, 1.0, 2.0]}, "cost must give finite seconds of at least 0"),
-        ({"cost": 3.0}, "cost must be a function of bytes"),
-        ({"local": [1, 2]}, "local must be a LocalStep"),
-    ],
-)
-def test_what_no_step_can_be_is_refused(wrong: dict[str, Any], problem: str) -> None:
-    arguments: dict[str, Any] = {"local": four(), "cost": proportional(1.0)} | wrong
-    with pytest.raises(ValueError, match=problem):
-        simulate(**arguments)
-
-
-def test_the_bytes_of_a_step_cannot_be_changed_by_its_reader() -> None:
-    sizes = LocalStep.modelled([1, 2], backward_s=1.0).sizes
-    with pytest.raises(ValueError, match="read-only"):
-        sizes[0] = 3

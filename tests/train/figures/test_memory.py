@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import numpy as np
 import pytest
 
-from rankscope import figures
 from rankscope.figures.palette import MEMORY
 from rankscope.train import zero
 from rankscope.train.figures.memory import draw_memory
 from rankscope.train.zero.model import TERMS
-
-from ...figures.shown import artist, heights, named, points
 
 STAGES = {f"stage {s}": zero.memory(7.5e9, 64, s, largest_layer=128_000_000, activation_bytes=10**9) for s in range(4)}
 LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "999 GB": 999e9}
@@ -71,41 +67,3 @@ def test_a_total_that_is_moved_past_a_limit_at_the_right_edge_has_room_there() -
     assert x > 80
     per_px = drawing.width / drawing.size_px[0]
     assert x + 7.0 * len("68.3 GB") * per_px < drawing.width
-
-
-@pytest.mark.parametrize("limits", [None, {"half": 8e20}])
-def test_a_total_of_many_digits_has_room(limits: dict[str, float] | None) -> None:
-    drawing = draw_memory({"large": zero.memory(10**20, 1, 0)}, limits)
-    (text,) = drawing.texts[0].text
-    (x,) = drawing.texts[0].x.tolist()
-    assert text == "1600000000 TB"
-    assert 1.6e9 < x < x + 7.0 * len(text) * drawing.width / drawing.size_px[0] < drawing.width
-
-
-def test_lines_are_the_totals() -> None:
-    lines = {f"stage {s}": [zero.memory(7.5e9, 2**p, s) for p in range(8)] for s in (1, 3)}
-    ax = figures.zero_memory(lines, {"24 GB": 24e9})
-    for name, line in lines.items():
-        totals = [(memory.num_ranks, memory.total_bytes / 1e9) for memory in line]
-        assert points(ax, name) == pytest.approx(np.array(totals))
-    assert np.unique(heights(ax, "24 GB")) == pytest.approx([24.0])
-    assert artist(ax, "24 GB").get_color() != artist(ax, "stage 1").get_color()
-    assert {"stage 1", "stage 3", "24 GB"} <= set(named(ax))
-    assert ax.get_title("left") == "With 128 ranks, stage 3 needs 0.938 GB per rank"
-    low, high = ax.get_ylim()
-    assert low < 0.9375 < 120 < high
-
-
-def test_lines_are_compared_at_the_most_ranks_in_whatever_order_they_are_given() -> None:
-    rising = {"a": [zero.memory(7.5e9, n, 3) for n in (2, 8)], "b": [zero.memory(7.5e9, n, 1) for n in (2, 64)]}
-    falling = {name: line[::-1] for name, line in rising.items()}
-    for lines in (rising, falling):
-        ax = figures.zero_memory(lines)
-        assert ax.get_title("left") == "With 64 ranks, b needs 31.4 GB per rank"  # a ends before, at 8
-        assert points(ax, "b")[-1].tolist() == pytest.approx([64, 31.40625])
-
-
-def test_a_limit_has_another_name_than_a_line() -> None:
-    line = [zero.memory(7.5e9, n, 3) for n in (2, 8)]
-    with pytest.raises(ValueError, match="limits_bytes must have other names than memories"):
-        figures.zero_memory({"24 GB": line}, {"24 GB": 24e9})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,9 +22,29 @@ def slow(num_bytes: Any) -> Any:
     return num_bytes / 1e9
 
 
+def loss(model: nn.Module, rank: int, number: int) -> torch.Tensor:
+    output: torch.Tensor = model(torch.zeros(400, dtype=torch.int64))
+    return output.float().square().mean()
+
+
+def step_of(net: nn.Module, backward_s: float = 0.05) -> fsdp.ModuleStep:
+    """The step of a Sequential of layers, each of which takes a share in proportion to its parameters."""
+    layers = []
+    for name, layer in net.named_children():
+        parameters = []
+        for attribute, tensor in layer.named_parameters():
+            itemsize = tensor.element_size()
+            parameters.append(fsdp.ShardedParameter(f"{name}.{attribute}", tuple(tensor.shape), itemsize))
+        layers.append(fsdp.ShardedLayer(name, parameters))
+    return fsdp.ModuleStep.of_layers(layers).scaled(backward_s / 2, backward_s)
+
+
 def advice(**options: Any) -> Any:
-    options = {"num_ranks": 8, "memory_bytes": 40e6, "cost": slow, "backward_s": 0.05, **options}
-    return fsdp.recommend(options.pop("module", module()), **options)
+    options = {"num_ranks": 8, "memory_bytes": 40e6, "cost": slow, **options}
+    net = options.pop("module", module())
+    if "loss" not in options:
+        options["step"] = options.get("step") or step_of(net, options.pop("backward_s", 0.05))
+    return fsdp.recommend(net, **options)
 
 
 def test_the_chosen_one_fits_and_none_that_fits_is_faster() -> None:
@@ -45,18 +64,9 @@ def test_the_chosen_one_fits_and_none_that_fits_is_faster() -> None:
         )
 
 
-def test_it_says_that_nothing_fits() -> None:
-    found = advice(memory_bytes=4e6)
-    assert found.chosen is None
-    first = str(found).splitlines()[0]
-    assert first.startswith("nothing fits into 4 MB per rank on 8 ranks: the least is")
-    assert "use more ranks" in first
-    assert "does not fit" in str(found)
-
-
 def test_every_candidate_is_what_predict_says() -> None:
     net = module()
-    step = fsdp.module_step(net, ["*"]).scaled(0.025, 0.05)
+    step = step_of(net)
     found = fsdp.recommend(net, num_ranks=8, memory_bytes=1e9, cost=slow, step=step)
     sharded = [candidate for candidate in found.candidates if candidate.wrap is not None]
     assert len(sharded) == 2 * 2 + 2 * 2 + 2
@@ -85,9 +95,9 @@ def test_ddp_and_zero_are_those_of_their_packages() -> None:
 
 def test_ddp_updates_all_parameters_on_each_rank() -> None:
     net = module(4)
-    step = fsdp.module_step(net, ["*"])
-    without = {one.name: one.step_s for one in advice(module=net, step=step.scaled(0.02, 0.04)).candidates}
-    updating = step.scaled(0.02, 0.04, optimizer_s=0.001)  # of the shard of one of 8 ranks
+    step = step_of(net)
+    without = {one.name: one.step_s for one in advice(module=net, step=step).candidates}
+    updating = step.scaled(0.025, 0.05, optimizer_s=0.001)  # of the shard of one of 8 ranks
     with_update = {one.name: one.step_s for one in advice(module=net, step=updating).candidates}
     for name, step_s in without.items():
         update_s = 0.008 if name == "DDP" else 0.001
@@ -96,7 +106,7 @@ def test_ddp_updates_all_parameters_on_each_rank() -> None:
 
 def test_an_optimizer_measured_on_other_ranks_updates_the_shards_that_are_predicted() -> None:
     net = module(4)
-    step = fsdp.module_step(net, ["*"]).scaled(0.02, 0.04)
+    step = step_of(net)
     on_two = evolve(step, optimizer_s=0.004, optimizer_shards=2)  # 0.008 for all parameters
     on_eight = evolve(step, optimizer_s=0.001)
     found, expected = [advice(module=net, step=one) for one in (on_two, on_eight)]
@@ -133,7 +143,7 @@ def test_activations_are_in_the_memory_with_a_loss() -> None:
 
 
 def test_a_module_with_shared_parameters_can_be_wrapped() -> None:
-    assert advice(module=Tied(), memory_bytes=1e9).chosen is not None
+    assert advice(module=Tied(), memory_bytes=1e9, loss=loss).chosen is not None
 
 
 class Body(nn.Module):
@@ -165,15 +175,12 @@ class WithHead(nn.Module):
 
 
 def test_blocks_are_found_inside_a_body() -> None:
-    by_name = {candidate.name: candidate for candidate in advice(module=WithHead()).candidates}
+    by_name = {candidate.name: candidate for candidate in advice(module=WithHead(), loss=loss).candidates}
     blocks = tuple([f"model.layers.{number}.0" for number in range(4)])
     assert by_name["each layer, reshard"].wrap == ("model.embedding", *blocks, "model.norm", "head")
 
 
 def test_casting_parameters_saves_memory_of_fsdp_alone() -> None:
-    def loss(model: nn.Module, rank: int, number: int) -> torch.Tensor:
-        return model(torch.zeros(400, dtype=torch.long)).float().square().mean()  # type: ignore[no-any-return]
-
     net = WithHead()
     plain = {candidate.name: candidate for candidate in advice(module=net, loss=loss).candidates}
     cast = {candidate.name: candidate for candidate in advice(module=net, loss=loss, param_dtype="bfloat16").candidates}
@@ -188,38 +195,3 @@ def test_what_torch_does_not_offer_is_never_chosen() -> None:
             chosen = advice(memory_bytes=limit, backward_s=backward_s).chosen
             assert chosen is None or chosen.in_torch
     assert [candidate.name for candidate in advice().candidates if not candidate.in_torch] == ["ZeRO, stage 2"]
-
-
-def inside_itself() -> nn.Module:
-    """A module in which a search for layers would go on forever."""
-    module = nn.Sequential(nn.Linear(2, 2))
-    blocks = nn.ModuleList()
-    blocks.append(nn.Sequential(blocks))
-    return module.append(blocks)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: advice(module=nn.ReLU()), "module must have parameters to shard"),
-        (lambda: advice(module=inside_itself()), "module must not contain itself, got a ModuleList that is inside"),
-        (lambda: advice(module=3), "module must be a Module, got 3"),
-        (lambda: advice(num_ranks=1), "num_ranks must be a whole number from 2 to"),
-        (lambda: advice(memory_bytes=0), "memory_bytes must be a finite number above 0, got 0"),
-        (lambda: advice(backward_s=-1), "backward_s must be a finite number of at least 0, got -1"),
-        (lambda: advice(cost=None), "cost must be a function of bytes"),
-        (lambda: advice(optimizer="lion"), "optimizer must be one of"),
-        (lambda: advice(optimizer=["adam"]), r"optimizer must be one of .*, got \['adam'\]"),
-        (lambda: advice(step=[1]), r"step must be a ModuleStep, got \[1\]"),
-        (lambda: advice(wraps={"mine": ["fc"]}), "wrap must have names of submodules"),
-        (lambda: advice(wraps=["0"]), r"wraps must be a dict .*, got \['0'\]"),
-        (lambda: advice(param_dtype="int4"), "param_dtype must be one of .*, got 'int4'"),
-        (
-            lambda: advice(module=nn.ModuleList([nn.Linear(2, 2)])),
-            "module must have a forward method, got a ModuleList",
-        ),
-    ],
-)
-def test_wrong_input(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()

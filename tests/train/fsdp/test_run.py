@@ -35,10 +35,9 @@ def differences(cases: list[DrawnCase], runs: list[fsdp.FSDPRun]) -> list[str]:
     """The cases whose recorded collectives differ from the predicted ones."""
     found = []
     for case, observed in zip(cases, runs, strict=True):
-        read = fsdp.collectives(case.module, wrap=case.wrap, **case.settings)
-        followed = fsdp.collectives(case.module, wrap=case.wrap, loss=case.loss, **case.settings)
-        if read != observed.collectives or followed != observed.collectives:
-            found.append(f"{case}: {observed.collectives} recorded, {read} read, {followed} followed")
+        predicted = fsdp.collectives(case.module, case.loss, wrap=case.wrap, **case.settings)
+        if predicted != observed.collectives:
+            found.append(f"{case}: {observed.collectives} recorded, {predicted} predicted")
     return found
 
 
@@ -377,44 +376,3 @@ def stuck(model: nn.Module, rank: int, number: int) -> Tensor:
 def test_a_stuck_rank_ends_at_the_timeout() -> None:
     with pytest.raises(RankError, match="rank"):
         fsdp.run(nn.Linear(64, 4), stuck, num_ranks=2, where=ddp.Where(timeout_s=8.0))
-
-
-def two_dtypes() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(64, 4), nn.Linear(4, 4).bfloat16())
-
-
-def with_an_empty_parameter() -> nn.Module:
-    module = nn.Linear(64, 4)
-    module.register_parameter("empty", nn.Parameter(torch.zeros(0, 3)))
-    return module
-
-
-def test_an_unknown_setting_is_named() -> None:
-    with pytest.raises(TypeError, match="settings must be among num_replicas, .*, got 'reshard'"):
-        fsdp.run(nn.Linear(64, 4), mean, reshard=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_ranks": 1}, "num_ranks must be a whole number from 2 to"),
-        ({"wrap": ["fc"]}, "wrap must have names of submodules"),
-        ({"num_ranks": 4, "num_replicas": 3}, "num_replicas must divide the 4 ranks"),
-        ({"iterations": 0}, "iterations must be a whole number from 1 to"),
-        ({"where": "here"}, "where must be a Where, got 'here'"),
-        ({"optimizer": 3}, "optimizer must be a function, got 3"),
-        (
-            {"module": nn.Linear(64, 4, device="meta")},
-            "module must be on the CPU, where its ranks are, got 'weight' on",
-        ),
-        ({"module": two_dtypes()}, "trainable parameters in the root's group must have one dtype, got '1.weight' with"),
-        ({"module": with_an_empty_parameter()}, "must have elements, got 'empty' without any"),
-    ],
-)
-def test_wrong_input_starts_no_rank(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        fsdp.run(**{"module": nn.Linear(64, 4), "loss": mean, **options})
-    with pytest.raises(ValueError, match="module must have parameters to shard"):
-        fsdp.run(nn.ReLU(), mean)
-    with pytest.raises(ValueError, match="loss must be a function, got 3"):
-        fsdp.run(nn.Linear(64, 4), 3)  # type: ignore[arg-type]

@@ -283,45 +283,6 @@ def test_a_deadlock_names_who_waits_for_what() -> None:
 # ---- bad input
 
 
-TWO = gpipe(2, 2)
-
-
-@pytest.mark.parametrize(
-    ("function", "arguments", "message"),
-    [
-        (build, ("gpipe", 0, 4), "num_ranks must be a whole number from 1 to 256, got 0"),
-        (build, ("gpipe", 4, 2.5), "num_microbatches must be a whole number from 1 to 4096, got 2.5"),
-        (build, ("one_f_one_b", 4, 8, 2), "num_chunks of one_f_one_b must be 1, got 2: interleaved_1f1b takes several"),
-        (build, ("interleaved_1f1b", 4, 9, 2), "num_microbatches of .* must be a multiple of 2, .*, got 9"),
-        (bubble_share, ("1f1b", 4, 8), "name must be one of 'gpipe', 'one_f_one_b', .*, got '1f1b'"),
-        (simulate, (TWO, -1, 1), "forward_s must be a finite number of at least 0, got -1"),
-        (simulate, (TWO, 1, [1]), r"backward_s must be a number or one for each of 2 stages, got \[1\]"),
-        (simulate, (TWO, "1", 1), "forward_s must be a number or one for each of 2 stages, got '1'"),
-        (simulate, (TWO, 1, 1, 3), "link must be a Link, got 3"),
-        (simulate, (TWO, 1, 1, None, -1), "activation_bytes must be a finite number of at least 0, got -1"),
-        (simulate, (TWO, {0: 1, 1: 1}, 1), "forward_s must be a number or one for each of 2 stages, got {"),
-        (make_model, (2, 0), "width must be a whole number of at least 1, got 0"),
-        (PipelineSchedule, ("a", 1, 1, 1, (7,)), "a row of actions must be a list, got 7"),
-        (simulated_bubble, (TWO, 0, 0), "forward and backward must take time on some stage, got 0 and 0"),
-        (verify, ([],), "schedule must be a PipelineSchedule"),
-        (PipelineSchedule, ("a b", 1, 1, 1, ((),)), "name must be a name without spaces, got 'a b'"),
-        (PipelineSchedule, ("a", 2, 1, 1, ((),)), "actions must be 2 rows, one for each rank"),
-        (PipelineSchedule, ("a", 1, 1, 1, ((("X", 0, 0),),)), "an action must be"),
-        (measure, ([],), "schedules must be one or more schedules"),
-        (measure, ([3],), "schedules must be a PipelineSchedule, got 3"),
-        (measure, ([TWO, gpipe(3, 3)],), "schedules must be of as many ranks, got 2 and 3"),
-        (measure, ([with_row(TWO, 0, [])],), "schedules must be of gpipe, .*, got corrupted"),
-        (measure, ([one_f_one_b(4, 3)],), "Schedule1F1B must be a whole number of at least 4, got 3"),
-        (measure, ([interleaved(2, 2, 1)],), "num_chunks of .* must be a whole number of at least 2"),
-        (measure, ([TWO], 0, 0, 32, 0), "num_steps must be a whole number of at least 1, got 0"),
-        (measure, ([TWO], 0, 0, 32, 1, 0), "timeout_s must be a finite number above 0, got 0"),
-    ],
-)
-def test_bad_input_is_one_clear_error(function: Any, arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        function(*arguments)
-
-
 # ---- real ranks
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -121,26 +120,3 @@ def test_nothing_else_is_alive() -> None:
     expected = zero.memory(even(), 2, "ddp_bucket_view").total_bytes
     for num_bytes, _ in launch(_all_tensors, 2, timeout_s=TIMEOUT_S):
         assert num_bytes == pytest.approx(expected, rel=0.01)
-
-
-ONE = torch.ones(1)
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ((3, ONE, 2), "make_model must be a function"),
-        ((even, [1.0], 2), "batch must be a Tensor, got"),
-        ((even, ONE, 1), "num_ranks must be a whole number of at least 2, got 1"),
-        ((even, ONE, 2, "ddp"), "ways must be a list, got 'ddp'"),
-        ((even, ONE, 2, []), "ways must be at least one, got none"),
-        ((even, ONE, 2, ["fsdp1"]), "ways must be one of .*, got 'fsdp1'"),
-        ((even, ONE, 2, ["ddp"], "mixed"), "recipe 'mixed' needs fully_shard"),
-        ((even, ONE, 2, ["ddp"], "fp8"), "recipe must be one of"),
-        ((even, ONE, 2, ["ddp"], "fp32", "adam_8bit"), "optimizer must be one of 'sgd', 'momentum', 'adam', got"),
-        ((even, ONE, 2, ["ddp"], "fp32", "adam", 1), "num_steps must be a whole number of at least 2, got 1"),
-    ],
-)
-def test_wrong_input(args: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        zero.measure(*args)

@@ -32,8 +32,8 @@ class Recommendation:
     """The candidates by rising cap, DDP's default, and the step without communication.
 
     A step consists of `alone_s`, the time by which allreduces slow computing down, and the time spent waiting for them.
-    `chosen` is the smallest cap within 1 % of the best one, because its last bucket is the smallest to wait for. If no
-    cap saves 1 % of the default's step, it is the default.
+    `chosen` is DDP's default if no cap saves more than 1 % of its step, else the one with the fewest buckets of those
+    that are within 1 % of the shortest step.
     """
 
     candidates: tuple[CapCandidate, ...]
@@ -42,16 +42,13 @@ class Recommendation:
 
     @cached_property
     def chosen(self) -> CapCandidate:
-        """The smallest cap within 1 % of the best one; DDP's default if that does not save 1 % of its step."""
-        if not self.candidates:
+        """The recommended candidate; of several with the fewest buckets, the one with the shortest step."""
+        shortest_s = min(candidate.step_s for candidate in (self.default, *self.candidates))
+        longest_s = shortest_s * (1 + _WORTH)
+        if self.default.step_s <= longest_s:
             return self.default
-        best_s = min(candidate.step_s for candidate in self.candidates)
-        near_best_s = best_s * (1 + _WORTH)
-        most_that_pays_s = self.default.step_s * (1 - _WORTH)
-        for candidate in self.candidates:  # they are by rising cap, so the first that fits has the smallest
-            if candidate.step_s <= near_best_s and candidate.step_s < most_that_pays_s:
-                return candidate
-        return self.default
+        near = [candidate for candidate in self.candidates if candidate.step_s <= longest_s]
+        return min(near, key=lambda candidate: (candidate.num_buckets, candidate.step_s))
 
     @property
     def bucket_cap_mb(self) -> float | None:

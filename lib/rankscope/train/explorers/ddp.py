@@ -94,7 +94,7 @@ class Training:
         return simulate(local(now), self.networks.cost(now), bucket_cap_mb=cap_mb(now), **options(now))
 
     def _recommended(self, now: Now) -> Recommendation:
-        """Return the best cap: DDP's default, the chosen cap, and a series of caps are compared.
+        """Return the recommended cap: DDP's default, the chosen cap, and a series of caps are compared.
 
         The series ends with the first cap that has room for all gradients, because larger ones make the same bucket.
         """

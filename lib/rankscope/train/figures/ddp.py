@@ -209,12 +209,12 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
     if framed:
         keys.append(Key("your cap", PAPER, edge=INK))
     words = [f"{three_digits(row.step_s / scale)} {unit}, {count_of(row.num_buckets, 'bucket')}" for row in rows]
-    best = names[rows.index(recommendation.chosen)]  # always shown: of caps that are alike, the smallest is chosen
+    recommended = names[rows.index(recommendation.chosen)]  # always shown: of caps that are alike, the first is chosen
     gain = ""
     if recommendation.gain:  # 0 for the default itself
         gain = f", {percent_words(recommendation.gain, 1)} less than the default"
     return Drawing(
-        title=f"Best: {best}{gain}",
+        title=f"Recommended: {recommended}{gain}",
         x_label=f"time per step [{unit}]",
         y_label="bucket_cap_mb",
         width=width,

@@ -1,10 +1,9 @@
-"""Figures on matplotlib Axes: a step over bucket caps, and memory over the number of ranks."""
+"""Figures on matplotlib Axes: a step over bucket caps, and the memory of a rank."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,9 +12,9 @@ from ...common.checks import number, of_type, several
 from ...common.frozen import mapping, optional
 from ...common.units import percent_words, time_unit
 from ...figures.axes import keys_below, to_axes
-from ...figures.line_axes import GREY, Floats, dash, line_axes, name_ends, note
+from ...figures.line_axes import Floats, line_axes, note
 from ...figures.marks import WIDE_INCHES
-from ...figures.palette import CATEGORIES, INK, PAPER, Look
+from ...figures.palette import INK, PAPER
 from ..ddp.recommend import CapCandidate, Recommendation
 from ..zero.model import ZeroMemory
 from .ddp import PARTS, until_alike
@@ -160,68 +159,10 @@ def _mark_quartiles(ax: Axes, quartiles_s: Mapping[float, Floats], scale: float,
 
 
 def zero_memory(
-    memories: Mapping[str, ZeroMemory | Sequence[ZeroMemory]],
+    memories: Mapping[str, ZeroMemory],
     limits_bytes: Mapping[str, float] | None = None,
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw the memory of a rank: its terms, as one bar per stage or way, or its total by number of ranks.
-
-    If each name has one `zero.memory`, the figure shows its terms; see `draw_memory`. If each has several, which must
-    differ in their number of ranks, it shows the totals as lines on logarithmic axes, with names at their ends. Lines
-    mark `limits_bytes`.
-
-    Raises ValueError if there are no memories, if a line has fewer than two numbers of ranks, if a limit is below 0
-    (or is 0, on logarithmic axes), or if a limit has the name of a line.
-    """
-    if isinstance(memories, Mapping) and any(isinstance(memory, Sequence) for memory in memories.values()):
-        return _memory_lines(memories, limits_bytes or {}, ax, title)
-    return to_axes(draw_memory(cast(Mapping[str, ZeroMemory], memories), limits_bytes, title=title), ax)
-
-
-def _memory_lines(
-    memories: Mapping[str, Any], limits_bytes: Mapping[str, float], ax: Axes | None, title: str | None
-) -> Axes:
-    """Draw a line for each name: the total of one rank over the number of ranks, on logarithmic axes."""
-    for name, line in memories.items():
-        if not isinstance(line, Sequence) or not all(isinstance(memory, ZeroMemory) for memory in line):
-            raise ValueError(f"memories[{name!r}] must be a sequence of ZeroMemory, got {line!r}")
-    if any(len({memory.num_ranks for memory in line}) < 2 for line in memories.values()):
-        raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {list(memories)}")
-    limits_gb = {}
-    for name, limit_bytes in mapping("limits_bytes", limits_bytes).items():
-        limits_gb[name] = number("limits_bytes", limit_bytes, above=0) / 1e9  # not 0, because the axis is logarithmic
-    names_of_both = sorted(memories.keys() & limits_gb.keys())
-    if names_of_both:
-        raise ValueError(f"limits_bytes must have other names than memories, got {names_of_both} in both")
-    lines = {name: sorted(line, key=lambda memory: memory.num_ranks) for name, line in memories.items()}
-    numbers_of_ranks = sorted({memory.num_ranks for line in lines.values() for memory in line})
-    most_ranks = numbers_of_ranks[-1]
-    totals_gb = {name: [memory.total_bytes / 1e9 for memory in line] for name, line in lines.items()}
-    all_gb = [*chain.from_iterable(totals_gb.values()), *limits_gb.values()]
-    # The title compares the lines that go up to the largest number of ranks, at their ends.
-    ends_gb = {name: totals_gb[name][-1] for name, line in lines.items() if line[-1].num_ranks == most_ranks}
-    smallest = min(ends_gb, key=lambda name: ends_gb[name])
-    ax = line_axes(
-        ax,
-        (WIDE_INCHES, 4),
-        title or f"With {most_ranks} ranks, {smallest} needs {ends_gb[smallest]:.3g} GB per rank",
-        "ranks",
-        "memory of one rank [GB]",
-        x=numbers_of_ranks,
-        x_words="{:.0f}".format,
-        y_limits=(min(all_gb) / 1.3, max(all_gb) * 1.4),  # room below and above, on a logarithmic axis
-        log_y=True,
-    )
-    ends = {}  # by the name of each line: the y of its right end, where the name is written, and its look
-    for index, (name, line) in enumerate(lines.items()):
-        needs_dashes = index >= len(CATEGORIES)  # an earlier line has the same colour
-        look = Look(CATEGORIES[index % len(CATEGORIES)], dashed=needs_dashes, marker="")
-        ranks = [memory.num_ranks for memory in line]
-        ax.plot(ranks, totals_gb[name], color=look.color, linestyle=dash(look), linewidth=1.8, label=name)
-        ends[name] = (totals_gb[name][-1], look)
-    for name, limit_gb in limits_gb.items():
-        ax.axhline(limit_gb, color=GREY, linewidth=0.8, zorder=0, label=name)
-        ends[name] = (limit_gb, Look(GREY, dashed=False, marker=""))
-    name_ends(ax, ends)
-    return ax
+    """Draw the memory of a rank as one bar of its terms per stage or way; see `draw_memory`."""
+    return to_axes(draw_memory(memories, limits_bytes, title=title), ax)

@@ -1,9 +1,11 @@
 """FSDP: what `fully_shard` communicates, when, and the memory that it needs: predicted, and run on real ranks.
 
->>> import torch.nn as nn
+>>> import torch
 >>> from rankscope.train import fsdp
->>> module = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
->>> fsdp.collectives(module, num_ranks=4, wrap=["*"])[0]
+>>> module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+>>> def loss(module, rank, number):
+...     return module(torch.ones(8, 64)).sum()
+>>> fsdp.collectives(module, loss, num_ranks=4, wrap=["*"])[0]
 CollectiveCall(kind='allgather', num_bytes=16640)
 """
 
@@ -17,10 +19,10 @@ from .memory import LiveBytes, PredictedMemory
 from .observed import FSDPRun
 from .replay import CollectiveCall
 from .step import ModuleStep, ShardedLayer, ShardedParameter
-from .timing import PredictedStep, predict, simulate
+from .timing import PredictedStep, predict
 
 if TYPE_CHECKING:
-    from .calls import module_step, observed_step
+    from .calls import observed_step
     from .measured import measure_costs, measure_step
     from .predicted import collectives
     from .recommending import recommend
@@ -39,12 +41,10 @@ __all__ = [
     "collectives",
     "measure_costs",
     "measure_step",
-    "module_step",
     "observed_step",
     "predict",
     "recommend",
     "run",
-    "simulate",
 ]
 
 __getattr__, __dir__ = lazy(
@@ -53,7 +53,6 @@ __getattr__, __dir__ = lazy(
         "collectives": "predicted",
         "measure_costs": "measured",
         "measure_step": "measured",
-        "module_step": "calls",
         "observed_step": "calls",
         "recommend": "recommending",
         "run": "running",

@@ -16,7 +16,7 @@ from .replay import CollectiveCall, ShardSettings
 class FSDPIteration:
     """One step on all ranks: its seconds on the slowest, its collectives in the order of issue, and all spans.
 
-    `clean` says whether the host left the ranks undisturbed. The timeline has the lanes and kinds of `fsdp.simulate`
+    `clean` says whether the host left the ranks undisturbed. The timeline has the lanes and kinds of `fsdp.predict`
     for every rank; the item of a span is the index of its group, 0 for the root's.
     """
 

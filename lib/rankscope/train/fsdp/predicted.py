@@ -1,4 +1,4 @@
-"""`collectives`: which collectives a module under `fully_shard` performs, predicted without running anything."""
+"""`collectives`: which collectives a module under `fully_shard` performs, predicted without ranks."""
 
 from __future__ import annotations
 
@@ -7,26 +7,24 @@ from typing import Any
 
 from torch import nn
 
-from .calls import module_step, observed_step
+from .calls import observed_step
 from .replay import CollectiveCall, Replay, ShardSettings, collective_calls, matching
-from .step import ModuleStep
 
 
 def collectives(
-    module: nn.Module | ModuleStep,
+    module: nn.Module,
+    loss: Callable[..., Any],
     *,
     num_ranks: int,
     wrap: Iterable[str] = (),
-    loss: Callable[..., Any] | None = None,
     **settings: Any,
 ) -> list[CollectiveCall]:
     """Return the collectives of one forward and backward, in the order in which each rank issues them.
 
+    ``loss(module, rank, number)`` is that of `run`. The module runs once in this process, so the order is exact
+    whatever its code does, also if it depends on data or repeats a forward in backward (activation checkpointing).
     `wrap` are the names of the submodules to which `fully_shard` is applied, before the module itself; "*" stands for
-    one part of a name, as in "layers.*". The order of calls is read from the code of forward, as `module_step`
-    describes. With `loss`, which is called as ``loss(module, rank, number)``, the module runs once in this process, and
-    the order is exact whatever its code does, also if it depends on data or repeats a forward in backward (activation
-    checkpointing). `settings` are those of `ShardSettings`: ``reshard_after_forward``,
+    one part of a name, as in "layers.*". `settings` are those of `ShardSettings`: ``reshard_after_forward``,
     ``prefetch``, ``num_replicas``, ``param_dtype`` and ``reduce_dtype``.
 
     A group gathers all its parameters in one buffer, in which dimension 0 of each is padded to a multiple of the ranks
@@ -36,8 +34,11 @@ def collectives(
     Raises ValueError if the module has no parameters, if a name in `wrap` matches no submodule, if there is only one
     rank, or if the replicas do not divide the ranks.
 
+    >>> import torch
     >>> module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    >>> for call in collectives(module, num_ranks=2, wrap=["0"]):
+    >>> def loss(module, rank, number):
+    ...     return module(torch.ones(5, 4)).sum()
+    >>> for call in collectives(module, loss, num_ranks=2, wrap=["0"]):
     ...     print(call.kind, call.num_bytes)
     allgather 32
     allgather 80
@@ -47,14 +48,5 @@ def collectives(
     reduce_scatter 80
     """
     checked = ShardSettings.of(num_ranks, settings)
-    step = step_of(module, wrap, loss)
+    step = observed_step(module, loss, wrap)
     return list(collective_calls(Replay(step, matching(step, wrap), checked).run(), checked))
-
-
-def step_of(module: Any, wrap: Iterable[str], loss: Callable[..., Any] | None) -> ModuleStep:
-    """Return a step as it is, or that of a module: observed if there is a loss, else read from the code."""
-    if isinstance(module, ModuleStep):
-        return module
-    if loss is not None:
-        return observed_step(module, loss, wrap)
-    return module_step(module, wrap)

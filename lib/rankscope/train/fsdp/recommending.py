@@ -18,7 +18,7 @@ from ..ddp.buckets import ParameterSpec
 from ..ddp.step import LocalStep
 from ..ddp.step import simulate as ddp_step
 from ..zero.model import OPTIMIZERS, memory, with_own_parameters
-from .calls import module_step, observed_step, sharded_parameters
+from .calls import observed_step, sharded_parameters
 from .costs import FSDPCosts, costs_from, seconds_of
 from .replay import ITEMSIZES, MOST_SHARDS, dtype_name
 from .step import ModuleStep
@@ -121,23 +121,24 @@ def recommend(
     everything on each rank, takes `num_ranks` times as long. In their memory, parameters have two bytes per element if
     all that are floating point do, else four.
 
-    `cost` is that of `predict`. The times of the module are those of a measured `step` (see `measure_step`); else
-    backward takes `backward_s`, forward half of it, and layers take shares in proportion to their parameters. Without
-    either, only communication is compared. With `loss` or a measured step, activations are in the memory; else they
-    are not. `loss` is observed once, with nothing wrapped. Where wrapping changes activations, as that of attention
-    does, pass a `step` that was observed with these modules as `wrap` (see `observed_step`).
+    `cost` is that of `predict`. The step is a measured `step` (see `measure_step`), or that of `loss`, observed
+    once, with nothing wrapped. Then backward takes `backward_s`, forward half of it, and the pieces of the step take
+    shares in proportion to their observed times; with a `backward_s` of 0, only communication is compared.
+    Where wrapping changes activations, as that of attention does, pass a `step` that was observed with these modules as
+    `wrap` (see `observed_step`).
 
     HSDP is not among the ways, because it needs the costs of other groups of ranks; pass those to `predict`.
 
-    Raises ValueError if the module has no parameters or no forward method, if there is only one rank, or if a number is
-    out of range.
+    Raises ValueError if there is neither a step nor a loss, if the module has no parameters or no forward method, if
+    there is only one rank, or if a number is out of range.
 
+    >>> import torch
     >>> module = nn.Sequential(*(nn.Linear(1000, 1000, bias=False) for _ in range(8)))
-    >>> advice = recommend(module, num_ranks=8, memory_bytes=40e6, cost=lambda num_bytes: num_bytes / 1e9)
+    >>> def loss(module, rank, number):
+    ...     return module(torch.ones(1, 1000)).sum()
+    >>> advice = recommend(module, loss=loss, num_ranks=8, memory_bytes=40e6, cost=lambda num_bytes: num_bytes / 1e9)
     >>> advice.chosen.name
     'each layer, reshard'
-    >>> print(str(recommend(module, num_ranks=8, memory_bytes=4e6, cost=lambda b: b / 1e9)).splitlines()[0][:72])
-    nothing fits into 4 MB per rank on 8 ranks: the least is 31 MB, with eac
     """
     of_type("module", module, nn.Module)
     if isinstance(module, nn.ModuleList | nn.ModuleDict):
@@ -151,7 +152,9 @@ def recommend(
     sharded_parameters(module)  # for its errors, before layers are looked for inside the module
     names_by_wrap = _checked_wraps(module, wraps)
     if step is None:
-        step = _step(module, names_by_wrap.values(), loss, backward_s, param_dtype)
+        if loss is None:
+            raise ValueError("step or loss must be given, got neither")
+        step = observed_step(module, loss, param_dtype=param_dtype).scaled(backward_s / 2, backward_s)
     else:
         of_type("step", step, ModuleStep)
     step = step.with_shards(num_ranks)
@@ -277,24 +280,6 @@ def _larger_half(module: nn.Module, names: list[str]) -> tuple[str, ...]:
     by_size = sorted(names, key=lambda name: -num_elements[name])
     larger_half = by_size[: (len(names) + 1) // 2]
     return tuple([name for name in names if name in larger_half])
-
-
-def _step(
-    module: nn.Module,
-    wraps: Iterable[tuple[str, ...]],
-    loss: Callable[..., Any] | None,
-    backward_s: float,
-    param_dtype: str | None,
-) -> ModuleStep:
-    """Return the step that `loss` makes, or without it a step from the layers, scaled to `backward_s`.
-
-    Forward takes half of that, because backward computes the gradients of both inputs and parameters.
-    """
-    if loss is not None:
-        step = observed_step(module, loss, param_dtype=param_dtype)
-    else:
-        step = module_step(module, [name for wrap in wraps for name in wrap])
-    return step.scaled(backward_s / 2, backward_s)
 
 
 def _without_sharding(

@@ -325,7 +325,7 @@ class _FSDPStepper:
         return _FSDPRankStep(seconds, clean, tuple(calls), self._spans())
 
     def _spans(self) -> list[Span]:
-        """The spans of the step, by the lanes and kinds of `simulate`, in seconds from its begin.
+        """The spans of the step, by the lanes and kinds of `predict`, in seconds from its begin.
 
         On the CPU FSDP blocks the thread that trains. So whatever it does on another lane, the compute lane waits for.
         """

@@ -7,7 +7,7 @@ in it depends on which of them `fully_shard` wraps, on other ranks, or on whethe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ...common.checks import number, of_type, one_of, several, truth, whole
@@ -195,21 +195,45 @@ class ModuleStep:
     def of_layers(cls, layers: Iterable[ShardedLayer], *, optimizer_s: float = 0.0) -> ModuleStep:
         """Return the step of layers that are called one after the other, as in a Sequential.
 
-        Raises ValueError if an item is not a `ShardedLayer`, names are not unique, or there are no parameters.
+        The name of a layer says which modules are around it: "blocks.0.fc" is inside "blocks" and "blocks.0". The call
+        of such a module begins before its first layer and ends after its last one.
+
+        Raises ValueError if an item is not a `ShardedLayer`, if a name is empty or that of another layer or of a module
+        around one, if the layers of a module do not follow one another, or if the first layer trains no parameter.
         """
-        listed = several("layers", layers, "ShardedLayer values")
+        listed: list[ShardedLayer] = several("layers", layers, "ShardedLayer values")
         for layer in listed:
             of_type("a layer", layer, ShardedLayer)
+        paths = [[], *[_path(layer.name) for layer in listed], []]  # no module is around what is before and after them
+        parameters: list[ShardedParameter] = []
+        modules: list[str] = []
+        forward: list[StepEvent] = []
+        backward: list[StepEvent] = []
+        for layer, before, path, after in zip(listed, paths, paths[1:], paths[2:], strict=False):
+            specs = layer.specs()
+            trained = [spec.name for spec in specs if spec.trainable]
+            if not parameters and not trained:  # nothing before this layer has a gradient, so it would have no backward
+                raise ValueError(f"the first layer must have a parameter to train, got none in {layer.name!r}")
+            parameters += specs
+            entered = [name for name in path if name not in before]
+            left = [name for name in reversed(path) if name not in after]
+            modules += entered
+            forward += [StepEvent("enter", name) for name in entered]
+            forward.append(StepEvent("forward", layer.name, layer.forward_s, layer.activation_bytes))
+            forward += [StepEvent("leave", name) for name in left]
+            own_backward = [StepEvent("pre_backward", name) for name in left]
+            own_backward.append(StepEvent("backward", layer.name, layer.backward_s, layer.activation_bytes))
+            own_backward += [StepEvent("gradient", name) for name in trained]
+            if before:  # the input of the first layer needs no gradient, so no backward of a module ends there
+                own_backward += [StepEvent("post_backward", name) for name in reversed(entered)]
+            backward = own_backward + backward
+        around = {name for path in paths for name in path[:-1]}
         names = [layer.name for layer in listed]
-        if len(set(names)) < len(names) or "" in names:
-            raise ValueError(f"layers must have names that differ and are not empty, got {names}")
-        sequence = _LayerSequence()
-        for layer in listed:
-            sequence.add(layer)
-        sequence.finish()
-        # A module around layers is called again after a layer outside it; the place of its first call counts.
-        modules = _depth_first(dict.fromkeys(sequence.modules))
-        return cls(tuple(sequence.parameters), modules, events_of(sequence.calls), optimizer_s)
+        if len(set(modules)) < len(modules) or around.intersection(names):
+            raise ValueError(
+                f"layers must have names that differ, and those of a module follow one another, got {names}"
+            )
+        return cls(tuple(parameters), tuple(modules), (*forward, *backward), optimizer_s)
 
     def scaled(self, forward_s: float, backward_s: float, optimizer_s: float | None = None) -> ModuleStep:
         """Return the same step with these totals, divided among the pieces of computing as now.
@@ -261,215 +285,11 @@ class ModuleStep:
         return dict.fromkeys(pieces, 1.0)
 
 
-# ---- the calls of layers that are described by hand
+def _path(name: str) -> list[str]:
+    """Return the modules around a layer from the root, "", inwards, and the layer itself.
 
-
-class _LayerSequence:
-    """The forward of layers that are called one after the other, as `calls` for `events_of`.
-
-    The name of a layer says which modules are around it: "blocks.0.fc" is inside "blocks" and "blocks.0". The call of
-    such a module begins before its first layer and ends as soon as a layer outside it follows.
-    """
-
-    def __init__(self) -> None:
-        self.calls = [ForwardCall("enter", "")]
-        self.modules = [""]  # in the order of their calls
-        self.parameters: list[ShardedParameter] = []
-        self._open: list[str] = []  # the modules around the last layer, from the outside in, without the root
-        # What the next layer reads: the index in `calls` of the computing of the last layer that depends on a trainable
-        # parameter. Empty as long as there is none, because nothing requires a gradient then.
-        self._inputs: tuple[int, ...] = ()
-
-    def add(self, layer: ShardedLayer) -> None:
-        """Add the call of a layer; before it, end and begin the calls of modules around layers where they change."""
-        parents = _parents(layer.name)
-        num_common = _num_common(self._open, parents)
-        self._leave_all_but(num_common)
-        for name in parents[num_common:]:
-            self._enter(name)
-            self._open.append(name)
-        self._enter(layer.name)
-        self._compute(layer)
-        self._leave(layer.name)
-
-    def finish(self) -> None:
-        """End all calls that are open, the root's last."""
-        self._leave_all_but(0)
-        self._leave("")
-
-    def _enter(self, name: str) -> None:
-        self.calls.append(ForwardCall("enter", name, requires_grad=bool(self._inputs)))
-        self.modules.append(name)
-
-    def _leave(self, name: str) -> None:
-        self.calls.append(ForwardCall("leave", name, requires_grad=bool(self._inputs), outputs=self._inputs))
-
-    def _leave_all_but(self, num_open: int) -> None:
-        while len(self._open) > num_open:
-            self._leave(self._open.pop())
-
-    def _compute(self, layer: ShardedLayer) -> None:
-        """Add the computing of a layer, which reads the result of the layer before it if that requires a gradient."""
-        specs = layer.specs()
-        self.parameters += specs
-        trained = tuple([spec.name for spec in specs if spec.trainable])
-        times = ComputeTimes(layer.forward_s, layer.backward_s, layer.activation_bytes)
-        requires_grad = bool(self._inputs or trained)
-        index = len(self.calls)
-        call = ForwardCall("compute", layer.name, requires_grad, inputs=self._inputs, trained=trained, times=times)
-        self.calls.append(call)
-        if requires_grad:
-            self._inputs = (index,)
-
-
-def _parents(name: str) -> list[str]:
-    """The modules around a layer, from the outside in, without the root.
-
-    >>> _parents("blocks.0.fc")
-    ['blocks', 'blocks.0']
+    >>> _path("blocks.0.fc")
+    ['', 'blocks', 'blocks.0', 'blocks.0.fc']
     """
     parts = name.split(".")
-    return [".".join(parts[:length]) for length in range(1, len(parts))]
-
-
-def _depth_first(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of modules in the order of ``named_modules()``: each is followed by all modules inside it.
-
-    Modules inside the same one keep the order of `names`, which has every module before those inside it.
-
-    >>> _depth_first(["", "a", "a.x", "b", "a.y"])
-    ('', 'a', 'a.x', 'a.y', 'b')
-    """
-    positions = {name: position for position, name in enumerate(names)}
-
-    def positions_from_root(name: str) -> list[int]:
-        return [positions[module] for module in [*_parents(name), name]]
-
-    return tuple(sorted(positions, key=positions_from_root))
-
-
-def _num_common(path: Sequence[str], other: Sequence[str]) -> int:
-    """Return with how many equal names two paths begin."""
-    num_common = 0
-    for name, other_name in zip(path, other, strict=False):
-        if name != other_name:
-            break
-        num_common += 1
-    return num_common
-
-
-# ---- backward from forward
-
-
-class ComputeTimes(NamedTuple):
-    """The seconds of a piece of computing, and the bytes that its forward keeps for its backward."""
-
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-    activation_bytes: int = 0
-
-
-class ForwardCall(NamedTuple):
-    """A module's call begins ("enter") or ends ("leave"), or something is computed.
-
-    `requires_grad` is about the inputs of "enter", and for the other kinds about the outputs. `outputs` are the indices
-    (in the list of calls) of the computing that made the outputs of "leave", and `inputs` those of the computing whose
-    results "compute" reads; only results that require a gradient count. `trained` are the trainable parameters that a
-    piece of computing reads.
-    """
-
-    kind: str
-    name: str
-    requires_grad: bool = False
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
-    trained: tuple[str, ...] = ()
-    times: ComputeTimes = ComputeTimes()
-
-
-def events_of(forward: Sequence[ForwardCall]) -> tuple[StepEvent, ...]:
-    """Return the events of a step from the calls of its forward, the last of which leaves the whole module.
-
-    Autograd works through the nodes of its graph from the last that was made to the first (``ReadyQueue`` in
-    torch/csrc/autograd/engine.cpp orders by sequence number). It reaches only nodes from which the module's output was
-    made, and only as far as they lead to a tensor that requires a gradient. So the backward of a module begins when
-    autograd reaches what made its output, where hooks run in the order in which they were registered: that of an inner
-    module before that of the module around it. It ends when autograd reaches the node that `fully_shard` put in front
-    of the module's inputs, if one of them requires a gradient. A parameter's gradient is complete when autograd is done
-    with the first call that read it.
-    """
-    return (*_forward_events(forward), *_backward_events(forward))
-
-
-def _forward_events(forward: Sequence[ForwardCall]) -> list[StepEvent]:
-    events = []
-    for call in forward:
-        if call.kind == "compute":
-            events.append(StepEvent("forward", call.name, call.times.forward_s, call.times.activation_bytes))
-        else:
-            events.append(StepEvent(call.kind, call.name))
-    return events
-
-
-def _backward_events(forward: Sequence[ForwardCall]) -> list[StepEvent]:
-    """Return the events of backward, which goes through the calls of forward from the last to the first."""
-    reached = _reached_in_backward(forward)
-    completed_at = _completions_of_gradients(forward, reached)
-    around_reached = _calls_around(forward, reached)
-    modules_by_output: dict[int, list[str]] = {}  # by the index of computing, the modules whose output it made
-    for call in forward:
-        for index in call.outputs:
-            modules_by_output.setdefault(index, []).append(call.name)
-    events = []
-    for index in range(len(forward) - 1, -1, -1):
-        call = forward[index]
-        if call.kind == "enter" and call.requires_grad and index in around_reached:
-            events.append(StepEvent("post_backward", call.name))
-        if index in reached:
-            events += [StepEvent("pre_backward", name) for name in modules_by_output.get(index, ())]
-            times = call.times
-            events.append(StepEvent("backward", call.name, times.backward_s, times.activation_bytes))
-            events += [StepEvent("gradient", name) for name in call.trained if completed_at[name] == index]
-    return events
-
-
-def _reached_in_backward(forward: Sequence[ForwardCall]) -> set[int]:
-    """Return the indices of the computing that the backward of the module's output goes through."""
-    to_visit = list(forward[-1].outputs)
-    reached: set[int] = set()
-    while to_visit:
-        index = to_visit.pop()
-        if index not in reached:
-            reached.add(index)
-            to_visit += forward[index].inputs
-    return reached
-
-
-def _completions_of_gradients(forward: Sequence[ForwardCall], reached: set[int]) -> dict[str, int]:
-    """Return the index of the computing whose backward completes each parameter's gradient.
-
-    Backward goes from the last call to the first, so that is the first computing in forward that reads the parameter.
-    """
-    completed_at: dict[str, int] = {}
-    for index in sorted(reached):
-        for name in forward[index].trained:
-            completed_at.setdefault(name, index)
-    return completed_at
-
-
-def _calls_around(forward: Sequence[ForwardCall], reached: set[int]) -> set[int]:
-    """Return the indices of all "enter" calls that were open when computing of `reached` ran.
-
-    Backward goes through these calls, so each of them can get a "post_backward". It passes by the other calls, whose
-    results the module's output does not depend on.
-    """
-    around_reached: set[int] = set()
-    open_calls: list[int] = []
-    for index, call in enumerate(forward):
-        if call.kind == "enter":
-            open_calls.append(index)
-        elif call.kind == "leave":
-            open_calls.pop()
-        elif index in reached:
-            around_reached.update(open_calls)
-    return around_reached
+    return ["", *[".".join(parts[:length]) for length in range(1, len(parts) + 1)]]

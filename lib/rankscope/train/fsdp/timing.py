@@ -1,4 +1,4 @@
-"""`simulate` and `predict`: a step under `fully_shard` on the streams that FSDP2 uses, with its memory over time."""
+"""`predict`: a step under `fully_shard` on the streams that FSDP2 uses, with its memory over time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ LANES = ("compute", "copy_in", "allgather", "reduce_scatter", "allreduce")  # FS
 class PredictedStep:
     """One step of a rank under `fully_shard`: its timeline, its memory over time, and its collectives.
 
-    `groups` are the names of the wrapped modules, the root's, "", first; a span's item is the index of its group.
+    `groups` are the names of the wrapped modules, the root's, "", first; a span's item is the index of its group. Lane
+    "compute" of the timeline has the rank's computing, copies and waits; "copy_in", "allgather", "reduce_scatter" and
+    "allreduce" are FSDP's other streams.
     """
 
     timeline: Timeline
@@ -126,21 +128,6 @@ def predict(
         groups=tuple([group.name for group in replay.groups]),
         settings=checked_settings,
     )
-
-
-def simulate(step: ModuleStep, cost: Cost | FSDPCosts, **options: Any) -> Timeline:
-    """Return the timeline of `predict`, whose `options` it takes.
-
-    Lane "compute" has spans for the rank's computation for each group, and for copies and waits. "copy_in",
-    "allgather", "reduce_scatter" and "allreduce" are FSDP's other streams. A span's item is the index of its group: 0
-    is the root, and the wrapped modules follow in the order of `wrap`.
-
-    >>> from rankscope.train.fsdp import ShardedLayer
-    >>> layers = [ShardedLayer(str(n), [1_000_000], forward_s=1e-3, backward_s=2e-3) for n in range(4)]
-    >>> simulate(ModuleStep.of_layers(layers), lambda num_bytes: num_bytes / 10e9, num_ranks=8, wrap=["*"]).lanes
-    ('allgather', 'compute', 'reduce_scatter')
-    """
-    return predict(step, cost, **options).timeline
 
 
 # ---- memory

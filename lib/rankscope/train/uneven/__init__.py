@@ -1,4 +1,4 @@
-"""Ranks that run out of batches at different times: predicted, run for real, and compared."""
+"""Ranks that run out of batches at different times: predicted, and run for real."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ...common.lazy import lazy
 from .model import files_epoch, predict, simulate
 
 if TYPE_CHECKING:
-    from .run import compare, measure
+    from .run import measure
 
-__all__ = ["compare", "files_epoch", "measure", "predict", "simulate"]
+__all__ = ["files_epoch", "measure", "predict", "simulate"]
 
-__getattr__, __dir__ = lazy(__name__, {"compare": "run", "measure": "run"})
+__getattr__, __dir__ = lazy(__name__, {"measure": "run"})

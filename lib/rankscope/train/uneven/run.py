@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -23,9 +22,9 @@ from torch.utils.data import DataLoader, IterableDataset
 from ...common.checks import function, number, truth
 from ...common.frozen import checked, evolve, frozen
 from ...ranks.launcher import launch
-from ...sampling import Assignment, audit
+from ...sampling import Assignment
 from ...timeline import Recorder, Span, Timeline
-from ..gradients import Vector, gradient_alone, gradient_of, rounding_of
+from ..gradients import Vector, gradient_of
 from .model import KINDS, LANE, Counts, Prediction, batches_by_rank, predict, steps_by_rank
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss per sample
@@ -39,14 +38,6 @@ class HandlingWay(NamedTuple):
 
     handling: str
     divide_by_initial_world_size: bool
-
-
-WAYS_TO_HANDLE = {
-    "drop": HandlingWay("drop", True),
-    "pad": HandlingWay("pad", True),
-    "join": HandlingWay("join", True),
-    "join, by those left": HandlingWay("join", False),
-}
 
 
 class UnevenError(RuntimeError):
@@ -119,90 +110,6 @@ class UnevenRun:
             raise UnevenError(f"errors came to ranks {self._failed}, not to {expected.failed}")
 
 
-@frozen(eq=False)
-class Handled:
-    """One way to handle an uneven epoch: its effect on the samples, and the gradient of the whole epoch.
-
-    Gradients are sums over the steps, divided by the sum of all weights, so they compare with that of a mean.
-    """
-
-    name: str
-    run: UnevenRun
-    predicted: Vector
-    exact: Vector
-    rounding: float
-
-    @property
-    def lost(self) -> int:
-        return audit(self.run.trained).dropped
-
-    @property
-    def repeated(self) -> int:
-        return audit(self.run.trained).duplicates
-
-    @property
-    def weights(self) -> Vector:
-        """The weight of each sample; 1 is its weight in the mean over all samples."""
-        weights = self.run.expected.weights
-        return np.asarray(weights * weights.size / weights.sum())
-
-    @property
-    def measured(self) -> Vector:
-        """The epoch's gradient, measured on the ranks."""
-        return np.asarray(self.run.gradients.sum(axis=0) / self.run.expected.scale.sum())
-
-    @property
-    def bias(self) -> float:
-        """The distance of the measured gradient from that of the mean loss over all samples, relative to its norm."""
-        return _distance(self.measured, self.exact)
-
-    @property
-    def predicted_bias(self) -> float:
-        return _distance(self.predicted, self.exact)
-
-    def check(self) -> None:
-        """Raise UnevenError if the run, its samples or its gradient are not as predicted."""
-        self.run.check()
-        distance = _distance(self.measured, self.predicted)
-        if math.isnan(distance) or distance > self.rounding:
-            raise UnevenError(f"{self.name}: the gradient is {distance:.2g} from the predicted one")
-
-
-def _distance(vector: Vector, reference: Vector) -> float:
-    """The distance of two vectors, relative to the norm of the second one."""
-    norm = float(np.linalg.norm(reference))
-    if norm == 0:  # the distance itself
-        norm = 1.0
-    return float(np.linalg.norm(vector - reference) / norm)
-
-
-@frozen(eq=False)
-class UnevenComparison:
-    """Ways to handle one uneven epoch, side by side; ``str()`` is the table.
-
-    `bias` is the distance of the epoch's gradient from that of the mean loss, relative to the norm of the latter.
-    """
-
-    handled: tuple[Handled, ...]
-
-    def __getitem__(self, name: str) -> Handled:
-        return {handled.name: handled for handled in self.handled}[name]
-
-    def check(self) -> None:
-        """Raise UnevenError if anything is not as predicted; see `Handled.check`."""
-        for handled in self.handled:
-            handled.check()
-
-    def __str__(self) -> str:
-        width = max(len(handled.name) for handled in self.handled)
-        rows = [f"{'':{width}}  lost  repeated  a sample counts   bias: predicted, measured"]
-        for handled in self.handled:
-            counts = f"{handled.weights.min():.2f} to {handled.weights.max():.2f} times"
-            bias = f"{handled.predicted_bias:6.2%} {handled.bias:6.2%}"
-            rows.append(f"{handled.name:{width}} {handled.lost:5} {handled.repeated:9}  {counts:>18} {bias:>15}")
-        return "\n".join(rows)
-
-
 def measure(
     module: nn.Module,
     inputs: Tensor,
@@ -235,27 +142,11 @@ def measure(
     """
     task = TrainingTask(module, inputs, targets, epoch, losses_fn, step_s, hang_s)
     way = HandlingWay(handling, truth("divide_by_initial_world_size", divide_by_initial_world_size))
-    return _measure(task, [way], timeout_s)[0]
-
-
-def compare(
-    module: nn.Module, inputs: Tensor, targets: Tensor, epoch: Assignment, losses_fn: Losses, timeout_s: float = 60.0
-) -> UnevenComparison:
-    """Run the epoch on real ranks in each of `WAYS_TO_HANDLE`, and compare with the prediction of one process.
-
-    Gradients agree up to rounding if samples are independent, unlike with batch normalisation. Raises
-    ValueError if `measure` rejects an argument or `losses_fn` does not return one loss per sample; RankError if a rank
-    fails or has not ended after `timeout_s`.
-    """
-    task = TrainingTask(module, inputs, targets, epoch, losses_fn)
-    exact = _weighted_gradient(task, np.ones(epoch.size))
-    runs = _measure(task, list(WAYS_TO_HANDLE.values()), timeout_s)
-    rounding = rounding_of(module.parameters())
-    handled = []
-    for name, run in zip(WAYS_TO_HANDLE, runs, strict=True):
-        predicted = _weighted_gradient(task, run.expected.weights)
-        handled.append(Handled(name, run, predicted, exact, rounding))
-    return UnevenComparison(tuple(handled))
+    own_batches = batches_by_rank(epoch)
+    steps_by_rank(own_batches, handling)  # raises errors before ranks are started
+    recorder = Recorder()
+    records: list[_RankRecord] = launch(_train, len(own_batches), (task, way, recorder), timeout_s=timeout_s)
+    return _uneven_run(epoch, way, records, split_waits(recorder.timeline()))
 
 
 @frozen(eq=False)
@@ -283,19 +174,6 @@ class TrainingTask:
                 raise ValueError(f"{name} must be a tensor with {wanted}, got shape {tuple(tensor.shape)}")
 
 
-def _weighted_gradient(task: TrainingTask, weights: Vector) -> Vector:
-    """The gradient of the weighted mean of all losses, computed in this process."""
-
-    def loss(module: nn.Module) -> Tensor:
-        losses = task.losses_fn(module(task.inputs), task.targets)
-        if losses.shape != (len(weights),):
-            wanted = f"a loss for each of {len(weights)} samples"
-            raise ValueError(f"losses_fn must give {wanted}, got {tuple(losses.shape)}")
-        return (losses * torch.from_numpy(weights / weights.sum()).to(losses.dtype)).sum()
-
-    return gradient_alone(task.module, loss)
-
-
 class _RankRecord(NamedTuple):
     """One rank's record of an epoch."""
 
@@ -303,20 +181,6 @@ class _RankRecord(NamedTuple):
     gradients: Vector
     counts: Counts
     error: str | None
-
-
-def _measure(task: TrainingTask, ways: list[HandlingWay], timeout_s: float) -> list[UnevenRun]:
-    """Run the epoch in each of these ways, one after the other, on ranks that are launched once."""
-    own_batches = batches_by_rank(task.epoch)
-    for way in ways:
-        steps_by_rank(own_batches, way.handling)  # raises errors before ranks are started
-    recorders = [Recorder() for _ in ways]
-    by_rank = launch(_train_all, len(own_batches), (task, ways, recorders), timeout_s=timeout_s)
-    by_way = zip(*by_rank, strict=True)
-    runs = []
-    for way, records, recorder in zip(ways, by_way, recorders, strict=True):
-        runs.append(_uneven_run(task.epoch, way, records, split_waits(recorder.timeline())))
-    return runs
 
 
 def _uneven_run(epoch: Assignment, way: HandlingWay, records: Sequence[_RankRecord], timeline: Timeline) -> UnevenRun:
@@ -370,14 +234,6 @@ def split_waits(timeline: Timeline) -> Timeline:
 # ---- in a rank
 
 
-def _train_all(task: TrainingTask, ways: list[HandlingWay], recorders: list[Recorder]) -> list[_RankRecord]:
-    rank = dist.get_rank()
-    records = []
-    for way, recorder in zip(ways, recorders, strict=True):
-        records.append(_train(task, way, recorder.for_rank(rank)))
-    return records
-
-
 def _train(task: TrainingTask, way: HandlingWay, recorder: Recorder) -> _RankRecord:
     """Train one epoch, and record it up to its end or to the error that ends it.
 
@@ -388,7 +244,7 @@ def _train(task: TrainingTask, way: HandlingWay, recorder: Recorder) -> _RankRec
     if handling == "hang":
         group = dist.new_group(timeout=timedelta(seconds=task.hang_s))
     ddp = DistributedDataParallel(copy.deepcopy(task.module), process_group=group)
-    join_recorder = JoinRecorder(recorder)
+    join_recorder = JoinRecorder(recorder.for_rank(dist.get_rank()))
     error = None
     trained: list[int] = []
     gradients: list[Vector] = []

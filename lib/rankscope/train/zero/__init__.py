@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...common.lazy import lazy
-from .model import ESTIMATORS, WAYS, memory, partition, traffic
+from .model import WAYS, memory, partition, traffic
 
 if TYPE_CHECKING:
     from .run import measure
 
-__all__ = ["ESTIMATORS", "WAYS", "measure", "memory", "partition", "traffic"]
+__all__ = ["WAYS", "measure", "memory", "partition", "traffic"]
 
 __getattr__, __dir__ = lazy(__name__, {"measure": "run"})
