@@ -43,7 +43,7 @@ LINT := $(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests docs 
 test: setup ## lint, types, all tests of the product, and each notebook against its stored outputs
 	@$(LINT)
 	@$(ALONE) $(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
-	  $(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=600 -m "not (browser or oracle)" $(NOTEBOOKS) tests lib *.md docs/*.md; tests=$$?; \
+	  $(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=600 -m "not (browser or oracle)" $(NOTEBOOKS) tests lib README.md CONTRIBUTING.md docs/*.md; tests=$$?; \
 	  wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests
 oracles: setup ## compare with Open MPI, SimGrid, libtorch and others, drive browsers, and run whatever takes long
 	@cmp -s tests/peers.txt .venv/peers/peers.txt || { $(PY) -m pip install -q --no-deps --upgrade --target .venv/peers -r tests/peers.txt \
