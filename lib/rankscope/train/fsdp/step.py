@@ -229,7 +229,8 @@ class ModuleStep:
             backward = own_backward + backward
         around = {name for path in paths for name in path[:-1]}
         names = [layer.name for layer in listed]
-        if len(set(modules)) < len(modules) or around.intersection(names):
+        is_repeated = len(set(names)) < len(names) or len(set(modules)) < len(modules)
+        if is_repeated or around.intersection(names):
             raise ValueError(
                 f"layers must have names that differ, and those of a module follow one another, got {names}"
             )
