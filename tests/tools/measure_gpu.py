@@ -1,8 +1,8 @@
 """All that one GPU can tell, in one profile and within 8 minutes: python tests/tools/measure_gpu.py -o gpu.json.
 
-Copies, NCCL with a single rank, Gloo with two ranks on tensors of the
-GPU, schedules carried out in one process by virtual ranks, which the GPU's own memory bounds, and no link, and a step
-of training as we and as torch.profiler see it. It needs torch, numpy, attrs, msgspec, pandas, typer and rich, and
+Copies, NCCL with a single rank, Gloo with two ranks on tensors of the GPU, schedules carried out in one process by
+virtual ranks, which the GPU's own memory bounds, and no link, and traces of training steps by torch.profiler, next to
+the profile. It needs torch, numpy, attrs, msgspec, pandas, typer and rich, and
 nothing installed of rankscope's own. With --tests it runs the tests that need a GPU instead, by pytest.
 
 A machine without network takes what it lacks as wheels: ``pip download --no-deps --only-binary :all: --python-version
@@ -35,8 +35,8 @@ from rankscope.box.tables import overview  # noqa: E402
 from rankscope.cli.output import print_parts  # noqa: E402
 from rankscope.common.units import bytes_words, time_words  # noqa: E402
 from rankscope.provenance import command_words  # noqa: E402
+from rankscope.timeline import Timeline  # noqa: E402
 from rankscope.transfer import prefetched  # noqa: E402
-from tests.tools.recorded_steps import DisagreementError, record_steps  # noqa: E402
 
 SIZES = powers_of_two(2**10, 2**30, 4)
 PROTOCOL = Protocol(iterations=30, budget_s=0.12, sizes=SIZES, collectives=("allreduce", "allgather"))
@@ -90,25 +90,33 @@ def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[
 # ---- tables
 
 
-def steps_table(device: str, batch_size: int = 512, width: int = 4096) -> Iterator[str]:
-    """A step of training from loader to optimizer, with batches prefetched and not: how far two recordings agree."""
+def steps_table(device: str, folder: Path, batch_size: int = 512, width: int = 4096) -> Iterator[str]:
+    """Trace training steps by torch.profiler, with batches prefetched and not; state how far copies overlap."""
     import torch
+    from torch.profiler import profile
 
     module = torch.nn.Sequential(torch.nn.Linear(3 * width, width), torch.nn.ReLU(), torch.nn.Linear(width, 1000))
     module.to(device)
     sgd = torch.optim.SGD(module.parameters(), lr=0.01)
     batches = [(torch.randn(batch_size, 3 * width), torch.randint(0, 1000, (batch_size,))) for _ in range(STEPS)]
-    for name, loader in (("as they come", batches), ("prefetched", prefetched(batches, device))):
+    for name, loader in (("as_they_come", batches), ("prefetched", prefetched(batches, device))):
         for _ in range(2):  # the first finds nothing ready
-            recorded = record_steps(loader, module, torch.nn.functional.cross_entropy, sgd, device)
-        agreement = recorded.agreement()
-        yield f"\n{STEPS} steps, batches {name}, in {time_words(recorded.ours.makespan_s)}: we and torch.profiler"
-        yield f"{agreement}"
-        try:
-            agreement.check()
-            yield "the two agree"
-        except DisagreementError as error:
-            yield f"the two DISAGREE: {error}"
+            with profile() as profiler:
+                for inputs, targets in loader:
+                    loss = torch.nn.functional.cross_entropy(module(inputs.to(device)), targets.to(device))
+                    loss.backward()
+                    sgd.step()
+                    sgd.zero_grad()
+                if device != "cpu":
+                    torch.cuda.synchronize()
+        path = folder / f"steps_{name}.json.gz"
+        profiler.export_chrome_trace(str(path))
+        trace = Timeline.from_chrome_trace(path)
+        yield f"\n{STEPS} steps, batches {name}: {time_words(trace.makespan_s)}, traced in {path.name}"
+        if {"gpu_memcpy", "kernel"} <= {span.kind for span in trace}:
+            copies_s = trace.select(kind="gpu_memcpy").busy_s
+            hidden_s = trace.overlap_s("gpu_memcpy", "kernel")
+            yield f"copies take {time_words(copies_s)}, and kernels run during {time_words(hidden_s)} of it"
 
 
 def collectives_table(profile: Profile) -> Iterator[str]:
@@ -159,7 +167,7 @@ def main() -> int:
     for name, part in more.items():
         profile = profile.add(*(_tried(name, part, start) or []))
         profile.save(told.output)
-    steps = _tried("steps of training", lambda: list(steps_table(DEVICE)), start)
+    steps = _tried("steps of training", lambda: list(steps_table(DEVICE, told.output.parent)), start)
     print_parts(overview(profile))
     for table in (collectives_table(profile), steps or []):
         print("\n".join(table))
