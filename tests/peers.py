@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,27 +35,3 @@ def peer(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         return None
-
-
-@contextmanager
-def streaming_modules(*paths: str) -> Iterator[list[Any] | None]:
-    """Yield modules of mosaicml-streaming by their paths below `base`, or None if it is not installed.
-
-    They need numpy alone, but the package's `__init__` imports the clients of all clouds.
-    """
-    with importable():
-        spec = importlib.util.find_spec("streaming")
-        if spec is None or not spec.submodule_search_locations:
-            yield None
-            return
-        folder = Path(next(iter(spec.submodule_search_locations)))
-        before = dict(sys.modules)
-        for name in ("streaming", "streaming.base", "streaming.base.shuffle"):
-            package = types.ModuleType(name)
-            package.__path__ = [str(folder.joinpath(*name.split(".")[1:]))]
-            sys.modules[name] = package
-        try:
-            yield [importlib.import_module("streaming.base." + path.replace("/", ".")) for path in paths]
-        finally:
-            for name in [name for name in sys.modules if name.startswith("streaming") and name not in before]:
-                del sys.modules[name]

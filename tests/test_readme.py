@@ -6,7 +6,6 @@ Their examples run as doctests.
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +14,10 @@ from pages import gpu_box
 
 from rankscope.box import Profile, verdict
 from rankscope.figures.assignments import draw_assignment
-from rankscope.figures.svg import marks, to_svg
+from rankscope.figures.svg import to_svg
 from rankscope.sampling import assign
 from tests.tools.execute_notebooks import every_notebook
-from tests.tools.playing_picture import STEP, TARGET, ring, step, swept
+from tests.tools.playing_picture import STEP, TARGET, ring, step
 
 ROOT = Path(__file__).parents[1]
 AGAIN = (
@@ -45,17 +44,6 @@ def test_the_picture_that_plays_is_the_one_that_is_drawn_today(path: Path, draw:
         f"{path.name} has {num_bytes} bytes, and may have {MOST_BYTES}, because every reader loads it: "
         "draw fewer steps in tests/tools/playing_picture.py."
     )
-
-
-def test_a_swept_drawing_is_whole_where_nothing_moves_and_its_line_crosses_all_of_it() -> None:
-    drawing = draw_assignment(assign(10, 4, seed=0))
-    plain, playing = to_svg(drawing), swept(drawing, 5.0)
-    ET.fromstring(playing)
-    assert marks(drawing) in plain
-    assert playing.count(marks(drawing)) == 3  # standing still, pale, and revealed
-    assert f'values="0 0;0 0;{drawing.size_px[0]:g} 0;{drawing.size_px[0]:g} 0"' in playing
-    with pytest.raises(ValueError, match="seconds must be a finite number above 0 and of at most 60"):
-        swept(drawing, 0.0)
 
 
 def test_the_picture_of_a_gpu_box_is_the_one_that_is_drawn_today() -> None:
@@ -88,17 +76,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_a_dead_link_is_found() -> None:
     assert dead_links("[a](README.md) and\n[b](nowhere.md#part)") == ["line 2: nowhere.md"]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_pip_installs_from_the_clone(page: Path) -> None:
-    """No index has rankscope, so that installing it by its name fails."""
-    commands = re.findall(r"pip install[^`\n]*", page.read_text(encoding="utf-8"))
-    wrong = [command for command in commands if not re.fullmatch(r'pip install (\.|"\.\[\w+\]")', command)]
-    assert not wrong, (
-        f'{page} has {wrong}, but no index has rankscope: write `pip install .` or `pip install ".[torch]"`.'
-    )
-    assert commands or page.name != "library.md", f"{page} must say how to install from the clone: `pip install .`"
 
 
 @pytest.mark.parametrize("notebook", every_notebook(), ids=lambda path: path.stem)

@@ -18,10 +18,7 @@ import make_site
 import pytest
 from pages import api, commands, docstrings, inline, links, notebooks, sources
 from pages.states import LEAST_STATES, Shown, stored
-from typer.main import get_command
-from typer.testing import CliRunner
 
-from rankscope.cli import app
 from rankscope.explorers.entries import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -157,20 +154,6 @@ def test_every_public_name_is_on_its_page_once(package: ModuleType) -> None:
         f"The page of {package.__name__} must list each name of its __all__ once: see docs/site/pages/api.py."
     )
     assert f"   {package.__name__}\n" in api.pages()["index.rst"]
-
-
-@pytest.mark.parametrize("name", get_command(app).commands)  # type: ignore[attr-defined]
-def test_what_a_command_helps_with_is_on_the_page(name: str) -> None:
-    _, _, section = commands.page().partition(f"## rankscope {name}\n")
-    helped = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
-    assert helped.exit_code == 0, helped.output
-    options = set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", helped.output))
-    assert "--help" in options
-    missing = options - {"--help"} - set(re.findall(r"--?[a-z][a-z-]*", section.partition("\n## ")[0]))
-    assert not missing, (
-        f"The page of commands lacks {sorted(missing)} of rankscope {name}: see docs/site/pages/commands.py. "
-        f"This is what --help prints:\n{helped.output}"
-    )
 
 
 # ---- links

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from . import traces
+from ._traces import write
 
 ROOT = Path(__file__).parents[2]
 
@@ -211,7 +211,7 @@ def main() -> None:
     print(f"{'':40}{'old [s]':>8}{'new [s]':>8}{'ratio':>8}{'range':>16}")
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(NUM_TRACES):
-            traces.write(Path(folder, f"rank{rank}.json"), rank, EVENTS_PER_TRACE)
+            write(Path(folder, f"rank{rank}.json"), rank, EVENTS_PER_TRACE)
         for case in CASES:
             if any(part in case.name for part in parts):
                 print(row(case, options.checkout.resolve(), options.rounds, folder), flush=True)

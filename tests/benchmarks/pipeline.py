@@ -1,7 +1,6 @@
 """Pipelines, each against its peer in one run: python -m tests.benchmarks.pipeline
 
-The simulator against SimPy, its predictions against runs, the runner against torchdata.nodes, DataLoader and the bound
-of its slowest stage, shared memory against the queues of torch and of Python.
+The simulator against SimPy, and shared memory against the queues of torch and of Python.
 
 Rounds are interleaved, and the median is printed unless it says otherwise.
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 import multiprocessing
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -19,14 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.multiprocessing
-from torch.utils.data import DataLoader, Dataset
-from torchdata.nodes import IterableWrapper, Loader, ParallelMapper, Prefetcher
 
-from rankscope.pipeline import Lognormal, Pipeline, Stage, run, simulate
+from rankscope.pipeline import Lognormal, Pipeline, Stage, simulate
 from rankscope.ranks.pool import WorkerPool
 from rankscope.ranks.worker import answer
 
-from ..distributions import Exponential
 from ..pipeline.simpy_reference import reference
 
 
@@ -59,117 +54,6 @@ def simulator() -> None:
         taken = rounds({"ours": partial(simulate, path, 100_000), "SimPy": partial(reference, path, 100_000)}, 3)
         name = "workers 1, 4, 2, 1, 1, " + ("in order" if ordered else "as they are done")
         print(f"{name:<44}{taken['ours']:>9.2f}{taken['SimPy']:>9.2f}{taken['SimPy'] / taken['ours']:>8.1f}")
-
-
-# ---- prediction against execution
-
-PATHS = {
-    "constant": [Stage("read", 0.004), Stage("decode", 0.012, num_workers=4), Stage("train", 0.0035)],
-    "lognormal, in order": [
-        Stage("read", Lognormal(0.006, 0.5), num_workers=2),
-        Stage("decode", Lognormal(0.02, 0.8), num_workers=6),
-        Stage("train", 0.004),
-    ],
-    "lognormal, as they are done": [
-        Stage("read", Lognormal(0.006, 0.5), num_workers=2, ordered=False),
-        Stage("decode", Lognormal(0.02, 0.8), num_workers=6, ordered=False),
-        Stage("train", 0.004),
-    ],
-    "balanced, exponential, queues of 1": [Stage(f"s{n}", Exponential(0.008), capacity=1) for n in range(4)],
-    "balanced, exponential, queues of 16": [Stage(f"s{n}", Exponential(0.008), capacity=16) for n in range(4)],
-}
-
-
-def predictions() -> None:
-    print(f"\n{'300 items, sleeping stages':<44}{'predicted':>10}{'executed':>10}{'residual':>10}   bar: within 2 %")
-    for name, stages in PATHS.items():
-        path = Pipeline(stages)
-        predicted = simulate(path, 300).makespan_s
-        executed = statistics.median(run(path, range(300)).makespan_s for _ in range(3))
-        print(f"{name:<44}{predicted:>9.3f}s{executed:>9.3f}s{executed / predicted - 1:>+10.1%}")
-
-
-# ---- the runner
-
-
-def same(value: Any) -> Any:
-    return value
-
-
-class Numbers(Dataset[int]):
-    def __init__(self, size: int, times_s: tuple[float, ...] = ()) -> None:
-        self.size, self.times_s = size, times_s
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        if index >= self.size:
-            raise IndexError
-        for time_s in self.times_s:
-            time.sleep(time_s)
-        return index
-
-
-def nodes(size: int, *fns: Callable[[Any], Any], workers: int = 1) -> None:
-    node: Any = IterableWrapper(range(size))
-    for fn in fns:
-        node = ParallelMapper(node, fn, num_workers=workers, method="thread")
-    for _ in Loader(Prefetcher(node, prefetch_factor=2)):
-        pass
-
-
-def loader(dataset: Dataset[Any], num_workers: int, **more: Any) -> None:
-    for _ in DataLoader(dataset, batch_size=None, num_workers=num_workers, **more):
-        pass
-
-
-def overhead() -> None:
-    size = 20_000
-    title = f"{size:,} items through 3 stages of nothing"
-    print(f"\n{title:<44}{'µs/item':>10}{'ratio':>8}   bar: ≤ 60, and less than the others")
-    default = Pipeline([Stage("a", fn=same), Stage("b", fn=same), Stage("c", fn=same)])
-    wide = Pipeline([Stage("a", fn=same, capacity=16), Stage("b", fn=same, capacity=16), Stage("c", fn=same)])
-    taken = rounds(
-        {
-            "run, 3 thread stages, queues of 2": lambda: run(default, range(size)),
-            "run, 3 thread stages, queues of 16": lambda: run(wide, range(size)),
-            "torchdata.nodes, 3 ParallelMapper threads": lambda: nodes(size, same, same, same),
-            "DataLoader, 1 worker, no batching": lambda: loader(Numbers(size), 1),
-        },
-        3,
-    )
-    first = next(iter(taken.values()))
-    for name, value in taken.items():
-        print(f"{name:<44}{value / size * 1e6:>10.0f}{value / first:>8.1f}")
-
-
-def bound() -> None:
-    size, times_s = 300, (0.004, 0.010, 0.003)
-    path = Pipeline([Stage("a", times_s[0]), Stage("b", times_s[1], num_workers=2), Stage("c", times_s[2])])
-    first = sum(times_s)
-    least = first + (size - 1) * 0.005  # the first item passes all stages, then one leaves every 5 ms
-    fns = [lambda value, time_s=time_s: (time.sleep(time_s), value)[1] for time_s in times_s]
-    executed = [run(path, range(size)).makespan_s for _ in range(3)]
-    dataset = Numbers(size, times_s[:2])
-    taken = rounds(
-        {
-            "torchdata.nodes, 2 workers a stage": lambda: nodes(size, *fns, workers=2),
-            "DataLoader, 2 workers, then 3 ms in the loop": lambda: loop_after(dataset, times_s[2], 2),
-            "DataLoader, 3 workers, then 3 ms in the loop": lambda: loop_after(dataset, times_s[2], 3),
-        },
-        3,
-    )
-    title = f"{size} items: 4 ms, 10 ms (two workers), 3 ms"
-    print(f"\n{title:<44}{'share of the bound':>20}   bar: ≥ 97 %, and no less than the others")
-    print(f"{'run':<44}{least / statistics.median(executed):>20.1%}")
-    for name, value in taken.items():
-        print(f"{name:<44}{least / value:>20.1%}")
-
-
-def loop_after(dataset: Dataset[Any], step_s: float, num_workers: int) -> None:
-    for _ in DataLoader(dataset, batch_size=None, num_workers=num_workers):
-        time.sleep(step_s)
 
 
 # ---- between processes
@@ -257,11 +141,7 @@ def between_processes() -> None:
 
 
 def main() -> None:
-    warnings.filterwarnings("ignore", message="This DataLoader will create")
     simulator()
-    predictions()
-    overhead()
-    bound()
     between_processes()
 
 

@@ -6,23 +6,18 @@ import numpy as np
 import pytest
 
 from rankscope import explorers
-from rankscope.box import Profile
-from rankscope.box.explorers.transfers import LINKS as PCIE
 from rankscope.box.explorers.transfers import between
-from rankscope.box.link_facts import METHODS
 from rankscope.box.nccl import GPUS, Model
 from rankscope.box.nccl.constants import HOP
 from rankscope.box.nccl.public import public
-from rankscope.common.units import bytes_words, cell_words, percent_words, time_words
+from rankscope.common.units import bytes_words, time_words
 from rankscope.explorers import machine, transfers
 from rankscope.explorers.core.allreduce import H100_LINKS, L40S_LINKS
 from rankscope.explorers.explorer import explorer_of
 from rankscope.figures.palette import INK
-from rankscope.transfer import overlap_share
-from rankscope.transfer import simulate as simulate_loop
 
 from ..explorers.cases import controls, report, shown, svg
-from .explorer_cases import CASES, NATIVE_S, SIZES, gpu, profiles
+from .explorer_cases import CASES, SIZES, gpu
 from .made import links, point, profile
 
 MACHINE = CASES["machine"].made()
@@ -33,32 +28,6 @@ BOXES_OF_YOURS = CASES["boxes of yours"].made()
 NCCL = CASES["nccl"].made()
 
 # ---- boxes
-
-
-def test_boxes_says_what_was_measured_and_what_the_curve_says() -> None:
-    said = report(BOXES, first="h100_8", second="dgx_h100_8", third="none", message="512 MiB")
-    assert "2.11 ms" in said[0]
-    assert "445 GB/s" in said[0]
-    assert len(said) == 4
-    assert "interpolated" in report(BOXES, first="h100_8", message="8 GiB")[0]
-    assert "NCCL_P2P_DISABLE=1" in report(BOXES, first="runpod_a100_2_no_p2p")[1]
-    few = tuple(point("allreduce", size, 1e-4, algorithm="native", in_place=True) for size in (2**12, 2**13, 2**14))
-    of_few = explorers.boxes({"few": Profile({"name": "few", "backend": "nccl", "num_ranks": 4}, {}, few)}).explorer
-    assert "64 MiB" in report(of_few, first="few", message="64 MiB")[0]
-    assert "100 µs" in report(of_few, first="few", message="4 KiB")[0]
-
-
-@pytest.mark.parametrize("message", ["64 KiB", "4 MiB", "128 MiB", "512 MiB"])
-@pytest.mark.parametrize("view", ["busbw", "time"])
-def test_the_title_of_boxes_is_of_the_size_that_is_set(message: str, view: str) -> None:
-    """It said "allreduce of 512 MiB" whatever the slider said."""
-    title = BOXES.pictures["picture"](BOXES.at(message=message, view=view)).title
-    lines = report(BOXES, message=message, view=view)
-    assert title.startswith(f"allreduce of {message}: ")
-    for said in title.partition(": ")[2].split(", "):
-        name, _, value = said.partition(" ")
-        (line,) = [line for line in lines if line.startswith(f"{name}: ")]
-        assert f" {value}," in line or line.endswith(f" {value}")
 
 
 def test_boxes_shows_yours_first_and_passes_over_machines_without_the_collective() -> None:
@@ -73,21 +42,6 @@ def test_boxes_shows_yours_first_and_passes_over_machines_without_the_collective
 
 
 # ---- machine
-
-
-def test_machine_says_what_the_profile_predicts_and_what_was_measured() -> None:
-    one = profiles()["one"]
-    expected_s = one.predict("allreduce", "ring", 2**18).makespan_s
-    lines = report(MACHINE, algorithm="ring", message="256 KiB")
-    assert time_words(expected_s) in lines[0]
-    assert time_words(0.8 * expected_s) in lines[1]
-    assert "+25.0 %" in lines[1]
-    assert time_words(NATIVE_S) in lines[2]
-    assert lines[3] == f"link: {one.best_link('intra')}"
-    assert svg(MACHINE, "ranking", message="256 KiB").count(", measured ") == 3
-    other_s = one.predict("allreduce", "ring", 2**18, num_ranks=6).makespan_s
-    assert cell_words(other_s) in report(MACHINE, num_ranks=6)[0]
-    assert ", measured " not in svg(MACHINE, "ranking", num_ranks=6)
 
 
 def test_machine_shows_native_by_its_curve_at_sizes_that_were_not_measured() -> None:
@@ -108,37 +62,6 @@ def test_ranks_that_do_not_fill_their_nodes_are_refused_and_nothing_is_drawn() -
 
 
 # ---- transfers
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("direction", ["h2d", "d2h"])
-def test_a_copy_takes_what_the_facts_say(method: str, direction: str) -> None:
-    line = report(TRANSFERS, link="PCIe 4 x16", method=method, direction=direction, size="16 MiB")[1]
-    seconds = PCIE["PCIe 4 x16"].seconds(2**24, direction, method)
-    share = 2**24 / seconds / PCIE["PCIe 4 x16"].bytes_per_s(direction)
-    assert line.startswith(f"copy: 16 MiB by the method {method} in {time_words(seconds)}, ")
-    assert line.endswith(f", {percent_words(share)} of the link")
-
-
-@pytest.mark.parametrize("prefetched", [False, True])
-def test_a_batch_takes_what_the_loop_does(prefetched: bool) -> None:
-    lines = report(TRANSFERS, load_ms=0, step_ms=5, prefetched=prefetched)
-    copy_s = PCIE["PCIe 5 x16"].seconds(2**26, "h2d", "pageable")
-    batch_s = max(copy_s, 0.005) if prefetched else copy_s + 0.005
-    bound = "copies" if prefetched else "copy + step"
-    assert lines[2] == f"loop: {time_words(batch_s)} per batch; {bound} alone would take {time_words(batch_s)}"
-    loop = simulate_loop(300, 0.0, copy_s, 0.005, num_workers=2, prefetched=prefetched)
-    achieved = f"{percent_words(overlap_share(loop))} of the overlap is achieved"
-    assert lines[3].endswith(f"max(copy, step) is {time_words(copy_s)}; {achieved}")
-
-
-def test_loading_and_pinning_can_bound_the_loop() -> None:
-    slow = report(TRANSFERS, load_ms=60, num_workers=1)[2]
-    assert slow == "loop: 60 ms per batch; loading alone would take 60 ms"
-    free = {"load_ms": 0, "step_ms": 0, "prefetched": True, "method": "pinned"}
-    pin_s = 2**26 / PCIE["PCIe 5 x16"].host_copy_bytes_per_s
-    assert report(TRANSFERS, **free)[2].endswith(f"pinning alone would take {time_words(pin_s)}")
-    assert report(MEASURED, **free)[2].endswith(f"pinning alone would take {time_words(2**26 / 4e9)}")
 
 
 def test_with_a_profile_times_are_the_measured_ones() -> None:
@@ -199,15 +122,6 @@ def test_nccl_marks_what_machines_took_divided_by_nccls_estimate() -> None:
         (y,) = (squares.y + squares.height / 2)[at_size]
         ratio = 2 ** ((tick["1"] - y) / (tick["1"] - tick["2"]))
         assert ratio == pytest.approx(took_s / choice.nccl_s)
-
-
-def test_nccl_names_public_machines_and_what_nvls_saves() -> None:
-    lines = report(NCCL, message="1 GiB")
-    assert lines[0].startswith("1 GiB: nvls simple")
-    assert {"aws_p5_8: 4.26 ms", "dgx_h100_8: 4.02 ms"} < set(lines)
-    assert report(NCCL, message="1 GiB", nvls=False)[0].startswith("1 GiB: ring simple")
-    assert NCCL.without_effect(NCCL.at(gpu="a100"))["nvls"]
-    assert "nics" not in NCCL.without_effect(NCCL.at(num_nodes=2))
 
 
 @pytest.mark.parametrize(("links", "gpu"), [(H100_LINKS, "h100"), (L40S_LINKS, "l40s")])

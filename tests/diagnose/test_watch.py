@@ -366,14 +366,6 @@ def of_two_groups() -> tuple[list[list[int]], list[list[str]]]:
     return all_ranks, all_lines
 
 
-def test_ranks_with_different_numbers_of_watches_in_other_groups_watch_together() -> None:
-    (first_ranks, first_lines), *others = in_ranks(of_two_groups, 4)
-    assert first_ranks == [[0, 1], [0, 1, 2, 3]]
-    assert all(first_lines)
-    for ranks, _ in others:
-        assert ranks[-1] == [0, 1, 2, 3]
-
-
 # ---- on a GPU stamps are events
 
 

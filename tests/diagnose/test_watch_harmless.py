@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
-from rankscope.diagnose import exchange, live, patches, watch
+from rankscope.diagnose import exchange, patches, watch
 from rankscope.diagnose.exchange import BoundedStore, StoreExchange
 from rankscope.ranks import launch
 
@@ -78,63 +78,6 @@ def test_a_stopped_store_delays_no_step_and_is_told_in_one_line() -> None:
         unwatched_s, watched_s = said["unwatched_s"], said["watched_s"]
         assert len(unwatched_s) == len(watched_s) == 150
         assert quantiles(watched_s)[0] < 3 * quantiles(unwatched_s)[0]  # on a machine that others load
-
-
-@pytest.mark.oracle
-def test_a_store_that_stops_at_the_end_delays_closing_by_a_bounded_time() -> None:
-    result = store_job.run(Settings(num_steps=60, every=20, stop_at=59, answer_s=60.0))
-    assert result.exit_codes == [0, 0], result.errors
-    assert len(result.lines) == 1
-    assert "the last lines are missing" in result.lines[0]
-
-
-@pytest.mark.oracle
-def test_a_store_that_answers_while_python_ends_does_not_abort_the_process() -> None:
-    """A thread that comes back from the store then would be unwound through C++, which ends in std::terminate."""
-    result = store_job.run(Settings(num_ranks=1, num_steps=30, stop_at=29, answer_s=60.0, goes_on=True))
-    assert result.exit_codes == [0], result.errors
-    assert "terminate" not in result.errors
-
-
-class Silent:
-    """A store that answers only once it is told to."""
-
-    def __init__(self) -> None:
-        self.answers = threading.Event()
-        self.asked = list[str]()
-
-    def clone(self) -> Silent:
-        return self
-
-    def check(self, keys: list[str]) -> bool:
-        self.asked += keys
-        self.answers.wait(NOT_HANGING_S)
-        return True
-
-
-def test_an_operation_is_given_up_and_the_next_one_fails_at_once_until_the_store_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(exchange, "ANSWER_S", 0.05)
-    silent = Silent()
-    store = BoundedStore(silent)
-    for _ in range(2):
-        with pytest.raises(TimeoutError, match="has not answered for 0.05 s"):
-            store.call("check", ["a"])
-    assert silent.asked == ["a"]
-    silent.answers.set()
-    monkeypatch.setattr(exchange, "ANSWER_S", NOT_HANGING_S)
-    assert soon(lambda: store._unanswered is not None and not store._unanswered.is_alive())
-    assert store.call("check", ["b"]) is True
-
-
-def test_what_an_operation_raises_is_raised_and_a_store_without_clones_is_used_itself() -> None:
-    with pytest.raises(AttributeError):
-        BoundedStore(object()).call("check", [])
-    store = dist.HashStore()
-    bounded = BoundedStore(store)
-    bounded.call("set", "key", b"value")
-    assert store.get("key") == b"value"
 
 
 # ---- several watches, and one twice
@@ -245,37 +188,6 @@ def test_an_error_in_the_report_is_one_line_and_all_ranks_train_on(kind: str) ->
         assert errors.count("\n") == 1
         assert errors.startswith(f"rankscope.watch: rank 0: no more lines, report raised {error}: ")
     assert (other_errors, other_lines) == ("", [])
-
-
-def failing_stamp(name: str) -> tuple[int, str]:
-    """Train while a part of the watch fails on rank 1."""
-
-    def fails(*args: Any) -> Any:
-        raise AttributeError("no such thing\nin this torch")
-
-    model = DistributedDataParallel(Net())
-    errors = io.StringIO()
-    with contextlib.redirect_stderr(errors), pytest.MonkeyPatch.context() as patch:
-        with watch(model, batches(8), every=2, report=lambda line: None) as watched:
-            if dist.get_rank() == 1 and name == "_now":
-                patch.setattr(watched, "_now", fails)
-            elif dist.get_rank() == 1:
-                patch.setattr(live, name, fails)
-            number = 0
-            for inputs in watched.loader:
-                number += train(model, [inputs])
-                dist.all_reduce(torch.ones(1))
-        assert soon(lambda: not watched._exchange._thread.is_alive() or dist.get_rank() == 0)
-        number += train(model, batches(1))
-    return number, errors.getvalue()
-
-
-@pytest.mark.parametrize("name", ["_num_bytes", "own_times", "_now"])
-def test_an_error_in_the_watch_is_one_line_and_all_ranks_train_on(name: str) -> None:
-    (number, errors), (other_number, other_errors) = in_ranks(failing_stamp, 2, name)
-    assert (number, other_number, errors) == (9, 9, "")
-    assert other_errors.count("\n") == 1
-    assert "AttributeError: no such thing" in other_errors
 
 
 def an_error_of_the_users() -> list[str]:

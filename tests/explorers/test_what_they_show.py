@@ -32,7 +32,6 @@ PIPELINE = CASES["pipeline"].made()
 PARTS = CASES["parts"].made()
 PLAYER = CASES["player"].made()
 ALLREDUCE = CASES["allreduce"].made()
-UNEQUAL_LENGTHS = CASES["unequal_lengths"].made()
 
 # ---- player
 
@@ -137,39 +136,7 @@ def test_pipeline_varies_reading_and_decoding_alone() -> None:
         assert spread == {"read", "decode"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "line", "numbers"),
-    [
-        ({"jitter": 0}, 0, ("decode", "66.7", "train", "83.3")),
-        ({"jitter": 0}, 1, ("66.4", "100 %")),
-        ({"num_workers": 3, "jitter": 150, "capacity": 16}, 1, ("74 %",)),  # what notebook 02 says to look for
-        ({"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False}, 1, ("100 %",)),
-        ({"num_ranks": 2}, 5, ("barrier",)),
-    ],
-)
-def test_pipeline_names_what_bounds_it(settings: dict[str, Any], line: int, numbers: tuple[str, ...]) -> None:
-    assert all(number in report(PIPELINE, **settings)[line] for number in numbers)
-
-
-def test_pipelines_shares_are_those_of_the_simulation() -> None:
-    spans = simulate_pipeline(pipeline_of(PIPELINE.at()), 500)
-    train = spans.select(kind="train").busy_s / spans.makespan_s
-    assert report(PIPELINE)[-1].startswith(f"  {'train':<7}{train:>5.0%} working")
-
-
 # ---- parts
-
-
-def test_parts_counts_what_the_simulation_gives() -> None:
-    share = idle_share(predicted(PARTS.at(queue_size=2), 60))
-    lines = report(PARTS, queue_size=2)
-    assert percent_words(share) in lines[0]
-    assert "160 ms" in lines[1]
-    assert "200 ms" in lines[1]
-    assert f"  queue of 2  {share:>5.0%} idle" in lines
-    assert "33 %" in report(PARTS, load_ms=300)[1]
-    assert "every 150 ms" in report(PARTS, load_ms=300, num_loaders=2)[1]
-    assert "every 53.3 ms" in report(PARTS, num_loaders=3)[1]
 
 
 def test_what_no_queue_of_parts_gets_below_a_long_one_comes_near_to() -> None:

@@ -20,7 +20,7 @@ from rankscope.figures.svg import to_svg
 
 from ..tools.playing_picture import animated
 from .readable import svg_problems
-from .shown import keys_of, placed, words_of
+from .shown import placed
 
 SVG = "{http://www.w3.org/2000/svg}"
 NODES = Cluster(2, 2, Link(1.0, 200.0), Link(2.0, 50.0), 0.001)
@@ -135,21 +135,6 @@ def test_what_is_busy_fills_with_time(name: str) -> None:
             assert (pale.x.size == 0) is (share * end_s >= strip.play.finish_s)
         assert filled == sorted(filled)
         assert filled[-1] == pytest.approx(TIME_PX * lasts.sum() / end_s)
-
-
-def test_titles_and_sentences_have_the_numbers_of_what_happens() -> None:
-    ring, tree = play(), play(name="halving_doubling")
-    drawing = draw_play([ring, tree], 1.0)
-    assert re.findall(r"[\d.]+", drawing.title) == ["12", "10"]
-    steps = [word for word in words_of(drawing) if word.startswith("Step")]
-    assert [re.findall(r"\d+", step) for step in steps] == [["1", "6", "1"], ["1", "4", "2"]]  # step, steps, chunks
-    assert words_of(drawing).count("0 of 16 chunks finished") == 2
-    assert "4 of 16 chunks finished" in words_of(draw_play([ring], 7.0))
-    assert keys_of(drawing)[:4] == ["1 summed", "2 summed", "3 summed", "all 4 summed"]
-    assert keys_of(draw_play([play("broadcast", "binomial")], 0.5))[0] == "from rank 0"
-    assert draw_play([ring], 1.0, "mine").title == "mine"
-    alone = play(cluster=Cluster.uniform(1, Link(1.0, 1.0)))
-    assert "0 s" in draw_play([alone], 0.0).title
 
 
 def test_results_are_framed_where_not_all_chunks_are_wanted() -> None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from rankscope.explorers import pipeline_parallel, zero
-from rankscope.train.explorers.pipeline_parallel import LINKS, plan, step
+from rankscope.explorers import zero
+from rankscope.train.explorers.pipeline_parallel import LINKS, step
 from rankscope.train.explorers.zero import memory
-from rankscope.train.explorers.zero import picture as zero_picture
 from rankscope.train.pipeline_parallel import bubble_share, traffic
 from rankscope.train.pipeline_parallel import build as build_pipeline
 from rankscope.train.pipeline_parallel import simulate as simulate_schedule
@@ -30,16 +29,6 @@ REPLICAS = CASES["data_parallel"].made()
 
 
 # ---- zero
-
-
-def test_zero_says_what_its_memory_does() -> None:
-    expected = zero_memory(7.5e9, 16, 2, largest_layer=300_000_000, activation_bytes=7 * 10**9)
-    lines = report(ZERO, stage=2, layer_millions=300, activations_gb=7, num_ranks=16)
-    fits, traffic, *_ = lines[len(expected.words()) :]
-    assert lines[: len(expected.words())] == expected.words()
-    assert fits == "24 GB: does not fit; 80 GB: fits; 141 GB: fits"
-    assert traffic.startswith("stage 2, 16 ranks: each rank sends 28.1 GB per step")
-    assert zero_picture(None, ZERO.at(num_ranks=1, stage=0)).title.startswith("7.5 B on 1 rank: ")
 
 
 def test_a_layer_is_no_larger_than_its_model_and_buckets_are_ddps() -> None:
@@ -103,17 +92,6 @@ def test_a_link_that_is_not_free_makes_the_step_longer() -> None:
     assert report(SCHEDULES, **settings)[1].startswith(
         "bubble: 55.9 % of the step; 1/2 = 50.0 % if messages take no time"
     )
-
-
-def test_microbatches_that_rounds_do_not_fit_become_the_next_number_that_does() -> None:
-    now = {"schedule": "interleaved_1f1b", "num_ranks": 4, "num_microbatches": 9}
-    assert plan(SCHEDULES.at(**now)).num_microbatches == 10
-    assert report(SCHEDULES, **now)[-1] == "(9 micro-batches do not fill the rounds of this schedule)"
-    for num_ranks in range(1, 9):
-        for number in (1, 2, 7, 13, 31, 32):
-            now = {"num_ranks": num_ranks, "num_microbatches": number, "schedule": "interleaved_1f1b"}
-            assert "bubble" in report(SCHEDULES, **now, num_chunks=3, backward_percent=0)[1]
-    assert "<svg" in shown(pipeline_parallel(**now))[0]
 
 
 # ---- data_parallel

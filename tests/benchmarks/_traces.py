@@ -1,42 +1,12 @@
-"""Traces of a million events, from files to overlap figures: seconds and memory, next to HTA in the same run.
-
-`python -m tests.benchmarks.traces [--hta PYTHON] [--gigabytes 1] [--events 1000000]`: PYTHON is an interpreter that has
-HolisticTraceAnalysis 0.5.0 (RANKSCOPE_HTA names one, too); without it only rankscope is measured. Neither's imports are
-counted. Memory is the peak of the process that asks; 8 ranks are read by others, a piece of text at a time each.
-"""
+"""Traces as torch.profiler writes them, of as many events as wanted, for `older`."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-OURS = """
-import json, resource, sys, time
-from rankscope.diagnose import read_traces
-from rankscope.diagnose.trace import gpu_times
-begin = time.perf_counter()
-times = [gpu_times(trace) for trace in read_traces(sys.argv[1:])]
-seconds = time.perf_counter() - begin
-overlap = [round(100 * one.overlap_s / one.communication_s, 2) for one in times]
-print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, overlap]))
-"""
-THEIRS = """
-import json, resource, sys, time, warnings, logging
-warnings.simplefilter("ignore"); logging.disable(logging.CRITICAL)
-from hta.trace_analysis import TraceAnalysis
-begin = time.perf_counter()
-found = TraceAnalysis(trace_files=dict(enumerate(sys.argv[1:])), trace_dir="/", include_last_profiler_step=True)
-overlap = found.get_comm_comp_overlap(visualize=False)["comp_comm_overlap_pctg"].tolist()
-seconds = time.perf_counter() - begin
-print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, overlap]))
-"""
 LAYERS = 50
 PER_STEP = 2 + LAYERS * 24 + LAYERS // 10 * 6
 
@@ -98,44 +68,3 @@ def write(path: Path, rank: int, num_events: int) -> int:
             file.write((",\n" if number else "") + text)
         file.write(f'\n  ],"traceName": "{path.name}"\n}}\n')
     return path.stat().st_size
-
-
-def measured(python: str, code: str, paths: list[Path]) -> tuple[float, float, list[float]]:
-    done = subprocess.run([python, "-c", code, *map(str, paths)], capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{python} failed:\n{done.stderr[-2000:]}")
-    seconds, peak, overlap = json.loads(done.stdout.splitlines()[-1])
-    return seconds, peak, overlap
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hta", default=os.environ.get("RANKSCOPE_HTA", ""))
-    parser.add_argument("--gigabytes", type=float, default=0.0)
-    parser.add_argument("--events", type=int, default=1_000_000)
-    chosen = parser.parse_args()
-    if not chosen.hta:
-        print("HTA is not measured: name an interpreter that has it with --hta or RANKSCOPE_HTA")
-    print(f"{'':24}{'MB':>7}{'rankscope':>12}{'HTA':>10}{'ratio':>8}{'memory/file':>13}{'HTA':>6}  overlap %")
-    with tempfile.TemporaryDirectory() as folder:
-        one = Path(folder) / "rank0.json"
-        sizes = [("1 rank", 1, chosen.events, chosen.hta), ("8 ranks", 8, chosen.events // 8, chosen.hta)]
-        if chosen.gigabytes:
-            per_event = write(one, 0, 20 * PER_STEP) / (20 * PER_STEP)
-            sizes.append((f"{chosen.gigabytes:g} GB", 1, round(chosen.gigabytes * 1e9 / per_event), ""))
-        for label, num_ranks, num_events, hta in sizes:
-            paths = [one.with_name(f"rank{rank}.json") for rank in range(num_ranks)]
-            num_bytes = sum(write(path, rank, num_events) for rank, path in enumerate(paths))
-            seconds, peak, overlap = measured(sys.executable, OURS, paths)
-            row = f"{f'{label}, {num_events:,} events':24}{num_bytes / 1e6:7.0f}{seconds:10.2f} s"
-            if hta:
-                slower, theirs, same = measured(hta, THEIRS, paths)
-                assert all(abs(a - b) < 0.5 for a, b in zip(overlap, same, strict=True)), (overlap, same)
-                row += f"{slower:8.2f} s{slower / seconds:7.1f}x"
-            else:
-                row, theirs = row + f"{'':18}", 0.0
-            print(f"{row}{peak / num_bytes:13.2f}{theirs / num_bytes:6.2f}  {overlap[0]}", flush=True)
-
-
-if __name__ == "__main__":
-    main()
