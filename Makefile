@@ -30,11 +30,11 @@ $(READY): pyproject.toml constraints.txt Makefile
 	@rm -f .venv/ready-* && touch $@
 
 # The copies in my_notebooks/ are the reader's: what is there already stays as it is. git ignores them.
-LAB := --NotebookNotary.data_dir=$(CURDIR)/.venv/trust
+TRUST := $(CURDIR)/.venv/trust
 lab: setup ## open JupyterLab on your own copies of the notebooks, on this machine only
-	@mkdir -p my_notebooks && cp -Rn notebooks/. my_notebooks/ 2>/dev/null; test -f my_notebooks/00_one_step.ipynb
-	@$(PY) -m jupyter trust $(LAB) $(NOTEBOOKS) >/dev/null
-	@$(PY) -m jupyterlab $(LAB) --ServerApp.ip=127.0.0.1 --ServerApp.root_dir=my_notebooks --allow-root \
+	@mkdir -p my_notebooks "$(TRUST)" && cp -Rn notebooks/. my_notebooks/ 2>/dev/null; test -f my_notebooks/00_one_step.ipynb
+	@JUPYTER_DATA_DIR="$(TRUST)" $(PY) -m jupyter trust $(NOTEBOOKS) >/dev/null
+	@$(PY) -m jupyterlab --NotebookNotary.data_dir="$(TRUST)" --ServerApp.ip=127.0.0.1 --ServerApp.root_dir=my_notebooks --allow-root \
 	  --LabApp.default_url=/lab/tree/00_one_step.ipynb --LabApp.news_url=None --LabApp.extension_manager=readonly $(LAB_ARGS)
 
 # Notebooks take longest, so they begin first.
@@ -43,7 +43,7 @@ LINT := $(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests docs 
 test: setup ## lint, types, all tests of the product, and each notebook against its stored outputs
 	@$(LINT)
 	@$(ALONE) $(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
-	  $(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=600 -m "not (browser or oracle)" $(NOTEBOOKS) tests lib README.md CONTRIBUTING.md docs/*.md; tests=$$?; \
+	  $(PYTEST) -p tests.nbval_settings --nbval --nbval-current-env --nbval-cell-timeout=600 -m "not (browser or oracle)" $(NOTEBOOKS) tests lib README.md CONTRIBUTING.md docs/*.md; tests=$$?; \
 	  wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests
 oracles: setup ## compare with Open MPI, SimGrid, libtorch and others, drive browsers, and run whatever takes long
 	@cmp -s tests/peers.txt .venv/peers/peers.txt || { $(PY) -m pip install -q --no-deps --upgrade --target .venv/peers -r tests/peers.txt \
