@@ -3,7 +3,7 @@
 Inside a node a step of one GPU and the node's table give the step of 4 and 8 GPUs. On several nodes the published
 epoch on one node, that node's table and the table of n nodes give the epoch on n nodes. Nothing is fitted to what is
 predicted. What an epoch takes before its first step is read from validation on one and two nodes: the part that two
-nodes do not halve. The figures lie in notebooks/profiles/abci_imagenet.json (tests.tools.make_abci).
+nodes do not halve. The figures lie in notebooks/profiles/abci_imagenet.json, which names their source.
 """
 
 from __future__ import annotations

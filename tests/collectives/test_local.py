@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rankscope.collectives import Schedule, build, run_local
+from rankscope.collectives import Schedule, build, execute, run_local
 from rankscope.ranks import in_threads
 
 from ..extents import SAMPLE_OR_EVERYTHING
@@ -285,3 +285,16 @@ def test_every_algorithm_on_a_gpu(dtype: torch.dtype) -> None:
         for schedule in schedules(num_ranks):
             tensors = small_numbers(num_ranks, (fitting(schedule, 67),), dtype, device="cuda")
             assert_equal(run_local(schedule, tensors), expected(schedule, tensors))
+
+
+def test_a_result_of_an_uneven_all_to_all_has_the_shape_that_its_rank_passed_if_it_fits() -> None:
+    """As `execute`, which knows the tensor of its own rank only."""
+    uneven = build("all_to_all", "pairwise", 2, counts=[[1, 3], [1, 7]])
+    tensors = [torch.arange(4).reshape(2, 2), torch.arange(10, 18).reshape(4, 2)]
+    results = run_local(uneven, tensors)
+    assert [result is not None and result.tolist() for result in results] == [[0, 10], [1, 2, 3, *range(11, 18)]]
+    swapped = build("all_to_all", "pairwise", 2, counts=[[1, 3], [7, 1]])
+    results = run_local(swapped, tensors)
+    assert [result is not None and tuple(result.shape) for result in results] == [(8,), (4,)]
+    executed = in_threads(2, lambda rank, group: execute(swapped, tensors[rank], group))
+    assert_equal(results, executed)

@@ -278,3 +278,8 @@ def test_few_ranks_and_few_steps() -> None:
         assert result.culprits == []
         assert result.late_s.shape == (num_steps, num_ranks)
         assert result.is_balanced
+
+
+def test_a_step_of_less_than_a_millisecond_does_not_take_zero() -> None:
+    own_s = np.full((NUM_STEPS, 2, len(PHASES)), 0.0001)
+    assert "0.7 ms" in headline(lateness(range(2), windows(own_s), own_s), range(NUM_STEPS))
