@@ -6,7 +6,9 @@ import random
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import chisquare
+from torch.utils.data import WeightedRandomSampler
 
 from rankscope.sampling import Assignment, AuditError, assign, audit, epoch_work
 from rankscope.sampling.work import sum_of_squared_repeats, weight_bias
@@ -127,6 +129,15 @@ def test_ignored_weights_are_found_in_a_single_epoch(weights):
     assert report.weight_bias.deviations < 6
     assert report.weight_bias.group_reads.tolist() == [size * 0.9, size * 0.1]
     assert kinds(audit(assign(size, 2, sampler="weighted", weights=weights), weights=weights)) == set()
+
+
+def test_draws_without_replacement_are_not_accused():
+    """250 of 500 samples, none twice, in torch's own order: they cannot be in proportion to the weights."""
+    torch.manual_seed(0)
+    weights = [1.0] * 250 + [9.0] * 250
+    for _ in range(20):
+        drawn = np.array(list(WeightedRandomSampler(weights, 250, replacement=False)))
+        assert kinds(audit(Assignment(500, (drawn,)), weights=weights)) == set()
 
 
 def test_groups_are_equal_weights_or_tenths_of_the_reads_and_their_test_is_scipys():

@@ -333,7 +333,7 @@ def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsFore
         cpu_work = f"CPU work alone takes {_seconds(profile.cpu_bound_s)} on {cores}"
         yield f"{cpu_work}, so more workers cannot go below that"
     if best.settings.persistent_workers and not current.settings.persistent_workers:
-        startup_s = profile.startup_s + profile.startup_each_s * profile.settings.num_workers
+        startup_s = profile.startup_s + profile.startup_each_s * best.settings.num_workers
         yield f"persistent_workers=True saves the start-up of {_seconds(startup_s)} in every epoch after the first"
     if current.settings.in_order and not best.settings.in_order:
         yield "in_order=False hands batches over in an order that differs from run to run"

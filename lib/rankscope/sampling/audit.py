@@ -34,9 +34,12 @@ MOST_PADDING_SHARE = 0.2
 MOST_DEVIATIONS = 6.0
 """A number of reads that is less likely than so many standard deviations is a finding: at most 3 in 10**8 by chance."""
 
-
 LEAST_P_VALUE = 1e-5
 """Reads of groups of samples that are less likely than this, if the draws follow the weights, are a finding."""
+
+MOST_DRAWN_ONCE = 0.75
+"""If an epoch reads at most this share of the samples, and none twice, its draws may be without replacement. Where they
+are more, they take nearly all samples, whatever the weights are, and the audit reports that."""
 
 
 class AuditError(ValueError):
@@ -236,15 +239,23 @@ class Audit(Findings):
             padded = percent_words(most_padded.padding_share)
             add("padding_waste", f"{padded} of the processed tokens are padding")
 
+    @property
+    def _may_be_without_replacement(self) -> bool:
+        """Whether no epoch reads a sample twice, nor most samples: draws without replacement are not in proportion."""
+        most_reads = max(epoch.num_reads for epoch in self.epochs)
+        return self.duplicates == 0 and most_reads <= MOST_DRAWN_ONCE * self.size
+
     def _add_weight_bias(self, bias: WeightBias, add: Callable[[str, str], None]) -> None:
         if bias.num_forbidden:
             add("weight_bias", f"{count_of(bias.num_forbidden, 'read')} of samples whose weight is 0")
+        if self._may_be_without_replacement:
+            return
         if bias.p_value < LEAST_P_VALUE:
             reads = ", ".join(map(str, bias.group_reads.tolist()))
             expected = ", ".join(f"{number:.4g}" for number in bias.group_expected)
             groups = f"{bias.group_reads.size} groups of samples, lightest first, are read {reads} times"
             add("weight_bias", f"{groups}, but their weights require {expected}")
-        elif bias.deviations > MOST_DEVIATIONS * bias.variance_ratio**0.5:
+        elif not _follows(bias):
             sample = f"sample {bias.sample} is read {count_of(int(bias.reads[bias.sample]), 'time')}"
             expected = f"but its weight requires {bias.expected[bias.sample]:.4g}"
             add("weight_bias", f"{sample}, {expected}; they differ by {bias.deviations:.1f} standard deviations")
@@ -256,6 +267,8 @@ class Audit(Findings):
         nothing = "every sample is read exactly once per epoch"
         if self.weight_bias is not None:
             nothing = "every sample is read in proportion to its weight"
+            if self._may_be_without_replacement and not _follows(self.weight_bias):
+                nothing = "reads are not in proportion to the weights; draws without replacement would explain that"
         return self.report(head, nothing)
 
     def _measures(self) -> list[str]:
@@ -413,6 +426,11 @@ def _fingerprint(assignment: Assignment, flat: IntArray) -> bytes:
     digest = hashlib.blake2b(repr([indices.size for indices in assignment.ranks]).encode(), digest_size=16)
     digest.update(flat.astype(np.int64, copy=False).data)
     return digest.digest()
+
+
+def _follows(bias: WeightBias) -> bool:
+    """Return whether the reads can be draws with replacement by the weights."""
+    return bias.p_value >= LEAST_P_VALUE and bias.deviations <= MOST_DEVIATIONS * bias.variance_ratio**0.5
 
 
 def _is_are(number: int) -> str:

@@ -21,6 +21,7 @@ from .wrapping import DividingLayer, layers_of, shards_of, twice_sharded
 
 _NUM_EPOCHS = 2  # enough to show numbers that are the same in every epoch
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_GLOBAL_GENERATORS = ("NumPy", "random", "torch")
 _Numbers = tuple[tuple[str, float], ...]  # each with the name of the generator from which it is drawn
 
 
@@ -115,7 +116,9 @@ class LoaderAudit(Findings):
         for name, number_of in by_generator.items():
             in_first_epoch = [number for (epoch, _), number in number_of.items() if epoch == 0]
             if len(set(in_first_epoch)) < len(in_first_epoch):
-                yield Finding("same_random", f"workers draw the same numbers from {name}: see worker_init_fn")
+                is_global = name in _GLOBAL_GENERATORS
+                hint = "see worker_init_fn" if is_global else "right only if they divide one order among themselves"
+                yield Finding("same_random", f"workers draw the same numbers from {name}: {hint}")
             is_repeated = False
             for (epoch, worker), number in number_of.items():
                 # A worker that got no batch in the first epoch has no number there.
