@@ -231,7 +231,7 @@ def test_a_dead_control_is_seen(site: Path, page: Page, tmp_path: Path) -> None:
     drawn["states"] = [moved[now.handling == grid.start.handling] for now in grid.states()]
     copytree(site / "_static", tmp_path / "_static")
     (tmp_path / "_static" / FOLDER / f"{grid.key}.js").write_text(packed(grid.key, drawn), encoding="utf-8")
-    html = f"<script src=_static/narrow.js></script><script src=_static/explorers.js></script>{grid.html()}"
+    html = f"<script src=_static/explorers.js></script>{grid.html()}"
     (tmp_path / "page.html").write_text(html, encoding="utf-8")
     page.goto((tmp_path / "page.html").as_uri())
     assert dead_controls(opened(page.locator(".explorer"))) == [name for name in grid.axes if name != "handling"]

@@ -28,8 +28,7 @@ sys.path.insert(1, str(Path(__file__).parents[2]))  # as a script, too
 from tests.tools.pictures import KERNEL, PNG, SVG, copy_as_png, is_copy, stored
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-# What JupyterLab writes when it opens and saves a notebook, except language_info.version: tools/copies.py adds the
-# reader's own, so that opening a copy does not change it.
+# What JupyterLab writes when it opens and saves a notebook, except language_info.version, which is that of the reader.
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 EXTRAS = {
     "torch": "torch",
     "cloudpickle": "torch",
-    "psutil": "torch",
     "jupyterlab": "notebooks",
     "ipykernel": "notebooks",
     "IPython": "notebooks",

@@ -31,6 +31,7 @@ _CHANCE_OF_SIGN = 0.005  # … or if a fair coin would show heads as often as it
 _CHANCE_OF_ORDER = 0.04  # … and if so small a share of random orders of the ranks of each step shows ranks as late
 _NUM_ORDERS = 199
 _ROUNDING = 1e-9  # standard deviations
+_FEWEST_ALIKE = 3  # ranks that can be compared with each other: of two, either may be the late one
 _FEWEST_ORDERED = 11  # steps: in fewer, chance alone explains even ranks that are late in turn in all of them
 _SAME_CAUSE = 0.7  # if a rank is late in few steps, this share of them must have the same cause
 _OFTEN = 0.5  # of all steps: a rank that is late in more of them is not late in few steps
@@ -156,7 +157,7 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_
     groups = list[tuple[LateRank, ...]]()
     named = set[int]()
     while len(ranks) > 1 and len(remaining_s):  # without another rank, or without steps, nobody is late
-        division = _divided(remaining_s, median_step_s)
+        division = _divided(remaining_s, median_step_s, named)
         if named.issuperset(division.late_steps):  # nobody is late, or nobody else
             break
         usual_s = np.median(remaining_s[:, division.calm], axis=1)  # steps by phases
@@ -200,12 +201,13 @@ class _RankDivision(NamedTuple):
     cost_s: float
 
 
-def _divided(phase_s: Seconds, median_step_s: float) -> _RankDivision:
+def _divided(phase_s: Seconds, median_step_s: float, named: set[int]) -> _RankDivision:
     """Return the division into late and calm ranks that counts; without late ranks if none holds.
 
     `phase_s` has the shape (steps, ranks, phases). With each number of late ranks, the latest so many are divided from
     the others, if `_division` allows it. Of these divisions, the one with the fewest late ranks is returned that
-    explains as much as any other, up to what a rank must lose at least to be late.
+    explains as much as any other, up to what a rank must lose at least to be late. Ranks that are `named` already have
+    been made as fast as usual, so chance is judged without them if enough others remain.
     """
     own_s = phase_s.sum(axis=2)  # steps by ranks
     # so that the step which does not count for a rank is the one in which it is latest, and not one long on all ranks
@@ -218,7 +220,10 @@ def _divided(phase_s: Seconds, median_step_s: float) -> _RankDivision:
         if division is not None:
             divisions.append(division)
     most_s = max((division.cost_s for division in divisions), default=0.0)
-    if divisions and not _is_chance(own_s, least_s):
+    judged_s = own_s
+    if own_s.shape[1] - len(named) >= _FEWEST_ALIKE:
+        judged_s = np.delete(own_s, sorted(named), axis=1)
+    if divisions and not _is_chance(judged_s, least_s):
         for division in divisions:  # by rising number of late ranks
             if division.cost_s >= most_s - least_s:
                 return division

@@ -24,7 +24,6 @@ Floats = NDArray[np.float64]
 
 LABEL_PT = 8.5  # 11 px
 _LINE_SPACING = 1.3  # of two names above each other, times the size of their letters
-GREY = "#8a8a8a"
 _SAME = 1e-9  # logarithms that differ by less are those of one number
 _TICK_STEPS = (1, 2, 5, 10, 20, 50)  # a tick at each power of two, at each second one, …
 

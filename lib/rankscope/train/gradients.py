@@ -40,10 +40,6 @@ _MOST_RANKS = 64
 _MOST_NAMES = 4  # of parameters or buffers in a finding
 
 
-class DemoError(RuntimeError):
-    """DDP did not behave as known."""
-
-
 # ---- the work of the ranks, and comparisons
 
 
@@ -116,11 +112,6 @@ def flat(tensors: Iterable[Tensor]) -> Vector:
             tensor = torch.view_as_real(tensor.resolve_conj())  # torch cannot view a conjugate that is not computed yet
         vectors.append(tensor.double().numpy().ravel())
     return np.concatenate(vectors)
-
-
-def values_of(module: nn.Module) -> Vector:
-    """Return all parameters in one vector."""
-    return flat(module.parameters())
 
 
 def gradient_of(module: nn.Module) -> Vector:

@@ -78,6 +78,7 @@ def by_hand(*steps: tuple[float, int, float], default_s: float = 1.0) -> Recomme
         ([(1, 9, 0.504), (4, 3, 0.503), (8, 3, 0.5), (16, 3, 0.501)], 8),  # of as many buckets, the shortest step
         ([(1, 9, 0.9902), (2, 5, 1.5)], None),  # 1 % less than the default is not enough
         ([(1, 9, 0.99), (2, 5, 1.5)], 1),
+        ([(1, 20, 0.99), (2, 10, 0.9998)], 1),  # fewer buckets, but they save nothing
         ([], None),
     ],
 )

@@ -33,7 +33,7 @@ class Recommendation:
 
     A step consists of `alone_s`, the time by which allreduces slow computing down, and the time spent waiting for them.
     `chosen` is DDP's default if no cap saves more than 1 % of its step, else the one with the fewest buckets of those
-    that are within 1 % of the shortest step.
+    that save as much and are within 1 % of the shortest step.
     """
 
     candidates: tuple[CapCandidate, ...]
@@ -47,7 +47,10 @@ class Recommendation:
         longest_s = shortest_s * (1 + _WORTH)
         if self.default.step_s <= longest_s:
             return self.default
-        near = [candidate for candidate in self.candidates if candidate.step_s <= longest_s]
+        worthwhile_s = min(longest_s, self.default.step_s * (1 - _WORTH))
+        near = [candidate for candidate in self.candidates if candidate.step_s <= worthwhile_s]
+        if not near:  # the shortest step saves almost 1 %, and no other one does
+            return self.default
         return min(near, key=lambda candidate: (candidate.num_buckets, candidate.step_s))
 
     @property
@@ -88,7 +91,7 @@ class Recommendation:
         default, step, wait, *neighbour_steps = times_in_one_unit(*seconds)
 
         if chosen.bucket_cap_mb is None:
-            advice = f"keep the default bucket_cap_mb: {default} per step; no cap is predicted to save 1 %"
+            advice = f"keep the default bucket_cap_mb: {default} per step; none of the caps tried saves 1 %"
         else:
             call = f"use DistributedDataParallel(module, bucket_cap_mb={chosen.bucket_cap_mb:g})"
             saved = percent_words(self.gain, digits=1)

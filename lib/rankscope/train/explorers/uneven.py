@@ -1,4 +1,4 @@
-"""The explorer of notebook a3: three ranks with different numbers of batches, and four ways to handle that."""
+"""The explorer of uneven inputs: three ranks with different numbers of batches, and four ways to handle that."""
 
 from __future__ import annotations
 
