@@ -13,6 +13,7 @@ from rankscope.collectives.algorithms import IN_SWITCH, algorithm_of, algorithms
 RANKS = [*range(1, 18), 24, 31, 32, 33, 64, 100]
 ALL_RANKS = [*range(1, 34), 64, 100]
 NAMES = [(collective, name) for collective in ALGORITHMS for name in algorithms_of(collective)]
+WITH_FORM = [(collective, name) for collective, name in NAMES if algorithms_of(collective)[name].form is not None]
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
 WITH_COUNTS = [
     (collective, name)

@@ -17,7 +17,7 @@ from rankscope.collectives.cost import Bounds
 from rankscope.common.frozen import evolve
 
 from ..extents import SAMPLE_OR_EVERYTHING
-from .cases import ALL_RANKS, NAMES, RANKS, cluster_of
+from .cases import ALL_RANKS, NAMES, RANKS, WITH_FORM, cluster_of
 
 POWERS = {1, 2, 4, 8, 16, 32, 64}
 # those whose form is stated for powers of two only
@@ -37,7 +37,7 @@ def equal(collective: str, name: str, n: int, link: Link, gamma: float, **option
 
 
 @SAMPLE_OR_EVERYTHING
-@pytest.mark.parametrize(("collective", "name"), NAMES)
+@pytest.mark.parametrize(("collective", "name"), WITH_FORM)
 def test_simulation_equals_closed_form(collective: str, name: str, everything: bool) -> None:
     ranks = ALL_RANKS if everything else RANKS
     ranks = [n for n in ranks if n in POWERS or (collective, name) not in POWERS_ONLY]
@@ -171,7 +171,7 @@ def test_schedules_and_forms_have_the_same_segments_by_default(collective: str, 
 
 def test_sizes_may_be_an_array() -> None:
     sizes = np.array([0.0, 8.0, 1e6])
-    for collective, name in NAMES:
+    for collective, name in WITH_FORM:
         curve = closed_form(collective, name, 8, sizes, Link(1.0, 2.0), 0.25)
         assert curve.shape == (3,)
         assert curve[2] == closed_form(collective, name, 8, 1e6, Link(1.0, 2.0), 0.25)
