@@ -1,0 +1,109 @@
+"""Files: read up to one limit of size, written whole or not at all, JSON by msgspec, and one error with the path."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from .checks import one_line
+
+MOST_BYTES = 1 << 30  # of a file that is read as a whole
+
+PathLike = str | os.PathLike[str]
+Value = TypeVar("Value")
+
+
+class FileError(ValueError):
+    """A file is not what it should be. The message is one printable line that begins with the path."""
+
+    def __init__(self, path: PathLike, message: str) -> None:
+        super().__init__(os.fspath(path), message)  # both, because pickle calls the class with what is passed here
+
+    def __str__(self) -> str:
+        path, message = self.args
+        return one_line(f"{path}: {message}")
+
+
+def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return the content of a file.
+
+    Raises FileError for one that is empty or longer than `most_bytes`, and for anything but a file, OSError for one
+    that is missing or cannot be read.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise FileError(path, "it is not a file")
+    with open(path, "rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise FileError(path, f"it has more than {most_bytes} bytes")
+    if not content.strip():
+        raise FileError(path, "it is empty")
+    return content
+
+
+def read_json(path: PathLike, kind: type[Value]) -> Value:
+    """Return the JSON of a file as this type, by msgspec.
+
+    Raises FileError for a file that is not JSON or does not fit the type, with the place, and as `read_bytes`.
+    """
+    content = read_bytes(path)
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
+        raise FileError(path, str(error)) from error
+
+
+def write_json(path: PathLike, value: Any) -> Path:
+    """Write a value of msgspec as indented JSON, as `write_whole` does."""
+    return write_whole(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+
+
+def write_whole(path: PathLike, content: bytes) -> Path:
+    """Write a new file next to `path`, then replace `path` by it in one step; return where it is, links followed.
+
+    After an error or a crash `path` is as it was. A file that is replaced passes its permissions on. Raises OSError for
+    a path that cannot be written, FileError for a folder, a device or anything else that is not a file.
+    """
+    target = Path(os.path.realpath(path))
+    permissions = 0o666
+    if target.exists():
+        if not target.is_file():
+            raise FileError(path, "it exists and is not a file")
+        permissions = target.stat().st_mode & 0o777
+    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        _fill(temporary, content, permissions)
+        os.replace(temporary, target)
+    except OSError as error:  # it names the temporary file or none, and the user knows only `path`
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def _fill(path: Path, content: bytes, permissions: int) -> None:
+    """Write a new file with these permissions, and wait until it is on the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, permissions)
+    with open(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+        if permissions != 0o666:
+            os.fchmod(descriptor, permissions)  # the umask of this process has removed some of them
+
+
+def check_output(name: str, path: PathLike, inputs: Iterable[PathLike] = (), endings: tuple[str, ...] = ("",)) -> None:
+    """Raise ValueError for a path, given as `name`, that has none of the `endings`, is no file, or is an input."""
+    if not os.fspath(path).endswith(endings):
+        raise ValueError(f"{name} must end in {' or '.join(endings)}, got {os.fspath(path)!r}")
+    if not os.path.exists(path):
+        return
+    if not os.path.isfile(path):
+        raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}")
+    if any(os.path.exists(file) and os.path.samefile(path, file) for file in inputs):
+        raise ValueError(f"{name} must be a new file, and {os.fspath(path)} is one of those to read")
