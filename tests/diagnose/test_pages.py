@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from rankscope.cli import app
@@ -118,7 +119,7 @@ def test_a_barrier_is_drawn_and_arrows_lead_to_the_ranks_that_wait_in_it(folder:
 
     traces = []
     for trace in read_traces(folder):
-        timeline = attrs.evolve(trace.timeline, kinds=as_barriers(trace.timeline.kinds))
+        timeline = replace(trace.timeline, kinds=as_barriers(trace.timeline.kinds))
         calls = attrs.evolve(trace.calls, kinds=as_barriers(trace.calls.kinds))
         traces.append(attrs.evolve(trace, timeline=timeline, calls=calls))
     path = to_perfetto(tmp_path / "job.json", traces, join(traces), diagnose(traces))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...common.frozen import ReadOnly, checked, frozen
 from ...common.units import decimal_words
-from ...timeline.timeline import Times, column
+from ...timeline.spans import Times, column
 
 # The terms of a rank's memory, and what each one is.
 TERMS = {
