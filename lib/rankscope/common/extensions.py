@@ -68,7 +68,7 @@ def subpackages() -> Mapping[str, Extension]:
 def with_their_needs(installed: Mapping[str, Extension]) -> Mapping[str, Extension]:
     """Return the subpackages that have all they need among these, directly and through others.
 
-    >>> needy = {"course": Extension(needs=("diagnose",)), "diagnose": Extension(needs=("train",))}
+    >>> needy = {"site": Extension(needs=("diagnose",)), "diagnose": Extension(needs=("train",))}
     >>> list(with_their_needs({**needy, "box": Extension()}))
     ['box']
     """
