@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from . import exercises
+from .scripts import run_python
+from .steps import transformer
 
-from ..common.lazy import lazy
+__all__ = ["exercises", "run_python", "transformer"]
 
-if TYPE_CHECKING:
-    from .scripts import run_python
-    from .steps import transformer
 
-__all__ = ["run_python", "transformer"]
-
-__getattr__, __dir__ = lazy(
-    __name__,
-    {"run_python": "scripts", "transformer": "steps"},
-    submodules=["exercises"],
-)
+def __dir__() -> list[str]:
+    return __all__

@@ -8,3 +8,7 @@ from .kinds import WrongAnswer as WrongAnswer
 from .kinds import check, score
 
 __all__ = ["check", "score"]
+
+
+def __dir__() -> list[str]:
+    return __all__
