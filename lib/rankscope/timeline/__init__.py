@@ -8,3 +8,7 @@ from .tape import Tape
 from .timeline import Timeline
 
 __all__ = ["Recorder", "Span", "Tape", "Timeline"]
+
+
+def __dir__() -> list[str]:
+    return __all__
