@@ -11,6 +11,8 @@ from .timeline import Timeline
 class Tape:
     """What each lane of each rank does, in the order in which it is added; `free_s` says when a lane is free.
 
+    Times may be of any type of number, such as fractions.
+
     >>> tape = Tape()
     >>> loaded_s = tape.add(0, "loader", "load", 0, 2.0)
     >>> tape.wait(0, "trainer", "wait", 0, loaded_s)
@@ -20,10 +22,10 @@ class Tape:
     """
 
     def __init__(self) -> None:
-        self.free_s: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.free_s: defaultdict[tuple[int, str], float] = defaultdict(int)
         self.spans: list[Span] = []
 
-    def add(self, rank: int, lane: str, kind: str, item: int, seconds: float, after_s: float = 0.0) -> float:
+    def add(self, rank: int, lane: str, kind: str, item: int, seconds: float, after_s: float = 0) -> float:
         """Add a span that takes so long and begins at `after_s` or later; return when it ends."""
         start_s = max(self.free_s[rank, lane], after_s)
         stop_s = start_s + seconds
