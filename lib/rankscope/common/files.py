@@ -6,9 +6,10 @@ import os
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
+import numpy as np
 
 from .checks import one_line
 
@@ -46,21 +47,34 @@ def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
     return content
 
 
-def read_json(path: PathLike, kind: type[Value]) -> Value:
-    """Return the JSON of a file as this type, by msgspec.
+def read_json(path: PathLike, kind: type[Value], strict: bool = True) -> Value:
+    """Return the JSON of a file as this type, by msgspec; lists become arrays where the type is ``NDArray``.
 
-    Raises FileError for a file that is not JSON or does not fit the type, with the place, and as `read_bytes`.
+    Unless `strict`, 0 and 1 are truth values, too. Raises FileError for a file that is not JSON or does not fit the
+    type, with the place, and as `read_bytes`.
     """
     content = read_bytes(path)
     try:
-        return msgspec.json.decode(content, type=kind)
+        return msgspec.json.decode(content, type=kind, strict=strict, dec_hook=_to_array)
     except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise FileError(path, str(error)) from error
 
 
 def write_json(path: PathLike, value: Any) -> Path:
-    """Write a value of msgspec as indented JSON, as `write_whole` does."""
-    return write_whole(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    """Write a value of msgspec as JSON, as `write_whole` does; arrays become lists, and nan becomes null."""
+    return write_whole(path, msgspec.json.encode(value, enc_hook=_to_list) + b"\n")
+
+
+def _to_array(kind: Any, value: Any) -> Any:
+    """Return a list as an array of this kind, such as NDArray[np.float64]; null becomes nan."""
+    _, dtype = get_args(kind)
+    return np.array(value, *get_args(dtype))
+
+
+def _to_list(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise NotImplementedError(f"JSON cannot hold a {type(value).__name__}")
 
 
 def write_whole(path: PathLike, content: bytes) -> Path:
