@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..common.extras import naming_extras
-from ..common.frozen import ReadOnly
 from .explorer import Explorer, Setting
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     show: Callable[..., Panel]
     title: str
     notebook: str
-    on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly()
+    on_the_site: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ def shows(
     *,
     title: str = "",
     notebook: str = "",
-    on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly(),
+    on_the_site: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
 ) -> Callable[[Callable[..., Explorer]], Callable[..., Panel]]:
     """Make a function that returns an Explorer into one that opens its panel, and also takes settings as keywords.
 
