@@ -13,11 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import function, one_line, whole
-from ..common.frozen import checked, frozen
+from ..common.checks import check_field, function, one_line, whole
 from ..common.storage import read_arrays, read_bytes, write_atomically
 from ..pipeline.service import Distribution, Service, check, check_times, draw
 
@@ -105,8 +105,7 @@ def load_part(path: str | os.PathLike[str]) -> Part:
         return read_arrays(raw, MOST_PART_BYTES)
 
 
-@frozen(eq=False)
-class DelayedLoad:
+class DelayedLoad(msgspec.Struct, frozen=True, eq=False):
     """Load a part after a delay, so that local files behave like remote storage with known times.
 
     `delays_s` is a number of seconds, a list with one time per part, a distribution, or a function of the part's
@@ -118,9 +117,14 @@ class DelayedLoad:
     0.7
     """
 
-    delays_s: Service = checked(check)
-    load: Load = checked(function, "of a path", default=load_part)
-    seed: int = checked(whole, default=0)
+    delays_s: Service
+    load: Load = load_part
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_field(self, "delays_s", check)
+        check_field(self, "load", function, "of a path")
+        check_field(self, "seed", whole)
 
     def delay_s(self, path: str | os.PathLike[str]) -> float:
         """Return the delay of this file in seconds."""
