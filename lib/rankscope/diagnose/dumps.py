@@ -26,8 +26,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from ..common.checks import count_of, one_line, several, whole
-from ..common.frozen import frozen, optional
+from ..common.checks import count_of, one_line, optional, several, whole
 from ..common.storage import PathLike, StorageError, naming, open_of_any_size, read_bytes
 from .pickles import read_pickle
 
@@ -114,8 +113,7 @@ class Call(NamedTuple):
         return f"{self.label()} at {self.where}" if self.where else self.label()
 
 
-@frozen(eq=False)
-class Dump:
+class Dump(msgspec.Struct, frozen=True, eq=False):
     """The contents of a rank's recorder: its calls in order, and each group's name and ranks (none: not stated)."""
 
     rank: int

@@ -11,8 +11,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import msgspec
+
 from ..common.checks import of_type, several
-from ..common.frozen import frozen
 from ..common.storage import PathLike, StorageError, naming, open_file
 from .log_lines import (
     FIRST_FAILURE,
@@ -42,8 +43,7 @@ _LOG_NAME = re.compile(r"(?:\.(?:log|out|err|txt|stdout|stderr)(?:\.\d{1,9})?|^s
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})", re.ASCII)  # a folder of torchrun's --log-dir
 
 
-@frozen(eq=False)
-class HangLogs:
+class HangLogs(msgspec.Struct, frozen=True, eq=False):
     """What logs say about a hang: each fact once, the number of lines, and the ranks that a line or a file is of."""
 
     facts: tuple[LogFact, ...]

@@ -9,7 +9,7 @@ from itertools import permutations, takewhile
 from typing import Any, NamedTuple
 from xml.parsers import expat
 
-import attrs
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,8 +36,7 @@ _COLUMN = re.compile(r"\b(?:GPU\d+|NIC\d+|mlx\w+)\b")  # of the table of nvidia-
 _NVLINK = re.compile(r"^NV(\d{1,2})$")
 
 
-@attrs.frozen(eq=False)
-class Topology:
+class Topology(msgspec.Struct, frozen=True, eq=False):
     """A box: between each pair of GPUs a word, as in topo -m, and GB/s one way; its network cards; notes.
 
     The word ``ways[src][dst]`` says how GPU `src` reaches GPU `dst`, and ``gb_per_s[src, dst]`` how fast; the diagonals
@@ -132,8 +131,7 @@ def _rate_of_word(word: str, generation: str) -> float | None:
 _WHOLE = re.compile(r"-?\d{1,9}", re.ASCII)
 
 
-@attrs.frozen(eq=False)
-class _Tag:
+class _Tag(msgspec.Struct, frozen=True, eq=False):
     """A tag of the XML, as expat reads it: its file, attributes, the tags around it (outermost first), and its line."""
 
     path: Any

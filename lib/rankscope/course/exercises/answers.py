@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import attrs
 import numpy as np
+from msgspec.structs import replace
 
 from ... import parts
 from ...box import Profile, nccl
@@ -87,7 +87,7 @@ def exactly_once(answer: Any) -> Score:
     uneven_by = int(score.rows["yours"][score.columns.index("uneven by")])
     if score.wrong or uneven_by <= 1:
         return score
-    return attrs.evolve(score, wrong=f"one rank has {uneven_by} reads more than another, and 1 is possible")
+    return replace(score, wrong=f"one rank has {uneven_by} reads more than another, and 1 is possible")
 
 
 @judged("a1.1")
@@ -269,7 +269,7 @@ def small_bucket_first(answer: Any) -> Score:
     if exposed_ms > 6.5:
         wrong = f"{exposed_ms:.1f} ms are exposed; the goal is at most 6.5 ms"
     # This goal replaces that of `bucket_score`, which is the step with the recommended cap.
-    return attrs.evolve(scores.bucket_score(buckets, local, cost), wrong=wrong)
+    return replace(scores.bucket_score(buckets, local, cost), wrong=wrong)
 
 
 @judged("07.3")

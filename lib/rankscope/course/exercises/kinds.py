@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
+import msgspec
 
 from ...common.checks import number, one_line, one_of
 from ...common.units import parse_amount
@@ -35,8 +35,7 @@ class WrongAnswer(ValueError):
         return [str(self)]
 
 
-@attrs.frozen(repr=False)
-class Score:
+class Score(msgspec.Struct, frozen=True):
     """A comparison of something that the reader built: a table with a row for it and one for each alternative.
 
     `wrong` says why it does not solve the exercise, and is None if it does.
