@@ -11,23 +11,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import torch
+import torch.distributed as dist
 from msgspec.structs import replace
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ..common.checks import check_field, count_of, function, of_type, optional, whole
-from ..common.extras import naming_extras
 from ..common.units import percent_words
 from ..ranks.launcher import launch
 from ..sampling.audit import Finding, Findings
-
-with naming_extras("rankscope.train.gradients"):
-    import torch
-    import torch.distributed as dist
-    from torch import Tensor, nn
-    from torch.nn.parallel import DistributedDataParallel
-
-    from .losses import checked_loss
-
+from .losses import checked_loss
 
 __all__ = ["Work", "audit_step", "differing"]
 
