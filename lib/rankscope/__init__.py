@@ -18,7 +18,6 @@ __all__ = [
     "box",
     "cluster",
     "collectives",
-    "course",
     "diagnose",
     "explorers",
     "figures",

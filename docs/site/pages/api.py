@@ -25,7 +25,7 @@ def packages() -> list[ModuleType]:
 
     A package whose public names are all packages, as `rankscope.train`, has no page of its own; those packages have.
     """
-    places = [rankscope, *(import_module(f"rankscope.{name}") for name in ("box", "course", "train"))]
+    places = [rankscope, *(import_module(f"rankscope.{name}") for name in ("box", "train"))]
     with_names = []
     for place in places:
         for entry in pkgutil.iter_modules(place.__path__, f"{place.__name__}."):
