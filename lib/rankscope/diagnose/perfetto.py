@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from ..common.storage import PathLike
+from ..common.files import PathLike
 from ..common.words import listed
 from ..timeline import Span, Timeline
 from ..timeline.chrome import start_us

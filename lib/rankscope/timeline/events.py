@@ -14,14 +14,11 @@ import msgspec
 
 from ..common.files import FileError, read_bytes
 
-_MOST_BYTES = 4 << 30  # of a file
-_GZIP_MAGIC = b"\x1f\x8b"
+_MOST_BYTES = 4 << 30  # of text
 FORMAT = "rankscope.timeline"
 _OURS = b'{"displayTimeUnit": "ms", "otherData": {"format": "rankscope.timeline"'  # how our files begin
 
 NoEvent = list[Any] | str | int | float | bool | None  # what may stand between the events, which is skipped
-
-
 Trace = TypeVar("Trace")
 
 
@@ -33,8 +30,6 @@ def read_trace(path: str | os.PathLike[str], kind: type[Trace]) -> Trace:
     """
     with readable(path):
         text = read_bytes(path, _MOST_BYTES)
-        if text.startswith(_GZIP_MAGIC):
-            text = gzip.decompress(text)
         if text.lstrip().startswith(b"["):
             text = b'{"traceEvents":' + text + b"}"
         try:
@@ -48,9 +43,9 @@ def readable(path: str | os.PathLike[str]) -> Iterator[None]:
     """Make one FileError, which names the path, of whatever error a damaged trace raises; an OSError stays one."""
     try:
         yield
+    except (FileError, OSError):
+        raise
     except Exception as error:  # a damaged file can fail in many ways
-        if isinstance(error, FileError | OSError) and not isinstance(error, gzip.BadGzipFile):
-            raise
         raise FileError(path, f"not a usable trace: {error}") from error
 
 
