@@ -144,7 +144,7 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
             if wanted is not None:
                 wanted_names = _listed(wanted)
                 is_selected &= np.array([name in wanted_names for name in names], bool)[indices]
-        spans = self.take(is_selected)
+        spans = self.take(np.flatnonzero(is_selected))  # faster than six times the truth values
         return spans if between_s is None else spans._cut_to(*between_s)
 
     def _cut_to(self, low_s: float, high_s: float) -> Timeline:
