@@ -123,6 +123,16 @@ def test_a_half_written_span_is_left_out():
     assert recording.timeline().item.tolist() == [0, 2]
 
 
+def test_a_label_whose_writer_was_interrupted_misleads_nobody():
+    recording = Recorder()
+    recording.add("a", "b", 0, 0, 10)
+    (path,) = recording.folder.glob("*.labels")
+    with path.open("a") as file:
+        file.write('[1, "never used", "b"]\n')
+    recording.add("c", "b", 1, 10, 20)
+    assert [span.lane for span in recording.timeline()] == ["a", "c"]
+
+
 def test_the_temporary_folder_goes_with_the_recorder_and_its_copies_and_a_named_one_stays(tmp_path):
     Recorder(folder=tmp_path / "spans").add("a", "b", 0, 0, 2_000_000_000)
     (span,) = Recorder(folder=tmp_path / "spans").timeline()

@@ -132,13 +132,12 @@ def read(path: str | os.PathLike[str]) -> tuple[list[Span], Mapping[str, Any]]:
         complete = [event for event in events if event.ph == "X"]
         chosen = [event for event in complete if _has_times(event)]
         named = [event for event in events if event.ph == "M" and event.name == "thread_name"]
-        names = {(event.pid, event.tid): event.args.name for event in named}
+        names = {(event.pid, event.tid): getattr(event.args, "name", "") for event in named}
         if trace.otherData.get("format") == FORMAT:
-            spans = [
+            return [
                 Span(each.pid, names[each.pid, each.tid], each.cat, each.args.item, each.args.start_s, each.args.stop_s)
                 for each in chosen
-            ]
-            return spans, trace.otherData
+            ], trace.otherData
         spans = _foreign_spans(chosen, trace.distributedInfo.get("rank") or 0, names)
     num_skipped = len(trace.traceEvents) - len(events) + len(complete) - len(chosen)
     if num_skipped:

@@ -53,5 +53,5 @@ def is_ours(path: str | os.PathLike[str]) -> bool:
     """Whether `Timeline.to_chrome_trace` wrote this file, judged by its beginning."""
     damage = suppress(gzip.BadGzipFile, EOFError, zlib.error)  # of a file that is not known to be ours
     with gzip.open(path) if os.fspath(path).endswith(".gz") else open(path, "rb") as file, damage:
-        return bool(file.read(len(_OURS)) == _OURS)
+        return file.read(len(_OURS)) == _OURS
     return False

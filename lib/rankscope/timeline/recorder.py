@@ -110,7 +110,7 @@ class _Writer:
     def begin(self) -> None:
         """Begin a new file, which is made when the first span comes."""
         self.numbers = itertools.count()  # of spans
-        self.labels: dict[tuple[str, str], int] = {}  # the lines of lanes and kinds in the file of labels
+        self.labels: dict[tuple[str, str], int] = {}  # the numbers of lanes and kinds in the file of labels
         self.blocks: list[mmap.mmap] = []
         self._lock = threading.Lock()
         self._path = self.folder / f"{secrets.token_hex(8)}.spans"
@@ -120,9 +120,10 @@ class _Writer:
         label = (of_type("lane", lane, str), of_type("kind", kind, str))
         with self._lock:
             if label not in self.labels:
+                number = len(self.labels)  # written, too: after an interrupt right here, another label may get it
                 with open(self._path.with_suffix(".labels"), "a") as labels:
-                    labels.write(f"{json.dumps(label)}\n")
-                self.labels[label] = len(self.labels)
+                    labels.write(f"{json.dumps([number, *label])}\n")
+                self.labels[label] = number
             while len(self.blocks) <= block:
                 with open(self._path, "a+b") as spans:
                     spans.write(bytes(_BLOCK_BYTES))  # now, as a mapped file on a full disk would kill the process
@@ -155,7 +156,8 @@ def _load(path: Path) -> Timeline:
     records = np.fromfile(path, _RECORD)
     spans = records[records["written"] == 1]
     *lines, _ = path.with_suffix(".labels").read_text().split("\n")  # the last one is empty, or cut short
-    lanes, kinds = zip(*map(json.loads, lines), strict=True)
+    labels = {number: label for number, *label in map(json.loads, lines)}
+    lanes, kinds = zip(*labels.values(), strict=True)
     return Timeline(
         rank=spans["rank"],
         lane=spans["label"],

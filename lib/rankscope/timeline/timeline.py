@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 from msgspec.structs import force_setattr, replace
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from ..common.checks import count_of, is_scalar, one_of
 from .chrome import COMMUNICATION, read, write
@@ -116,9 +116,9 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
             yield Span(rank, self.lanes[lane], self.kinds[kind], item, start_s, stop_s)
 
     def __getitem__(self, index: int) -> Span:
-        return next(iter(self.take(np.array([index]))))
+        return next(iter(self.take([index])))
 
-    def take(self, indices: NDArray[Any]) -> Timeline:
+    def take(self, indices: ArrayLike) -> Timeline:
         """Return the spans at these indices, in this order, or those for which this is True."""
         return replace(self, **{name: getattr(self, name)[indices] for name in Span._fields})
 
