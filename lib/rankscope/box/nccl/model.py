@@ -101,7 +101,7 @@ class Compared(NamedTuple):
 
 def _graphs(name: str, value: Any) -> dict[str, Graph]:
     """Return graphs by algorithm, after checking both."""
-    graphs = dict(of_type(name, value, Mapping))
+    graphs = dict(of_type(name, value, dict))
     for algorithm, graph in graphs.items():
         one_of(f"{name}: algorithm", algorithm, ALGORITHMS)
         of_type(f"{name}[{algorithm!r}]", graph, Graph)
