@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .buckets import Buckets
 from .cost import Cost
 from .step import Contention, LocalStep, last_backward, launches
 
