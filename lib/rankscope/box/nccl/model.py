@@ -151,6 +151,9 @@ class Model(msgspec.Struct, frozen=True, dict=True):
         if self.num_ranks < 2:
             raise ValueError("gpus_per_node must be at least 2 on one node, got 1")
 
+    def __hash__(self) -> int:  # of what can be hashed, unlike `graphs` and `printed`
+        return hash((self.gpu, self.gpus_per_node, self.num_nodes, self.version, self.cpu))
+
     @property
     def num_ranks(self) -> int:
         return self.gpus_per_node * self.num_nodes
