@@ -74,7 +74,7 @@ def read_json(path: PathLike, kind: type[Value], strict: bool = True) -> Value:
     try:
         return msgspec.json.decode(content, type=kind, strict=strict, dec_hook=_to_array)
     except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
-        raise FileError(path, str(error)) from error
+        raise FileError(path, f"not a readable {kind.__name__}: {error}") from error
 
 
 def write_json(path: PathLike, value: Any) -> Path:
