@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rankscope.ranks.pool import WorkerPool
+from rankscope.ranks.worker import answer
 
 from rankscope.ranks import fork_server, launch
 from rankscope.ranks.errors import WorkerError
 from rankscope.ranks.host import is_stopped
-from rankscope.ranks.pool import WorkerPool
-from rankscope.ranks.worker import answer
 
 from ..processes import NOT_HANGING_S, alive, children, gone, server_pid, soon
 from . import functions

@@ -8,7 +8,11 @@ combines gradients. Each is imported when it is first used.
 from __future__ import annotations
 
 from ..common.lazy import lazy
+from ..ranks.server import PRELOAD
 
 __all__ = ["data_parallel", "ddp", "fsdp", "gradients", "pipeline_parallel", "uneven", "zero"]
+
+PRELOAD += [f"{__name__}.{name}.run" for name in ("ddp", "pipeline_parallel", "uneven", "zero")]
+PRELOAD += [f"{__name__}.fsdp.running", f"{__name__}.gradients"]
 
 __getattr__, __dir__ = lazy(__name__, {}, submodules=__all__)
