@@ -73,6 +73,8 @@ def _start_supervisor(owner: Connection) -> None:
             return
         if pid == 0:
             _supervise(owner, folder, num_ranks, server_pid)
+        _lead_group(pid)
+        owner.send([pid])
 
 
 def _import(names: list[str]) -> None:
@@ -90,11 +92,9 @@ def _supervise(owner: Connection, folder: Path, num_ranks: int, server_pid: int)
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent with SIGCONT if it is stopped when the server ends
-        os.setpgid(0, 0)
         for rank in range(num_ranks):
             pids[rank] = _fork_rank(rank, folder, owner)
-        owner.send([os.getpid(), *pids.values()])
+        owner.send(list(pids.values()))
         while os.getppid() == server_pid:
             if owner.poll(_LOOK_S):
                 if owner.recv() == END:  # if the owner has closed the connection, this raises EOFError
@@ -132,9 +132,14 @@ def _fork_rank(rank: int, folder: Path, owner: Connection) -> int:
             be_rank(rank, folder)
         finally:
             os._exit(1)
+    _lead_group(pid)
+    return pid
+
+
+def _lead_group(pid: int) -> None:
+    """Let a child lead a process group, which can be killed as a whole."""
     with contextlib.suppress(OSError):  # it has ended already
         os.setpgid(pid, pid)
-    return pid
 
 
 def _note_end(folder: Path, rank: int, pid: int, code: int) -> None:

@@ -8,6 +8,7 @@ handlers do not run.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import pickle
@@ -101,19 +102,17 @@ def forked(
         problem = f"fn={fn!r} or args cannot be sent to another process: {type(error).__name__}: {error}"
         raise ValueError(problem) from error
     sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
-    with tempfile.TemporaryDirectory(prefix="rankscope-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with contextlib.ExitStack() as stack:  # the last to enter is the first to leave
         try:
             surroundings = (dict(os.environ), os.getcwd(), search_path(), sys.argv, sources)
             request = Request(call, num_ranks, backend, timeout_s, *surroundings)
+            temporary = tempfile.TemporaryDirectory(prefix="rankscope-", ignore_cleanup_errors=True)
+            folder = Path(stack.enter_context(temporary))
             (folder / "request").write_bytes(pickle.dumps(request))
-            supervisor = Supervisor(folder, num_ranks)
+            supervisor = stack.enter_context(contextlib.closing(Supervisor(folder, num_ranks)))
         except OSError as error:  # for example, of a process that may open no more files
             raise MachineError(f"ranks cannot be started: {error}") from error
         ranks = Ranks(folder, num_ranks)
-        try:
-            supervisor.wait_for_start()
-            return ranks.wait(supervisor, timeout_s, progress)
-        finally:
-            supervisor.end()
-            ranks.show(last=True)  # also after an error: what ranks have printed may say more about it
+        stack.callback(ranks.show, last=True)  # also after an error: what ranks have printed may say more about it
+        supervisor.wait_for_start()
+        return ranks.wait(supervisor, timeout_s, progress)

@@ -57,8 +57,8 @@ class Failure(NamedTuple):
 
 def be_rank(rank: int, folder: Path) -> None:
     """Be this rank of the launch in that folder. Returns when the rank is killed, that is never."""
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):  # the server and the supervisor have set them
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the server and the supervisor have set these
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdout = _redirected(1, folder / f"{rank}.stdout")
     sys.stderr = _redirected(2, folder / f"{rank}.stderr")

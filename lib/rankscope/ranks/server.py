@@ -20,11 +20,11 @@ from pathlib import Path
 
 from .errors import MachineError
 from .forking import DONE, END, STACKS, serve
-from .host import how_it_ended, is_stopped, kill_group
+from .host import is_stopped, kill_group
 
 # Imported by the server before it forks ranks, which then have them at once. A package whose functions run in ranks
 # adds its modules. DistributedDataParallel imports _dynamo, for seconds.
-PRELOAD = ["torch", "torch.distributed", "torch._dynamo"]
+PRELOAD = ["cloudpickle", "torch", "torch.distributed", "torch._dynamo"]
 
 _START_S = 300.0  # for the server to import torch and fork, on a cold disk of a busy machine
 _LOOK_S = 2.0  # between two looks whether the server is stopped meanwhile
@@ -66,13 +66,10 @@ class _Server:
         self._close()
 
     def report(self) -> str:
-        """Say how the server, or else the supervisor of a launch, has ended, with the end of the server's output."""
-        code = self.process.poll()
-        if code is None:
-            return "the supervisor of the ranks has ended"
+        """Say that the server, or the supervisor of a launch, has ended, with the end of the server's output."""
         self.output.seek(0)
-        output = self.output.read().decode(errors="replace").strip()
-        return f"the server of ranks (pid {self.process.pid}) {how_it_ended(code)}\n{output[-_MOST_OUTPUT:]}".strip()
+        output = self.output.read().decode(errors="replace")
+        return f"the server of ranks, or a supervisor, has ended: {output[-_MOST_OUTPUT:]}"
 
 
 _servers: dict[int, _Server] = {}  # by the process that started it; a forked process has its parent's, too
@@ -97,7 +94,8 @@ class Supervisor:
     def __init__(self, folder: Path, num_ranks: int) -> None:
         """Start the ranks. Raises OSError if that is impossible."""
         self._server = _server()
-        self._pids: list[int] = []  # of the supervisor and of the ranks, once they are known
+        self._num_ranks = num_ranks
+        self._pids: list[int] = []  # of the supervisor, and then of the ranks, once they are known
         self._connection, theirs = Pipe()
         with theirs, contextlib.suppress(ConnectionError):  # the server has ended, as reading will show
             socket.send_fds(self._server.control, [b"-"], [theirs.fileno()])
@@ -107,12 +105,13 @@ class Supervisor:
         """Wait until all ranks have started. Raises MachineError if they cannot."""
         for _ in range(round(_START_S / _LOOK_S)):
             if self._connection.poll(_LOOK_S):
-                self._pids = self._received()
+                self._pids += self._received()
+            if len(self._pids) == 1 + self._num_ranks:
                 return
-            if is_stopped(self._server.process.pid):
+            if any(map(is_stopped, [self._server.process.pid, *self._pids])):
                 break
         self._server.end()
-        raise MachineError("the server of ranks is stopped (SIGSTOP), or too busy to start them")
+        raise MachineError("the server of ranks, or a supervisor, is stopped (SIGSTOP), or too busy to start them")
 
     def listen(self, within_s: float) -> None:
         """Wait this long. Raises MachineError if the supervisor has failed or ended meanwhile."""
@@ -127,12 +126,14 @@ class Supervisor:
         try:
             answer: list[int] | str = self._connection.recv()
         except (EOFError, ConnectionError):
-            raise MachineError(self._server.report()) from None
+            answer = DONE
+        if answer == DONE:  # it was not asked to end, so the server has ended before
+            raise MachineError(self._server.report())
         if isinstance(answer, str):
             raise MachineError(f"the ranks could not be started, or watched: {answer}")
         return answer
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End all ranks, and wait until they have ended; if the supervisor cannot end them, kill them from here."""
         with self._connection, contextlib.suppress(OSError, EOFError):
             self._connection.send(END)  # if the server still imports what it should, it sees then that nobody waits

@@ -57,11 +57,7 @@ class Ranks:
             file = self._folder / f"{rank}.outcome"
             if not file.exists():
                 continue
-            try:
-                outcome = pickle.loads(file.read_bytes())
-            except Exception as error:
-                problem = f"the result of rank {rank} cannot be loaded: {type(error).__name__}: {error}"
-                raise RankError(problem, rank) from error
+            outcome = pickle.loads(file.read_bytes())
             if isinstance(outcome, Failure):
                 self._failures[rank] = outcome
             else:
