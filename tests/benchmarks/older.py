@@ -130,9 +130,38 @@ CASES = [
         by_clock=True,
     ),
     Case(
+        "launch 4 ranks first",
+        "from rankscope.ranks import launch",
+        "launch(int, 4)",
+        by_clock=True,
+    ),
+    Case(
+        "launch 4 warm ranks, 5 times",
+        "from rankscope.ranks import launch\nlaunch(int, 4)",
+        "for _ in range(5): launch(int, 4)",
+        by_clock=True,
+    ),
+    Case(
         "launch 8 warm ranks, 5 times",
-        "from rankscope.ranks import launch\nfrom tests.ranks.functions import total\nlaunch(total, 8)",
-        "for _ in range(5): launch(total, 8)",
+        "from rankscope.ranks import launch\nlaunch(int, 8)",
+        "for _ in range(5): launch(int, 8)",
+        by_clock=True,
+    ),
+    Case(
+        "launch 4 ranks with train, 5 times",
+        "import rankscope.train\nfrom rankscope.ranks import launch\n"
+        "def fn():\n    from rankscope.train import ddp, uneven, zero\n    ddp.measure, zero.run, uneven.measure\n"
+        "launch(int, 4)\nlaunch(fn, 4)",
+        "for _ in range(5): launch(fn, 4)",
+        by_clock=True,
+    ),
+    Case(
+        "launch 2 ranks with a DataLoader, 5 times",
+        "from rankscope.ranks import launch\n"
+        "def fn():\n    from torch.utils.data import DataLoader\n"
+        "    return sum(int(batch.sum()) for batch in DataLoader(range(10), batch_size=5, num_workers=2))\n"
+        "launch(fn, 2)",
+        "for _ in range(5): launch(fn, 2)",
         by_clock=True,
     ),
     Case(

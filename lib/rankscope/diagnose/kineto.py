@@ -6,11 +6,13 @@ kernels and copies by stream, and collectives with their launches (`kineto_trace
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import queue
 import re
+import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +21,8 @@ import msgspec
 
 from ..common.checks import count_of, several, whole
 from ..common.files import read_start
-from ..ranks.host import num_cores
-from ..ranks.pool import Worker, WorkerPool
-from ..ranks.worker import answer
+from ..ranks.errors import MachineError
+from ..ranks.host import end_with, num_cores
 from ..timeline.events import NoEvent, is_ours, read_trace, readable
 from .dumps import is_dump
 from .kineto_events import EventReader, KinetoEvent
@@ -135,30 +136,19 @@ def _may_be_trace(path: Path) -> bool:
 
 def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_TraceOfFile]:
     """Read these files, in a process per core if they are large; `report` is called with a line for each."""
+    read = partial(_read, num_files=len(paths))
     num_workers = min(len(paths), num_cores())
-    if num_workers == 1 or sum(path.stat().st_size for path in paths) < _IN_PARALLEL_BYTES:
-        return [_reported(report, path, _read(path, num_files=len(paths))) for path in paths]
-    # the pool's only files are small, so they need not be in memory: traces come back through sockets
-    with WorkerPool(in_memory=False) as pool, ThreadPoolExecutor(num_workers) as threads:
-        labels = [f"trace reader {number}" for number in range(num_workers)]
-        # each process answers a path by what `_read` returns for it, or raises
-        job = pool.pack(partial(answer, partial(_read, num_files=len(paths))))
-        workers = pool.start(job, labels)
-        free_workers = queue.SimpleQueue[Worker]()
-        for worker in workers:
-            worker.ready()  # raises an error if the process could not start
-            free_workers.put(worker)
-
-        def ask(path: Path) -> _TraceOfFile:
-            """Read a file in the next process that is free; called in a thread for each process."""
-            worker = free_workers.get()
-            try:
-                result, *_ = worker.ask(path)  # the others are when it began and ended
-            finally:
-                free_workers.put(worker)
-            return _reported(report, path, result)
-
-        return list(threads.map(ask, paths))
+    is_small = sum(path.stat().st_size for path in paths) < _IN_PARALLEL_BYTES
+    if num_workers == 1 or is_small or sys.platform != "linux":
+        return [_reported(report, path, read(path)) for path in paths]
+    # Forked, so that the caller's script is not run again, and killed with this process.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(num_workers, context, end_with, (os.getpid(),)) as pool:
+        try:
+            results = pool.map(read, paths)
+            return [_reported(report, path, result) for path, result in zip(paths, results, strict=True)]
+        except BrokenProcessPool as error:
+            raise MachineError("a process that reads traces has died") from error
 
 
 def _reported(report: Callable[[str], object], path: Path, result: _TraceOfFile) -> _TraceOfFile:

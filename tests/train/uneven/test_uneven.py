@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from rankscope.ranks import RankError, fork_server
+from rankscope.ranks import RankError
 from rankscope.sampling import Assignment, audit
 from rankscope.timeline import Recorder, Span, Timeline
 from rankscope.train import uneven
@@ -22,7 +22,7 @@ from rankscope.train.uneven import files_epoch
 from rankscope.train.uneven.model import HANDLINGS, Counts
 from rankscope.train.uneven.run import JoinRecorder, UnevenError, UnevenRun, split_waits
 
-from ...processes import children, soon
+from ...processes import children, server_pid, soon
 from ...small import batch, mlp
 
 EPOCH = files_epoch([20, 24, 17], num_ranks=3, batch_size=4, seed=1)  # batches: 6, 5 (the last of one sample), 5
@@ -45,7 +45,7 @@ def run(handling: str = "join", epoch: Assignment = EPOCH, losses: Any = losses,
 @pytest.fixture(autouse=True)
 def _no_rank_is_left() -> Iterator[None]:
     yield
-    assert soon(lambda: not fork_server._current or not children(fork_server._current.pid))
+    assert soon(lambda: not children(server_pid()))
 
 
 # ---- timelines

@@ -35,9 +35,7 @@ def profile(
     ] = _OUTPUT,
     name: Annotated[str, Option(help="Name of the profile. Default: the file's name.")] = "",
     num_ranks: Annotated[int | None, Option(help="Number of ranks. Default: one per GPU with nccl, else 4.")] = None,
-    backend: Annotated[
-        str | None, Option(help="gloo, nccl or mpi. Default: nccl with two GPUs or more, else gloo.")
-    ] = None,
+    backend: Annotated[str | None, Option(help="gloo or nccl. Default: nccl with two GPUs or more, else gloo.")] = None,
     device: Annotated[
         str | None, Option(help="Device of the buffers: cpu or cuda. nccl needs cuda; gloo accepts both.")
     ] = None,
@@ -60,15 +58,15 @@ def profile(
     A collective is timed only if its result is correct.
     Under torchrun, its processes are the ranks. After Ctrl-C the same command continues where it stopped.
     """
-    from ...ranks.joined import is_joined
+    from ...ranks.joined import place
     from ..measuring.run import default_backend, measure, writes
 
     if backend is None:
         backend = default_backend(num_ranks, device)
-    writes_output = writes(backend)
+    writes_output = writes()
     # Under torchrun a rank may wait inside a collective, which only the default action of a signal ends. A bar hides
     # the cursor, and that action would leave it hidden, so progress is printed in lines.
-    joined = is_joined(backend)
+    joined = place() is not None
     reports: list[Progress] = []
     with (
         interruptible(signals=not joined, words=lambda: _how_to_continue(reports, output, fresh)),
