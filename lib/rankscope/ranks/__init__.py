@@ -9,8 +9,10 @@ from .errors import RankError
 
 if TYPE_CHECKING:
     from .launcher import launch
+    from .recorder import RankRecorder, Recording, record, recording
     from .threads import in_threads
 
-__all__ = ["RankError", "in_threads", "launch"]
+__all__ = ["RankError", "RankRecorder", "Recording", "in_threads", "launch", "record", "recording"]
 
-__getattr__, __dir__ = lazy(__name__, {"in_threads": "threads", "launch": "launcher"})
+_RECORDER = dict.fromkeys(["RankRecorder", "Recording", "record", "recording"], "recorder")
+__getattr__, __dir__ = lazy(__name__, {"in_threads": "threads", "launch": "launcher", **_RECORDER})
