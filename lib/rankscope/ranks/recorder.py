@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +52,6 @@ COLLECTIVES = {  # the kinds of collectives, by their operators
     "gather_": "gather",
     "scatter_": "scatter",
     "barrier": "barrier",
-    "monitored_barrier_": "barrier",
     "send": "send",
     "recv_": "recv",
     "recv_any_source_": "recv",
@@ -71,19 +70,19 @@ _one_at_a_time = threading.Lock()
 
 
 class Recording(NamedTuple):
-    """The spans of ranks in the order of their starts, and beside each the bytes of its collective, 0 for other spans.
+    """The spans of ranks, of each in the order of their starts, and the bytes of each span, 0 if it is no collective.
 
-    The bytes are those of the larger side, input or output, as one rank sees it. Lane "compute" has the outermost
-    calls of modules ("forward"), of ``backward`` and ``torch.autograd.grad`` ("backward"), of optimizers' ``step``
-    ("optimizer") and of a DataLoader's ``next`` ("loader"); what runs inside another of these has no span. Collectives
-    are on lane "collectives", and those that overlap on "collectives 2" and so on. Lane "step" has the steps of
-    `record`. The item is the step.
+    The bytes are those of the larger side, input or output, as one rank sees it; a barrier has one. Lane "compute" has
+    the outermost calls of modules ("forward"), of ``backward`` and ``torch.autograd.grad`` ("backward"), of optimizers'
+    ``step`` ("optimizer") and of a DataLoader's ``next`` ("loader"); what runs inside another of these has no span.
+    Collectives are on lane "collectives", and those that overlap on "collectives 2" and so on. Lane "step" has the
+    steps of `record`. The item is the step.
 
-    A collective's span begins when it is asked for, so it includes the wait for other ranks, and ends when its future
-    is done, as Gloo's thread says, or, where Gloo has no future (reduce_scatter, send and receive), when somebody's
-    `wait` for it has returned. If none of these comes, because it failed or nobody waits, it ends with the recording.
-    On a GPU all instants are CUDA events: a collective of NCCL begins when the stream that asks for it gets there, and
-    ends when NCCL's stream has done it; other spans are those of the stream, not of Python.
+    A collective's span begins when it is asked for, so it includes the wait for other ranks. It ends when its future is
+    done, as Gloo's thread says, or, where Gloo has no future (reduce_scatter, send, recv), when somebody's `wait` for
+    it has returned. If neither has come, because it failed or nobody waited, it ends where the recording is read. On a
+    GPU all instants are CUDA events: a collective of NCCL begins when the stream that asks for it gets there, and ends
+    when NCCL's stream has done it; other spans are those of the stream, not of Python.
 
     Times are those of ``time.perf_counter``, one clock for all processes of a machine. Ranks of several machines are
     not aligned.
@@ -94,17 +93,14 @@ class Recording(NamedTuple):
 
     @classmethod
     def of_ranks(cls, recordings: Sequence[Recording]) -> Recording:
-        """Join the recordings of several ranks."""
+        """Join the recordings of several ranks of one machine."""
         timeline = Timeline.concat([recording.timeline for recording in recordings])
-        num_bytes = np.concatenate([recording.num_bytes for recording in recordings])
-        order = np.argsort(timeline.start_s, kind="stable")
-        return cls(timeline.take(order), num_bytes[order])
+        return cls(timeline, np.concatenate([recording.num_bytes for recording in recordings]))
 
 
 def record(
-    make_step: Callable[..., Callable[[], object]],
+    make_step: Callable[[], Callable[[], object]],
     num_ranks: int | None,
-    args: Sequence[Any] = (),
     num_steps: int = 5,
     warm_up: int = 3,
     backend: str = "gloo",
@@ -112,8 +108,8 @@ def record(
 ) -> Recording:
     """Record `num_steps` steps on real ranks, after `warm_up` steps that are left out.
 
-    Each rank calls ``make_step(*args)``, which prepares the training and returns the step, a function without
-    arguments. All ranks begin each step together, after a barrier. Time 0 is the begin of the first step.
+    Each rank calls `make_step`, which prepares the training and returns the step, a function without arguments. All
+    ranks begin each step together, after a barrier. Time 0 is the begin of the first step.
 
     Raises ValueError if a number is invalid, and as `launch` does, with which the ranks are started; RankError if a
     rank fails, such as in a step.
@@ -129,15 +125,13 @@ def record(
     function("make_step", make_step, "that returns a step")
     whole("num_steps", num_steps, 1)
     whole("warm_up", warm_up, 0)
-    arguments = (make_step, tuple(args), num_steps, warm_up)
-    recording = Recording.of_ranks(launch(_record_rank, num_ranks, arguments, backend, timeout_s))
-    return recording._replace(timeline=recording.timeline.shifted(-recording.timeline.begin_s))
+    by_rank = launch(_record_rank, num_ranks, (make_step, num_steps, warm_up), backend, timeout_s)
+    timeline, num_bytes = Recording.of_ranks(by_rank)
+    return Recording(timeline.shifted(-timeline.begin_s), num_bytes)
 
 
-def _record_rank(
-    make_step: Callable[..., Callable[[], object]], args: tuple[Any, ...], num_steps: int, warm_up: int
-) -> Recording:
-    step = function("what make_step returns", make_step(*args), "that is a step")
+def _record_rank(make_step: Callable[[], Callable[[], object]], num_steps: int, warm_up: int) -> Recording:
+    step = function("what make_step returns", make_step(), "that is a step")
     with recording() as recorder:
         for number in range(-warm_up, num_steps):
             recorder.item = -1  # barriers are left out, as is the warm-up
@@ -151,9 +145,10 @@ def _record_rank(
 
 
 @contextmanager
-def recording() -> Iterator[RankRecorder]:
+def recording(on_collective: Callable[[str, Any], object] | None = None) -> Iterator[RankRecorder]:
     """Record what this rank does within the block; the value is its `RankRecorder`.
 
+    ``on_collective(kind, tensors)`` is called before each collective, with nested sequences of its outputs and inputs.
     At the end, collectives that still run are waited for, unless an error ends the block, and all changes to torch are
     undone. Raises RuntimeError within another recording of this process.
 
@@ -166,7 +161,7 @@ def recording() -> Iterator[RankRecorder]:
         raise RuntimeError("this process is already being recorded")
     with ExitStack() as stack:
         stack.callback(_one_at_a_time.release)
-        recorder = RankRecorder()
+        recorder = RankRecorder(on_collective)
         for owner, name, kind in _PASSES:
             original = getattr(owner, name)
             setattr(owner, name, _spanned(recorder, kind, original))
@@ -189,7 +184,6 @@ def recording() -> Iterator[RankRecorder]:
 def _spanned(recorder: RankRecorder, kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that records the outermost calls of another one. What torch.compile traces is the other one."""
 
-    @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or "compute" in recorder.lanes_in_use:
             return original(*args, **kwargs)
@@ -214,8 +208,9 @@ class _Event:
 class RankRecorder:
     """Records one rank, while `recording` is open. `item` is that of spans which begin from now on, such as a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_collective: Callable[[str, Any], object] | None) -> None:
         self.item = 0
+        self._on_collective = on_collective
         self.lanes_in_use = set[str]()
         self._events: list[_Event] = []
         self._optimizers: list[Any] = []  # the open spans of optimizers, one of which may call another
@@ -268,7 +263,7 @@ class RankRecorder:
         if isinstance(instant, float):
             return instant
         instant.synchronize()
-        return float(self._origin_s + self._origin.elapsed_time(instant) / 1000)
+        return self._origin_s + self._origin.elapsed_time(instant) / 1000  # type: ignore[no-any-return]
 
     def _begin(self, lane: str, kind: str, num_bytes: int = 0) -> _Event:
         event = _Event(lane, kind, self.item, num_bytes, self._now())
@@ -285,14 +280,13 @@ class RankRecorder:
 
     def _collective(self, operator: Any, kind: str, keys: Any, *args: Any) -> Any:
         """Call the operator as the dispatcher would without this, and record the collective that it starts."""
-        num_bytes = 0
-        if kind != "barrier":  # whose tensor says no more than the device
-            num_bytes = max(_num_bytes(args[0]), _num_bytes(args[1]))  # of all operators, others have no tensors
-        event = self._begin("collectives", kind, num_bytes)
+        tensors = args[:2]  # of all operators, the others are no tensors
+        if self._on_collective:
+            self._on_collective(kind, tensors)
+        event = self._begin("collectives", kind, max(map(_num_bytes, tensors)))
         result = operator.redispatch(keys & _KEYS_BELOW, *args)
-        boxed = result[-1] if isinstance(result, tuple) else result
-        work = None if boxed is None else dist.Work.unbox(boxed)
-        if work is None:  # it is over, as a monitored barrier, or NCCL starts it later, together with others
+        work = dist.Work.unbox(result[-1] if isinstance(result, tuple) else result)
+        if work is None:  # NCCL starts it later, together with others
             event.stop = self._now()
             return result
         try:
