@@ -15,6 +15,7 @@ Each is watched where that costs least and changes nothing:
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -56,16 +57,17 @@ COLLECTIVES = {  # the kinds of collectives, by their operators
     "recv_": "recv",
     "recv_any_source_": "recv",
 }
-_PASSES: tuple[tuple[Any, str, str], ...] = (  # an owner, its function, and the kind of the function's spans
+_PASSES = (  # an owner, its function, and the kind of the function's spans
     (nn.Module, "__call__", "forward"),
     (torch.autograd, "backward", "backward"),
     (torch.autograd, "grad", "backward"),
     (_BaseDataLoaderIter, "__next__", "loader"),
 )
 
+OnCollective = Callable[[str, Any], object] | None
 _KEY = torch._C.DispatchKey.BackendSelect  # in front of the backends' keys, and in use on every thread
 _KEYS_BELOW = torch._C._dispatch_keyset_full_after(_KEY)
-_LOOK_S = 0.0002  # between two looks for collectives that run at the end of a recording
+_GIL_S = 0.0001  # after which a thread of Gloo gets the interpreter, to note an end; Python's own 5 ms are too long
 _one_at_a_time = threading.Lock()
 
 
@@ -145,7 +147,7 @@ def _record_rank(make_step: Callable[[], Callable[[], object]], num_steps: int, 
 
 
 @contextmanager
-def recording(on_collective: Callable[[str, Any], object] | None = None) -> Iterator[RankRecorder]:
+def recording(on_collective: OnCollective = None) -> Iterator[RankRecorder]:
     """Record what this rank does within the block; the value is its `RankRecorder`.
 
     ``on_collective(kind, tensors)`` is called before each collective, with nested sequences of its outputs and inputs.
@@ -161,6 +163,8 @@ def recording(on_collective: Callable[[str, Any], object] | None = None) -> Iter
         raise RuntimeError("this process is already being recorded")
     with ExitStack() as stack:
         stack.callback(_one_at_a_time.release)
+        stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(_GIL_S)
         recorder = RankRecorder(on_collective)
         for owner, name, kind in _PASSES:
             original = getattr(owner, name)
@@ -178,7 +182,7 @@ def recording(on_collective: Callable[[str, Any], object] | None = None) -> Iter
             library.impl(name, kernel, _KEY.name, with_keyset=True)
         yield recorder
         while recorder._running:
-            time.sleep(_LOOK_S)
+            time.sleep(_GIL_S)
 
 
 def _spanned(recorder: RankRecorder, kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,7 +212,7 @@ class _Event:
 class RankRecorder:
     """Records one rank, while `recording` is open. `item` is that of spans which begin from now on, such as a step."""
 
-    def __init__(self, on_collective: Callable[[str, Any], object] | None) -> None:
+    def __init__(self, on_collective: OnCollective) -> None:
         self.item = 0
         self._on_collective = on_collective
         self.lanes_in_use = set[str]()
