@@ -1,15 +1,14 @@
 """Networks by what an allreduce takes on them, and the table of those that explorers offer.
 
-A `Network` is a name and a function from a number of ranks to a cost; a cost is a function from bytes to seconds. The
-packages that know machines provide networks: their `Extension` names functions, which are imported when an explorer
-first asks for networks.
+A `Network` is a name and a function from a number of ranks to a cost; a cost is a function from bytes to seconds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from .cluster import Link
 from .collectives import closed_form
 from .common.checks import function, number, whole
-from .common.extensions import extensions, load
 from .common.frozen import checked, each, evolve, frozen, optional
 
 Seconds = NDArray[np.float64]
@@ -114,28 +112,12 @@ class Measured(Protocol):
         ...
 
 
-def registered() -> dict[str, Network]:
-    """Return the networks that the subpackages provide, by name, in the order in which explorers list them.
-
-    Raises ValueError if two of them have the same name, or if a provider returns something else.
-    """
-    networks: dict[str, Network] = {}
-    for extension in extensions():
-        for provider in extension.networks:
-            for network in _provided(provider):
-                if network.name in networks:
-                    raise ValueError(f"networks must have different names, got {network.name!r} twice")
-                networks[network.name] = network
-    return networks
-
-
 @cache
-def _provided(provider: str) -> tuple[Network, ...]:
-    """The networks of one provider; none if its module needs a package that is not installed."""
-    provide: Callable[[], Iterable[Network]] | None = load(provider)
-    if provide is None:
-        return ()
-    return each(f"what {provider} returns", provide(), Network)
+def registered() -> dict[str, Network]:
+    """Return the networks of `rankscope.box` by name, in the order in which explorers list them."""
+    # imported by its name, because the core imports no package that is built on it
+    networks: tuple[Network, ...] = import_module("rankscope.box.networks").offered()
+    return {network.name: network for network in networks}
 
 
 def ring_cost(link: Link, num_ranks: int) -> Cost:

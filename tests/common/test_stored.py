@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ..contributed import contributed
+from . import stored_cases
 from .kinds import Kind
 
-KINDS: list[Kind] = []
-for module in contributed("stored_cases"):
-    KINDS.extend(module.KINDS)
+KINDS: list[Kind] = stored_cases.KINDS
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.stored.name.split(".")[0])
 
 

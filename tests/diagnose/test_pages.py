@@ -13,7 +13,7 @@ import attrs
 import pytest
 from typer.testing import CliRunner
 
-from rankscope.cli import app
+from rankscope.cli.program import program
 from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.figures.jobs import draw_communication, draw_lateness, draw_phases, draw_step, job_page
 from rankscope.diagnose.join import join
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def output(*words: str) -> str:
-    done = CliRunner().invoke(app, ["diagnose", *words], prog_name="rankscope", env={"COLUMNS": "80"})
+    done = CliRunner().invoke(program("diagnose"), ["diagnose", *words], prog_name="rankscope", env={"COLUMNS": "80"})
     assert done.exit_code == 0, done.output
     return done.output
 

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 from rankscope import explorers
 from rankscope.common.frozen import ReadOnly
-from rankscope.explorers.entries import catalogue
+from rankscope.explorers.entries import EXPLORERS
 from rankscope.explorers.explorer import Explorer, Setting, explorer_of
 from rankscope.explorers.panel import Panel
-
-from ..contributed import contributed
 
 
 class Case(NamedTuple):
@@ -32,14 +30,16 @@ class Case(NamedTuple):
 
 
 def all_cases() -> dict[str, Case]:
-    """Return the cases of the core and of each subpackage that is installed, by name.
+    """Return the cases of all packages, by name.
 
     An explorer that no table has is a case without inputs, opened at its defaults.
     """
-    cases = {entry.name: Case(entry.name) for entry in catalogue()}
-    for module in contributed("explorer_cases"):
-        cases.update(module.CASES)
-    return cases
+    cases = {name: Case(name) for name in EXPLORERS}
+    from ..box.explorer_cases import CASES as OF_BOX  # these import this module
+    from ..train.explorer_cases import CASES as OF_TRAIN
+    from .explorer_cases import CASES
+
+    return cases | CASES | OF_BOX | OF_TRAIN
 
 
 def controls(box: Panel) -> dict[str, Any]:

@@ -48,7 +48,7 @@ Notebook = dict[str, Any]  # a nbformat.NotebookNode is one
 
 
 def every_notebook() -> list[Path]:
-    """The notebooks of the course in reading order: the main ones, then those of the appendix."""
+    """The notebooks in reading order: the main ones, then those of the appendix."""
     return [*sorted(NOTEBOOKS.glob("*.ipynb")), *sorted((NOTEBOOKS / "appendix").glob("*.ipynb"))]
 
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..common.lazy import lazy
+from ..common.extras import naming_extra
 from .errors import RankError
+from .launcher import launch
+from .threads import in_threads
 
 if TYPE_CHECKING:
-    from .launcher import launch
     from .recorder import RankRecorder, Recording, record, recording
-    from .threads import in_threads
 
 __all__ = ["RankError", "RankRecorder", "Recording", "in_threads", "launch", "record", "recording"]
 
-_RECORDER = dict.fromkeys(["RankRecorder", "Recording", "record", "recording"], "recorder")
-__getattr__, __dir__ = lazy(__name__, {"in_threads": "threads", "launch": "launcher", **_RECORDER})
+
+@naming_extra()
+def __getattr__(name: str) -> Any:
+    if name in __all__:  # what is not there yet: it imports torch
+        from . import recorder
+
+        return getattr(recorder, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,23 +11,18 @@ from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
+import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ..common.checks import count_of, function, of_type, whole
-from ..common.extras import naming_extras
 from ..common.frozen import checked, frozen, optional
 from ..common.units import percent_words
 from ..ranks.launcher import launch
 from ..sampling.audit import Finding, Findings
-
-with naming_extras("rankscope.train.gradients"):
-    import torch
-    import torch.distributed as dist
-    from torch import Tensor, nn
-    from torch.nn.parallel import DistributedDataParallel
-
-    from .losses import checked_loss
-
+from .losses import checked_loss
 
 __all__ = ["Work", "audit_step", "differing"]
 

@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 from ...cli.output import print_parts
-from ...cli.registry import command
 from ...common.checks import printable
 from ..options import ProfilePath, Sizes, show_command, sizes_of
 
 
-@command("show")
 def show(
     path: ProfilePath,
     num_bytes: Sizes = None,
@@ -42,7 +40,6 @@ def show(
         print_parts([f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines"])
 
 
-@command("import")
 def import_(
     files: Annotated[
         list[Path], typer.Argument(help="Logs of nccl-tests, rccl-tests or nvbandwidth, or traces of torch.")
@@ -77,7 +74,6 @@ def import_(
         print_parts([f"{printable(str(output))} contains all measurements; {show_command(output)} shows it"])
 
 
-@command("compare")
 def compare(
     before: Annotated[Path, typer.Argument(help="A profile.", metavar="A")],
     after: Annotated[Path, typer.Argument(help="The profile to compare it with.", metavar="B")],

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...cluster import node_sizes
 from ...common.checks import function, of_type, one_of, truth, whole
-from ...common.extras import require
+from ...common.extras import naming_extra
 from ...common.storage import output_path
 from ...provenance import FIELDS, difference, of_run
 from ...ranks.host import MOST_RANKS
@@ -50,6 +50,7 @@ class Progress(NamedTuple):
     left_out: tuple[int, ...] = ()
 
 
+@naming_extra()
 def measure(
     path: str | os.PathLike[str],
     protocol: Protocol | None = None,
@@ -90,7 +91,6 @@ def measure(
     >>> [point.what for point in profile.select(algorithm="ring")]
     ['allreduce']
     """
-    require("torch", "rankscope.box.measure")
     chosen = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
     function("report", report, "of a Progress")
     fresh = truth("fresh", fresh)

@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from ...cli.registry import command
 from ...common.checks import count_of, printable
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ _LEAST_SHARE = 0.01  # of the own time: a phase with less has no column
 _LEAST_LATE = 0.005  # of a step: a rank that is late by less is not shown as late
 
 
-@command("diagnose")
 def diagnose(
     paths: Annotated[
         list[Path],
