@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -152,9 +153,8 @@ def _fastest(planned: PipelineSchedule, width: int, ranks: Sequence[_RankSteps])
     recorded = min(steps, key=lambda step: step.timeline.select(lane="step").makespan_s)
     begin_s = recorded.timeline.select(lane="step").begin_s
     timeline = recorded.timeline.select(lane="compute").shifted(-begin_s)
-    actions = {}  # by kind and microbatch
-    for row in planned.actions:
-        actions |= {(kind_of(action), action.microbatch): action for action in row}
+    all_actions = chain.from_iterable(planned.actions)
+    actions = {(kind_of(action), action.microbatch): action for action in all_actions}
     executed = []
     for rank in range(planned.num_ranks):
         executed.append(tuple(actions[span.kind, span.item] for span in timeline.select(rank=rank)))

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ...common.checks import function, number, truth
 from ...common.frozen import checked, evolve, frozen
 from ...ranks.launcher import launch
-from ...ranks.recorder import recording
+from ...ranks.recorder import Recording, recording
 from ...sampling import Assignment
 from ...timeline import Span, Timeline
 from ..gradients import Vector, gradient_of
@@ -131,8 +131,8 @@ def measure(
     module is never updated, so the gradients of all steps belong to the same parameters. A step sleeps for `step_s`
     before its forward pass. With "hang", stuck ranks give up after `hang_s`.
 
-    Raises ValueError if an argument is invalid, or if the module has a single parameter element, whose gradient cannot
-    be distinguished from Join's own messages; RankError if a rank fails or has not ended after `timeout_s`.
+    Raises ValueError if an argument is invalid, or if the module has at most 8 bytes of parameters, whose gradient
+    cannot be distinguished from Join's own messages; RankError if a rank fails or has not ended after `timeout_s`.
 
     >>> from rankscope.train.uneven import files_epoch
     >>> def losses(outputs, targets):
@@ -248,18 +248,17 @@ def _train(task: TrainingTask, way: HandlingWay) -> _RankRecord:
     if handling == "hang":
         group = dist.new_group(timeout=timedelta(seconds=task.hang_s))
     ddp = DistributedDataParallel(copy.deepcopy(task.module), process_group=group)
-    error = None
-    trained: list[int] = []
-    gradients: list[Vector] = []
-    finished_s = math.inf
     join = Join(
         [ddp],
         enable=handling in ("join", "throw"),
         throw_on_early_termination=handling == "throw",
         divide_by_initial_world_size=way.divide_by_initial_world_size,
     )
+    error = None
+    trained: list[int] = []
+    gradients: list[Vector] = []
+    finished_s = math.inf
     batches = own_batches(task, handling)  # before collectives are recorded: for this, ranks make one, too
-
     dist.barrier()  # so that all ranks begin the first step together
     try:
         with recording() as recorder, join:
@@ -273,52 +272,74 @@ def _train(task: TrainingTask, way: HandlingWay) -> _RankRecord:
                 gradients.append(gradient_of(ddp))
             finished_s = time.perf_counter()  # within Join, which shadows the steps of the other ranks at its exit
     except RuntimeError as caught:
-        error = caught
         time.sleep(_LATE_S)
+        error = caught
     ended_s = time.perf_counter()
-    timeline, num_bytes = recorder.result()
-    words_s = []  # when Join asked something
-    gradients_s = []  # when an allreduce of gradients began
-    for span, size in zip(timeline, num_bytes, strict=True):
-        if span.kind == "allreduce":
-            (words_s if size <= _WORD_BYTES else gradients_s).append(span.start_s)
-    steps = list(timeline.select(kind="step"))
-    spans = []
-    for step in steps[: len(gradients)]:  # the backward ends with the allreduces, of which the first one counts
-        reduced_s = min(start_s for start_s in gradients_s if start_s > step.start_s)
-        spans.append(step._replace(stop_s=reduced_s))
-        spans.append(step._replace(kind="allreduce", start_s=reduced_s))
-    spans += _shadows(len(gradients), finished_s, words_s, gradients_s)
+    calls = _Calls.of(recorder.result(), ended_s)
+    spans = _step_spans(calls, len(gradients)) + list(_shadow_spans(calls, len(gradients), finished_s))
     num_reduced = sum(span.kind in _COLLECTIVE for span in spans)
     if error is not None and handling == "hang":
-        unfinished = [span for span in timeline if span.stop_s > ended_s]
-        if not unfinished:
+        if not calls.unfinished_s.size:
             raise error
-        begin_s = unfinished[0].start_s
-        num_reduced += begin_s in gradients_s
-        spans.append(steps[-1]._replace(stop_s=begin_s))
-        spans.append(steps[-1]._replace(kind="wait", start_s=begin_s))
+        num_reduced += calls.unfinished_s[0] in calls.gradients_s
+        spans.append(calls.steps[-1]._replace(stop_s=calls.unfinished_s[0]))
+        spans.append(calls.steps[-1]._replace(kind="wait", start_s=calls.unfinished_s[0]))
     elif error is not None and _JOIN_ENDS not in str(error):
         raise error
     return _RankRecord(
         trained,
         np.array(gradients).reshape(-1, gradient_of(ddp).size),  # two dimensions even without any step
-        Counts(num_reduced, len(words_s)),
-        [span._replace(lane=LANE) for span in spans],
+        Counts(num_reduced, calls.words_s.size),
+        spans,
         None if error is None else str(error),
     )
 
 
-def _shadows(item: int, finished_s: float, words_s: Sequence[float], gradients_s: Sequence[float]) -> Iterator[Span]:
+class _Calls(NamedTuple):
+    """The steps that a rank has begun, and when it asked for collectives.
+
+    `words_s` are those of Join's questions, `gradients_s` those of gradients, and `unfinished_s` all that have not
+    ended.
+    """
+
+    steps: list[Span]
+    words_s: Vector
+    gradients_s: Vector
+    unfinished_s: Vector
+
+    @classmethod
+    def of(cls, recorded: Recording, at_s: float) -> _Calls:
+        """Sort what was recorded until `at_s`; a collective whose end is not known ends later."""
+        timeline, num_bytes = recorded
+        is_allreduce = np.array([span.kind == "allreduce" for span in timeline], dtype=bool)
+        return cls(
+            steps=[span._replace(lane=LANE) for span in timeline.select(kind="step")],
+            words_s=timeline.start_s[is_allreduce & (num_bytes <= _WORD_BYTES)],
+            gradients_s=timeline.start_s[is_allreduce & (num_bytes > _WORD_BYTES)],
+            unfinished_s=timeline.start_s[timeline.stop_s > at_s],
+        )
+
+
+def _step_spans(calls: _Calls, num_steps: int) -> list[Span]:
+    """Divide each completed step where it asked for the allreduce of its first gradients, which ends with the step."""
+    spans = []
+    for step in calls.steps[:num_steps]:
+        reduced_s = calls.gradients_s[calls.gradients_s > step.start_s].min()
+        spans.append(step._replace(stop_s=reduced_s))
+        spans.append(step._replace(kind="allreduce", start_s=reduced_s))
+    return spans
+
+
+def _shadow_spans(calls: _Calls, item: int, finished_s: float) -> Iterator[Span]:
     """Yield the waits and shadows of a rank that has no batches left from `finished_s` on; `item` is the next step.
 
     A shadow begins with the first gradients, and ends when Join asks whether another step follows. The wait after the
     last shadow, for Join's final messages, is left out.
     """
     rank = dist.get_rank()
-    while any(start_s > finished_s for start_s in gradients_s):
-        begin_s = min(start_s for start_s in gradients_s if start_s > finished_s)
-        end_s = min(start_s for start_s in words_s if start_s > begin_s)
+    while (calls.gradients_s > finished_s).any():
+        begin_s = calls.gradients_s[calls.gradients_s > finished_s].min()
+        end_s = calls.words_s[calls.words_s > begin_s].min()
         yield Span(rank, LANE, "wait", item, finished_s, begin_s)
         yield Span(rank, LANE, "shadow", item, begin_s, end_s)
         finished_s = end_s
