@@ -147,12 +147,12 @@ def _measure(
             torch_optimizer.zero_grad()
             loss.backward()
             torch_optimizer.step()
-    exchanged = Counter[str]()  # bytes of all calls, by collective
-    largest = Counter[str]()  # bytes of the largest call
-    for span, num_bytes in zip(*recorder.result(), strict=True):
-        if num_bytes:
-            exchanged[span.kind] += int(num_bytes)
-            largest[span.kind] = max(largest[span.kind], int(num_bytes))
+    exchanged = Counter[str]()  # bytes of all collectives, by kind
+    largest = Counter[str]()  # bytes of the largest one
+    for span, size in zip(*recorder.result(), strict=True):
+        if span.lane != "compute":
+            exchanged[span.kind] += int(size)
+            largest[span.kind] = max(largest[span.kind], int(size))
     # The shard is the only copy of the parameters, or, next to gathered or cast ones, their master copy.
     shard_term = "parameters"
     if way == "fully_shard_keep" or recipe == "mixed":
