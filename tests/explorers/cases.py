@@ -6,10 +6,10 @@ The cases of each part of the library are in its `explorer_cases`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rankscope import explorers
-from rankscope.common.frozen import ReadOnly
 from rankscope.explorers.entries import EXPLORERS
 from rankscope.explorers.explorer import Explorer, Setting, explorer_of
 from rankscope.explorers.panel import Panel
@@ -20,7 +20,7 @@ class Case(NamedTuple):
 
     name: str
     inputs: tuple[Any, ...] = ()
-    start: Mapping[str, Any] = ReadOnly()
+    start: Mapping[str, Any] = MappingProxyType({})
 
     def open(self, **settings: Any) -> Panel:
         return getattr(explorers, self.name)(*self.inputs, **settings)

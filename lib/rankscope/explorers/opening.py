@@ -8,10 +8,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..common.extras import naming_extra
-from ..common.frozen import ReadOnly
 from .explorer import Explorer, Setting
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def shows(
     settings: Sequence[Setting],
     opens: str = "panel.Panel",
     *,
-    on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly(),
+    on_the_site: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
 ) -> Callable[[Callable[..., Explorer]], Callable[..., Panel]]:
     """Make a function that returns an Explorer into one that opens its panel, and also takes settings as keywords.
 

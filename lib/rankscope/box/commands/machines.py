@@ -23,7 +23,7 @@ def show(
 
     With --num-bytes, show every algorithm at that size, measured and predicted.
     """
-    from ...common.storage import check_output
+    from ...common.files import check_output
     from .. import Profile, tables
 
     if picture is not None:
@@ -59,7 +59,7 @@ def import_(
     ] = None,
 ) -> None:
     """Read logs of other programs. Print one line per table, and what similar machines reach. -o stores all tables."""
-    from ...common.storage import check_output
+    from ...common.files import check_output
     from .. import read_log, tables
     from ..logs import merged
 

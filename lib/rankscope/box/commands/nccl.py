@@ -40,7 +40,7 @@ def nccl(
     profile: Annotated[str | None, typer.Option(help="A measured profile of the box: a file or bank:NAME.")] = None,
 ) -> None:
     """Show, for each size, the algorithm and protocol that NCCL chooses, the time it expects, and our estimate."""
-    from ...common.storage import check_output
+    from ...common.files import check_output
     from .. import Profile
     from ..nccl import GPUS, Model, read_topology
 

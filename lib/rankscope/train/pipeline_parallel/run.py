@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.nn.functional import mse_loss
 
 from ...common.checks import number, of_type, whole
-from ...common.frozen import evolve, frozen
 from ...ranks.launcher import launch
 from ...ranks.recorder import RankRecorder, Recording, recording
 from ...timeline import Timeline
@@ -26,8 +27,7 @@ from .schedule import BACKWARD, FORWARD, MOST_CHUNKS, MOST_RANKS, PIPELINES, Act
 _SAMPLES = 4  # in a microbatch
 
 
-@frozen(eq=False)
-class PipelineRun:
+class PipelineRun(msgspec.Struct, frozen=True, eq=False):
     """One step on real ranks: its timeline, the gradients of all layers, and the bytes that each rank sent.
 
     `executed` has the passes in the order in which the ranks ran them. `gradients` has a tensor for each parameter,
@@ -167,7 +167,7 @@ def _fastest(planned: PipelineSchedule, width: int, ranks: Sequence[_RankSteps])
         for rank_steps in ranks:
             gradients += rank_steps.gradients[chunk]
     return PipelineRun(
-        executed=evolve(planned, actions=tuple(executed)),
+        executed=replace(planned, actions=tuple(executed)),
         timeline=Timeline.of(timeline).named(lanes=("compute",), kinds=("forward", "backward")),
         sent_bytes=tuple(sent_bytes),
         gradients=tuple(gradients),
