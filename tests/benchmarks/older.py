@@ -52,6 +52,11 @@ class Case(NamedTuple):
     by_clock: bool = False
 
 
+SPANS = """
+from rankscope.timeline import Span, Timeline
+spans = [Span(n % 64, f"lane {n % 4}", "abc"[n % 3], n, n * 0.1, n * 0.1 + 0.3) for n in range(200_000)]
+"""
+
 CASES = [
     Case(
         "assign 10⁶ samples to 64 ranks",
@@ -134,6 +139,49 @@ CASES = [
         "record 200,000 spans",
         "from rankscope.timeline import Recorder\nrecorder = Recorder()",
         "for item in range(200_000):\n    with recorder.span('a', 'b', item):\n        pass",
+    ),
+    Case(
+        "read a trace of 30 MB as a timeline",
+        "import os\nfrom rankscope.timeline import Timeline\npath = os.environ['TRACES'] + '/rank0.json'",
+        "Timeline.from_chrome_trace(path)",
+    ),
+    Case(
+        "a timeline of 200,000 spans",
+        SPANS,
+        "for _ in range(3): Timeline.of(spans)",
+    ),
+    Case(
+        "select from 200,000 spans",
+        f"{SPANS}\ntimeline = Timeline.of(spans)",
+        "for rank in range(64): timeline.select(rank=rank, kind=['a', 'b'], between_s=(3.0, 1e4)).busy_s",
+    ),
+    Case(
+        "select from 100 spans",
+        f"{SPANS}\ntimeline = Timeline.of(spans[:100])",
+        "for rank in range(2000): timeline.select(rank=rank, kind='a').busy_s",
+    ),
+    Case(
+        "part files: 1,000 steps of 16 trainers",
+        "from rankscope.parts import simulate\n"
+        "def loop(): simulate([[0.5] * 50] * 16, 20, 0.02, queue_size=2, num_loaders=2)",
+        "for _ in range(3): loop()",
+    ),
+    Case(
+        "a pipeline schedule: 1,000 microbatches",
+        "from rankscope.train.pipeline_parallel import build, simulate\nschedule = build('one_f_one_b', 8, 1000)",
+        "for _ in range(3): simulate(schedule, 1.0, 2.0)",
+    ),
+    Case(
+        "uneven epochs: 1,000 steps of 16 ranks",
+        "from rankscope.train.uneven import simulate",
+        "for _ in range(3): simulate([1000] * 15 + [900], 'join')",
+    ),
+    Case(
+        "a step of DataParallel on 256 devices",
+        "from rankscope.cluster import Link\n"
+        "from rankscope.train.data_parallel import StepCosts, StepSizes, simulate\n"
+        "sizes, costs = StepSizes(1024, 100, 10, 10**8), StepCosts(Link(1e-5, 1e10), 0.001, 0.002)",
+        "for _ in range(3): simulate(sizes, 256, costs)",
     ),
     Case(
         "read and diagnose 400,000 events",

@@ -57,7 +57,7 @@ REFUSED = [
     ("'read'", lambda: Pipeline([READ, READ])),
     ("'train 0'", lambda: Pipeline([THREE, Stage("train 0", 2.0)])),
     ("service_s", lambda: Pipeline([UNKNOWN]).bottleneck),
-    ("3 spans", lambda: ROAD.measured(simulate(ROAD, 4)[1:])),
+    ("3 spans", lambda: ROAD.measured(simulate(ROAD, 4).take([1, 2, 3]))),
     ("pipeline", lambda: simulate(READ, 3)),
     ("items", lambda: simulate(ROAD, [1, 2])),
     ("seed", lambda: simulate(ROAD, 3, "a")),

@@ -221,3 +221,9 @@ def test_collecting_leaves_a_wrapped_sampler_where_it_is():
 def test_a_sampler_that_draws_from_torchs_generator_has_another_order_in_each_epoch():
     orders = [Assignment.collect([RandomSampler(range(50))], 50, epoch).ranks[0].tolist() for epoch in range(2)]
     assert orders[0] != orders[1]
+
+
+def test_a_notebook_shows_a_drawing_unless_it_would_be_too_large():
+    assert repr(assign(10, 4, epoch=3)) == "<Assignment: 10 samples, 4 ranks, 3 steps, sampler torch, epoch 3>"
+    assert assign(10, 4)._repr_svg_().startswith("<svg")
+    assert assign(10**6, 4)._repr_svg_() is None

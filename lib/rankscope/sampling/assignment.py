@@ -270,6 +270,20 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
         num_labels = different_labels.size
         return np.array([np.bincount(label_numbers[indices], minlength=num_labels) for indices in self.ranks])
 
+    def __repr__(self) -> str:
+        counts = f"{self.size} samples, {self.num_ranks} ranks, {self.num_steps} steps"
+        return f"<Assignment: {counts}, sampler {self.sampler}, epoch {self.epoch}>"
+
+    def _repr_svg_(self) -> str | None:
+        """Draw the reads in a notebook; None, which shows the plain line instead, if there are too many."""
+        from ..figures.assignments import draw_assignment
+        from ..figures.svg import to_svg
+
+        try:
+            return to_svg(draw_assignment(self))
+        except ValueError:
+            return None
+
     def to_frame(self) -> pd.DataFrame:
         """Return a DataFrame with one row per read and the columns epoch, rank, step and index.
 

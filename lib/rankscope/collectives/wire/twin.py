@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from ...cluster import Cluster, Link
 from ...common.checks import function, number, of_type, one_of, truth
-from ...common.frozen import evolve, optional
+from ...common.frozen import optional
 from ...timeline import Span, Timeline
 from ..schedule import RUNS_IN, Schedule
 from .plan import LANE, EquivalentRanks, Plan, Post, Transfer, Wait, alike, plans
@@ -181,7 +182,7 @@ class _PlanSimulation:
         rows_of_index = [np.flatnonzero(simulated.rank == index) for index in range(len(self._plans))]
         rows_of_rank = [rows_of_index[index] for index in self._same.of]
         rank = np.repeat(np.arange(len(rows_of_rank)), [rows.size for rows in rows_of_rank])
-        return evolve(simulated.take(np.concatenate(rows_of_rank)), rank=rank)
+        return replace(simulated.take(np.concatenate(rows_of_rank)), rank=rank)
 
     def _link(self, src: int, dst: int, num_bytes: float) -> Link:
         if self._link_at is None:

@@ -21,7 +21,7 @@ from ...figures.palette import ALARM, FAINT, INK, PAPER, WORK, diverging
 from ...figures.svg import to_svg
 from ...figures.timelines import draw_timeline
 from ...timeline import Span, Timeline
-from ...timeline.timeline import merge
+from ...timeline.intervals import merge
 from ..diagnosis import JobDiagnosis
 from ..hangs import Hang
 from ..join import Joined
