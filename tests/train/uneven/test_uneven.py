@@ -15,12 +15,12 @@ from torch import nn
 
 from rankscope.ranks import RankError
 from rankscope.sampling import Assignment, audit
-from rankscope.timeline import Recorder, Span, Timeline
+from rankscope.timeline import Span, Timeline
 from rankscope.train import uneven
 from rankscope.train.gradients import gradient_alone
 from rankscope.train.uneven import files_epoch
 from rankscope.train.uneven.model import HANDLINGS, Counts
-from rankscope.train.uneven.run import JoinRecorder, UnevenError, UnevenRun, split_waits
+from rankscope.train.uneven.run import UnevenError, UnevenRun, split_waits
 
 from ...processes import children, server_pid, soon
 from ...small import batch, mlp
@@ -331,12 +331,3 @@ def test_an_allreduce_begins_where_the_last_rank_comes() -> None:
         (2, "step", 0.0, 3.0),
         (2, "allreduce", 3.0, 4.0),
     ]
-
-
-def test_a_shadow_of_nothing_is_not_recorded() -> None:
-    watch = JoinRecorder(recorder := Recorder())
-    watch.begin("step", 0)
-    watch.end()
-    watch.finish()
-    watch.give_up()
-    assert [span.kind for span in recorder.timeline()] == ["step"]
