@@ -5,20 +5,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..common.lazy import lazy
 from .algorithms import ALGORITHMS, Algorithm, build
 from .best import best
 from .cost import closed_form, lower_bounds
-from .schedule import Schedule, ScheduleError, Step
+from .schedule import Schedule
 from .simulate import simulate
+from .steps import ScheduleError, Step
 from .verify import verify
-from .wire.twin import simulate_executor
 
 if TYPE_CHECKING:
     from .local import run_local
-    from .wire.run import execute
 
 __all__ = [
     "ALGORITHMS",
@@ -29,12 +27,16 @@ __all__ = [
     "best",
     "build",
     "closed_form",
-    "execute",
     "lower_bounds",
     "run_local",
     "simulate",
-    "simulate_executor",
     "verify",
 ]
 
-__getattr__, __dir__ = lazy(__name__, {"run_local": "local", "execute": "wire.run"})
+
+def __getattr__(name: str) -> Any:
+    if name == "run_local":  # needs torch, which takes seconds to import
+        from .local import run_local
+
+        return run_local
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,8 @@ from ... import parts
 from ...box import Profile, nccl
 from ...box.profile import busbw_factor
 from ...cluster import Cluster, Link
-from ...collectives import build, closed_form, simulate_executor
+from ...collectives import build, closed_form
+from ...collectives import simulate as simulate_schedule
 from ...common.checks import count_of, number, several, whole
 from ...common.units import decimal_words, percent_words
 from ...pipeline import Pipeline, Stage, simulate
@@ -421,7 +422,7 @@ def busbw() -> float:
 def latencies_on_the_wire() -> int:
     """How many latencies the executor's recursive doubling takes among eight ranks for a few bytes."""
     cluster = Cluster.uniform(8, Link(alpha_s=1.0, bytes_per_s=math.inf))  # so that the time is the number of latencies
-    return round(simulate_executor(build("allreduce", "recursive_doubling", 8), 8, cluster).makespan_s)
+    return round(simulate_schedule(build("allreduce", "recursive_doubling", 8), 8, cluster, executor=True).makespan_s)
 
 
 @built("05.3")
