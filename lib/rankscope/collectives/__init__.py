@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..common.extras import naming_extra
 from .algorithms import ALGORITHMS, Algorithm, build
 from .best import best
 from .cost import closed_form, lower_bounds
@@ -34,9 +35,14 @@ __all__ = [
 ]
 
 
+@naming_extra()
 def __getattr__(name: str) -> Any:
-    if name == "run_local":  # needs torch, which takes seconds to import
+    if name == "run_local":
         from .local import run_local
 
         return run_local
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
