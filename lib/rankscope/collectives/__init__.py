@@ -1,6 +1,6 @@
 """Collectives as schedules of messages, which are verified, drawn, simulated and executed.
 
-`run_local` and `execute` load torch when first asked for; everything else is numpy.
+`run_local` and `execute` load torch when they need it; everything else is numpy.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from ..common.lazy import lazy
 from .algorithms import ALGORITHMS, Algorithm, build
 from .best import best
 from .cost import closed_form, lower_bounds
+from .execute import execute
 from .schedule import Schedule, ScheduleError, Step
 from .simulate import simulate
 from .verify import verify
@@ -18,7 +19,6 @@ from .wire.twin import simulate_executor
 
 if TYPE_CHECKING:
     from .local import run_local
-    from .wire.run import execute
 
 __all__ = [
     "ALGORITHMS",
@@ -37,4 +37,4 @@ __all__ = [
     "verify",
 ]
 
-__getattr__, __dir__ = lazy(__name__, {"run_local": "local", "execute": "wire.run"})
+__getattr__, __dir__ = lazy(__name__, {"run_local": "local"})
