@@ -1,6 +1,6 @@
 """Collectives as schedules of messages, which are verified, drawn, simulated and executed.
 
-`run_local` and `execute` load torch when first asked for; everything else is numpy.
+`run_local` and `execute` load torch when they need it; everything else is numpy.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from ..common.extras import naming_extra
 from .algorithms import ALGORITHMS, Algorithm, build
 from .best import best
 from .cost import closed_form, lower_bounds
+from .execute import execute
 from .schedule import Schedule
 from .simulate import simulate
 from .steps import ScheduleError, Step
@@ -28,6 +29,7 @@ __all__ = [
     "best",
     "build",
     "closed_form",
+    "execute",
     "lower_bounds",
     "run_local",
     "simulate",
