@@ -81,7 +81,7 @@ def simulate(
     records: list[_Record] | None = None
     if detail != "ranks":  # one without messages, so that there are columns to join if there are no steps
         none = np.empty(0, dtype=np.int64)
-        records = [_Record(0, none, none, Times(*[np.empty(0)] * 6, none, none))]
+        records = [_Record(0, none, none, Times._make([*[np.empty(0)] * 6, none, none]))]
     num_messages = 0
     last: Step | None = None
     shift_s: float | None = None  # by which the last step moved the times of all ranks
