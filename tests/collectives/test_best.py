@@ -1,4 +1,4 @@
-"""Which is fastest, and what a schedule puts on links and into memory."""
+"""Which algorithm is fastest, with which of its options; and what a record that you add needs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,27 @@ import math
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import ALGORITHMS, Schedule, Step, best, build, closed_form, simulate
-from rankscope.collectives.forms import NoClosedForm
-from rankscope.common.frozen import evolve
+from rankscope.collectives import (
+    ALGORITHMS,
+    Algorithm,
+    Schedule,
+    Step,
+    best,
+    build,
+    closed_form,
+    forms,
+    simulate,
+    verify,
+)
+from rankscope.collectives.builders import rings
+from rankscope.collectives.forms import NoClosedForm, Terms
 
 LINK = Link(5e-6, 10e9)
 
@@ -64,18 +76,6 @@ def test_shapes_follow_the_nodes() -> None:
     assert ranking.algorithm == "torus_2d"
     cube = best(1e8, Cluster(4, 3, Link(2e-6, 300e9), LINK), algorithms=["torus_3d"])
     assert cube.candidates[0].options == {"shape": (2, 2, 3)}  # the last axis stays in the nodes
-
-
-def test_your_own_algorithm_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    def star(num_ranks: int) -> Schedule:
-        others = np.arange(1, num_ranks)
-        steps = [Step.of(r, 0, 0, 1, True) for r in others] + [Step.of(0, r, 0) for r in others]
-        header = {"collective": "allreduce", "algorithm": "star", "num_ranks": num_ranks, "num_chunks": 1}
-        return Schedule.of_steps(steps, **header)
-
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "star", star)
-    seconds = {c.algorithm: c.seconds for c in best(1e3, Cluster.uniform(4, LINK)).candidates}
-    assert seconds["star"] == pytest.approx(6 * LINK.seconds(1e3))
 
 
 def test_other_collectives() -> None:
@@ -176,8 +176,8 @@ def test_an_algorithm_of_rankscope_without_a_closed_form_is_simulated(monkeypatc
     cluster = Cluster.uniform(8, LINK, 1e-11)
     for name in ("swing", "segmented_ring"):
         shipped: Any = ALGORITHMS["allreduce"][name]
-        monkeypatch.setitem(ALGORITHMS["allreduce"], name, evolve(shipped, form=None))
-    with pytest.raises(NoClosedForm, match="swing"):
+        monkeypatch.setitem(ALGORITHMS["allreduce"], name, msgspec.structs.replace(shipped, form=None))
+    with pytest.raises(NoClosedForm, match="simulate"):
         closed_form("allreduce", "swing", 8, 1e6, LINK)
     candidates = {candidate.algorithm: candidate for candidate in best(1e6, cluster).candidates}
     assert candidates.keys() == ALGORITHMS["allreduce"].keys()
@@ -194,3 +194,70 @@ def test_the_margin_and_the_text() -> None:
     for word in ("torus_2d", "197 µs", "ring", "10 %", "167 µs"):
         assert word in text
     assert best(1e6, Cluster.uniform(6, LINK), algorithms=["ring"]).margin == math.inf
+
+
+# ---- records that you add
+
+NODES = Cluster(3, 4, Link(2e-6, 300e9), LINK)
+
+
+def add(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(**fields))
+
+
+def in_segments(num_ranks: int, num_segments: int = 4) -> Schedule:
+    return rings.segmented_ring(num_ranks, num_segments)
+
+
+def test_your_record_is_tried_with_the_segments_that_it_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster.uniform(6, LINK, 3e-11)
+    for form in (None, forms.segmented_ring):
+        add(monkeypatch, builder=in_segments, form=form, segments=(1, 5, 9))
+        for size in (1e3, 1e8):
+            (own,) = best(size, cluster, algorithms=["mine"]).candidates
+            assert own.options["num_segments"] == (1 if size == 1e3 else 5)
+            schedule = in_segments(6, **own.options)
+            assert own.seconds == pytest.approx(simulate(schedule, size, cluster).makespan_s, rel=1e-9)
+
+
+def test_your_record_follows_the_nodes_that_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_nodes(cluster: Cluster) -> dict[str, Any] | None:
+        return {"shape": (1, cluster.num_nodes, cluster.gpus_per_node)} if cluster.num_nodes > 1 else None
+
+    add(monkeypatch, builder=lambda num_ranks, shape: rings.torus_3d(num_ranks, shape), arrange=on_nodes)
+    (own,) = best(1e8, NODES, algorithms=["mine"]).candidates
+    (shipped,) = best(1e8, NODES, algorithms=["torus_3d"]).candidates
+    assert own.options == shipped.options == {"shape": (1, 3, 4)}
+    assert own.seconds == pytest.approx(shipped.seconds, rel=1e-12)
+    with pytest.raises(ValueError, match="mine"):
+        best(1e8, Cluster(1, 4, LINK, LINK), algorithms=["mine"])
+
+
+def test_the_closed_form_of_your_record_is_trusted_if_the_links_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def a_day(t: Terms) -> Any:
+        return 86400.0
+
+    add(monkeypatch, builder=lambda num_ranks: rings.ring(num_ranks), form=a_day)
+    assert best(1e6, Cluster.uniform(4, LINK), algorithms=["mine"]).seconds == 86400.0
+    assert best(1e6, NODES, algorithms=["mine"]).seconds < 1
+
+
+def test_an_algorithm_for_three_ports_without_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks of a group of four exchange whole sums in a step of three messages each."""
+
+    def in_fours(num_ranks: int) -> Schedule:
+        if 4 ** (num_ranks.bit_length() // 2) != num_ranks:
+            raise ValueError(f"num_ranks must be a power of four, got {num_ranks}")
+        ranks = np.arange(num_ranks)
+        steps = []
+        for distance in 4 ** np.arange(num_ranks.bit_length() // 2):
+            peers = [ranks ^ (place * distance) for place in (1, 2, 3)]
+            steps.append(Step.of(np.tile(ranks, 3), np.concatenate(peers), 0, reduce=True))
+        return Schedule("allreduce", "mine", num_ranks, 1, steps, ports=3)
+
+    add(monkeypatch, builder=in_fours)
+    assert verify(build("allreduce", "mine", 64)).most_sends == 3
+    cluster = Cluster.uniform(64, LINK, ports=3)
+    assert best(8.0, cluster).algorithm == "mine"
+    assert best(8.0, cluster).seconds == pytest.approx(3 * LINK.seconds(8.0))
+    assert "mine" not in [candidate.algorithm for candidate in best(8.0, NODES).candidates]

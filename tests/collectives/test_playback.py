@@ -105,7 +105,7 @@ def test_a_message_in_which_only_some_chunks_are_added() -> None:
         Step.of([0, 1], [1, 0], [0, 1], 1, True),
         Step.of([0, 1], [1, 0], [1, 0]),
     ]
-    schedule = Schedule.of_steps(steps, collective="allreduce", algorithm="mine", num_ranks=2, num_chunks=2)
+    schedule = Schedule("allreduce", "mine", 2, 2, steps)
     play = playback(schedule, 4.0, Cluster.uniform(2, Link(1.0, 2.0), 0.5))
     assert [play.held(at).tolist() for at in (2.9, 3.0, 5.0)] == [
         [[1, 1], [1, 1]],

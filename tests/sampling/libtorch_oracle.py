@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from rankscope.common.storage import write_atomically
+from rankscope.common.files import write_whole
 
 SOURCE = Path(__file__).with_name("libtorch_oracle.cpp")
 VECTORS = Path(__file__).with_name("libtorch_vectors.json")
@@ -384,7 +384,7 @@ def _write(path: Path, head: dict[str, str], name: str, rows: Iterable[str]) -> 
     text = "{\n" + "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
     text += f' "{name}": [\n  ' + ",\n  ".join(rows) + "\n ]\n}\n"
     json.loads(text)
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_whole(path, text.encode())
 
 
 def main() -> int:

@@ -12,11 +12,11 @@ import random
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.utils.data import DataLoader
 from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from rankscope.common.frozen import evolve
 from rankscope.ranks import launch
 from rankscope.sampling import (
     SAMPLERS,
@@ -56,7 +56,7 @@ def resized(kind, recipe, num_replicas, draw):
     settings = dict(recipe.settings)
     if kind == "balanced":
         settings |= {"window": draw.randint(1, 5), "batch_size": draw.randint(1, 4)}
-    return evolve(recipe, num_replicas=num_replicas, settings=settings)
+    return replace(recipe, num_replicas=num_replicas, settings=settings)
 
 
 def items_by_step(sampler):
@@ -112,7 +112,7 @@ def test_no_sample_is_lost_or_read_twice_over_random_schedules(kind, everything)
     draw = random.Random(kind)
     for _ in range(3000 if everything else 150):
         recipe, read, padding = read_through_schedule(kind, draw)
-        whole_epoch = np.concatenate(SAMPLERS[kind].indices(evolve(recipe, num_replicas=1)).indices)
+        whole_epoch = np.concatenate(SAMPLERS[kind].indices(replace(recipe, num_replicas=1)).indices)
         expected = np.bincount(whole_epoch, minlength=recipe.size)
         counts = np.bincount(read, minlength=recipe.size)
         assert (counts >= expected).all()
@@ -157,7 +157,7 @@ def test_ranks_read_one_order_in_turn_and_padding_repeats_its_beginning(kind, ev
         recipe = recipe_of(kind, draw.randint(1, 40), num_replicas, draw, drop_last=draw.random() < 0.5)
         samplers = [SAMPLERS[kind].make(recipe, rank) for rank in range(num_replicas)]
         read = [item for step in zip(*samplers, strict=True) for item in step]
-        order = list(SAMPLERS[kind].make(evolve(recipe, num_replicas=1), 0))
+        order = list(SAMPLERS[kind].make(replace(recipe, num_replicas=1), 0))
         assert read == [order[place % len(order)] for place in range(len(read))]
         assert read == [samplers[0][place % len(order)] for place in range(len(read))]
         assert samplers[0].padding == max(len(read) - len(order), 0)
@@ -252,7 +252,7 @@ def test_the_end_of_an_epoch_leaves_nothing_that_was_dropped(kind):
     list(sampler)
     states.append(sampler.state_dict())
     for state in states:
-        on_one_rank = SAMPLERS[kind].make(evolve(recipe, num_replicas=1), 0)
+        on_one_rank = SAMPLERS[kind].make(replace(recipe, num_replicas=1), 0)
         on_one_rank.load_state_dict({**state, "finished": False})
         assert list(on_one_rank) == []
 
@@ -277,7 +277,7 @@ def test_a_state_is_of_the_epoch_that_is_read(kind):
     """Also if set_epoch is called before the iterator's first item."""
     recipe = recipe_of(kind, 60, 2, random.Random(10))
     if kind == "balanced":
-        recipe = evolve(recipe, settings={**recipe.settings, "window": 2})
+        recipe = replace(recipe, settings={**recipe.settings, "window": 2})
     sampler = SAMPLERS[kind].make(recipe, 0)
     begun = iter(sampler)
     sampler.set_epoch(1)
@@ -328,9 +328,9 @@ def loader_of(kind, sampler, batch_size, num_workers=0, loader=StatefulDataLoade
 def test_stateful_data_loader_resumes_on_other_ranks_with_another_batch_size(kind, num_workers):
     draw = random.Random(7)
     before = recipe_of(kind, 60, 3, draw)
-    after = evolve(before, num_replicas=2)
+    after = replace(before, num_replicas=2)
     if kind == "balanced":
-        after = evolve(after, settings={**before.settings, "batch_size": 3, "window": 2})
+        after = replace(after, settings={**before.settings, "batch_size": 3, "window": 2})
     read = []
     states = []
     for rank in range(3):
@@ -346,7 +346,7 @@ def test_stateful_data_loader_resumes_on_other_ranks_with_another_batch_size(kin
         read += itertools.chain(*loader)
         rest = list(itertools.chain(*loader))  # the epoch after it is whole
         assert rest == list(itertools.chain(*loader_of(kind, SAMPLERS[kind].make(after, rank), 5)))
-    whole_epoch = np.concatenate(SAMPLERS[kind].indices(evolve(before, num_replicas=1)).indices)
+    whole_epoch = np.concatenate(SAMPLERS[kind].indices(replace(before, num_replicas=1)).indices)
     counts = np.bincount(np.array(read), minlength=60)
     expected = np.bincount(whole_epoch, minlength=60)
     assert (counts >= expected).all()
@@ -394,7 +394,7 @@ def test_a_stateful_data_loader_saved_at_the_end_of_an_epoch(kind, num_workers, 
 def test_torchdata_nodes_resume_on_other_ranks(kind):
     draw = random.Random(8)
     before = recipe_of(kind, 60, 3, draw)
-    after = evolve(before, num_replicas=2)
+    after = replace(before, num_replicas=2)
     read = []
     for rank in range(3):
         loader = nodes.Loader(nodes.SamplerWrapper(SAMPLERS[kind].make(before, rank)))
@@ -407,7 +407,7 @@ def test_torchdata_nodes_resume_on_other_ranks(kind):
         read += list(loader)
     if kind in BATCHED:
         read = list(itertools.chain(*read))
-    whole_epoch = np.concatenate(SAMPLERS[kind].indices(evolve(before, num_replicas=1)).indices)
+    whole_epoch = np.concatenate(SAMPLERS[kind].indices(replace(before, num_replicas=1)).indices)
     difference = np.bincount(read, minlength=60) - np.bincount(whole_epoch, minlength=60)
     assert (difference >= 0).all()
     assert difference.sum() <= 1

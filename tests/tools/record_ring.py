@@ -7,7 +7,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rankscope.common.storage import write_atomically
+from rankscope.common.files import write_whole
 from rankscope.timeline import Recorder, Timeline
 from tests.tools.emulate import emulated
 
@@ -19,18 +19,17 @@ def be_rank(recorder: Recorder) -> list[float]:
     """Carry out the ring some times, the last ones recorded; return when each began, by the clock of spans."""
     import torch
 
-    from rankscope.collectives import build
+    from rankscope.collectives import build, execute
     from rankscope.collectives.timing import Ranks, go_first
-    from rankscope.collectives.wire.run import executor
 
     go_first()
     ranks = Ranks()
     tensor = torch.ones(NUM_BYTES // 4)
-    ring = executor(build("allreduce", "ring", ranks.size), tensor)
+    ring = build("allreduce", "ring", ranks.size)
     mine, began_s = recorder.for_rank(ranks.rank), []
     for run in range(WARM_UP + RUNS):
         instant, _ = ranks.together()
-        ring(tensor, recorder=mine if run >= WARM_UP else None)
+        execute(ring, tensor, recorder=mine if run >= WARM_UP else None)
         began_s += [instant] if run >= WARM_UP else []
     return began_s
 
@@ -60,7 +59,7 @@ def main() -> None:
         trace = Path(folder, "trace.json")
         typical(recorder.timeline(), began_s).to_chrome_trace(trace)
         text = json.dumps(about | json.loads(trace.read_text()), separators=(",", ":"))
-    write_atomically(TARGET, lambda file: file.write(text.encode()))
+    write_whole(TARGET, text.encode())
     print(f"{TARGET.name}: {Timeline.from_chrome_trace(TARGET).end_s * 1e3:.1f} ms")
 
 

@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..common.lazy import lazy
+from ..common.extras import naming_extra
 from .algorithms import ALGORITHMS, Algorithm, build
 from .best import best
 from .cost import closed_form, lower_bounds
 from .execute import execute
-from .schedule import Schedule, ScheduleError, Step
+from .schedule import Schedule
 from .simulate import simulate
+from .steps import ScheduleError, Step
 from .verify import verify
-from .wire.twin import simulate_executor
 
 if TYPE_CHECKING:
     from .local import run_local
@@ -33,8 +33,18 @@ __all__ = [
     "lower_bounds",
     "run_local",
     "simulate",
-    "simulate_executor",
     "verify",
 ]
 
-__getattr__, __dir__ = lazy(__name__, {"run_local": "local"})
+
+@naming_extra()
+def __getattr__(name: str) -> Any:
+    if name == "run_local":
+        from .local import run_local
+
+        return run_local
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

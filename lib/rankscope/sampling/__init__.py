@@ -5,9 +5,9 @@ Only `DistributedSampler` and `audit_loader` need torch, and load it when first 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..common.lazy import lazy
+from ..common.extras import naming_extra
 from .assignment import Assignment, assign, shard_files
 from .audit import AuditError, audit
 from .balanced import BalancedSampler
@@ -41,4 +41,19 @@ __all__ = [
     "shard_files",
 ]
 
-__getattr__, __dir__ = lazy(__name__, {"DistributedSampler": "torch_samplers", "audit_loader": "loader_audit"})
+
+@naming_extra()
+def __getattr__(name: str) -> Any:
+    if name == "DistributedSampler":
+        from .torch_samplers import DistributedSampler
+
+        return DistributedSampler
+    if name == "audit_loader":
+        from .loader_audit import audit_loader
+
+        return audit_loader
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

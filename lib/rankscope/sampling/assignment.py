@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import of_type, one_of, several, truth, whole
-from ..common.frozen import ReadOnly, checked, evolve, frozen, optional
+from ..common.checks import check_field, one_of, optional, several, truth, whole
 from .elastic import MOST_RANKS, ElasticSampler, RankReads, check_same_recipes
 from .kinds import SAMPLERS, EpochRecipe
 from .permutation import SEEDS, IntArray, torch_order
@@ -25,17 +26,21 @@ if TYPE_CHECKING:
 MOST_SAMPLES = 1 << 28  # read by all ranks of an assignment: an order of 1 GiB, and about as much again for `audit`
 
 
-@frozen
-class Loader:
+class Loader(msgspec.Struct, frozen=True):
     """How a DataLoader on each rank groups that rank's indices.
 
     Worker ``b % num_workers`` makes batch b of its rank (torch/utils/data/dataloader.py, map-style dataset, in_order).
     If `num_workers` is 0, the training process makes all batches.
     """
 
-    batch_size: int = checked(whole, 1, default=1)
-    drop_last: bool = checked(truth, default=False)
-    num_workers: int = checked(whole, 0, default=0)
+    batch_size: int = 1
+    drop_last: bool = False
+    num_workers: int = 0
+
+    def __post_init__(self) -> None:
+        check_field(self, "batch_size", whole, 1)
+        check_field(self, "drop_last", truth)
+        check_field(self, "num_workers", whole, 0)
 
 
 def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
@@ -120,14 +125,7 @@ def _batch_stops(rank: int, reads: _Reads) -> IntArray:
     return np.zeros(0, dtype=np.int64)
 
 
-def _stops_of_all_ranks(name: str, values: Any) -> tuple[IntArray, ...] | None:
-    if values is None:
-        return None
-    return _all_ranks(name, values)
-
-
-@frozen(eq=False)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True, eq=False):
     """The indices that every rank reads in one epoch, and the recipe that produced them.
 
     `size` is the dataset's length; ``ranks[r]`` contains the indices that rank r reads, in order. Ranks may read
@@ -136,17 +134,22 @@ class Assignment:
     arrays are read-only.
     """
 
-    size: int = checked(whole, 0, MOST_SAMPLES)
-    ranks: tuple[IntArray, ...] = checked(_all_ranks)
-    sampler: str = checked(str, default="custom")
-    shuffle: bool | None = checked(optional, truth, default=None)
-    seed: int | None = checked(optional, whole, default=None)
-    epoch: int = checked(whole, default=0)
-    drop_last: bool | None = checked(optional, truth, default=None)
-    loader: Loader | None = checked(optional, of_type, Loader, default=None)
-    batch_stops: tuple[IntArray, ...] | None = checked(_stops_of_all_ranks, default=None)
+    size: int
+    ranks: tuple[IntArray, ...]
+    sampler: str = "custom"
+    shuffle: bool | None = None
+    seed: int | None = None
+    epoch: int = 0
+    drop_last: bool | None = None
+    loader: Loader | None = None
+    batch_stops: tuple[IntArray, ...] | None = None
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "size", whole, 0, MOST_SAMPLES)
+        check_field(self, "ranks", _all_ranks)
+        check_field(self, "seed", optional, whole)
+        check_field(self, "epoch", whole)
+        check_field(self, "batch_stops", optional, _all_ranks)
         if self.batch_stops is None:
             return
         if self.loader is not None:
@@ -221,12 +224,12 @@ class Assignment:
             raise ValueError("this assignment's sampler makes the batches, so a loader cannot")
         loader = Loader(batch_size, drop_last, num_workers)
         if not loader.drop_last:
-            return evolve(self, loader=loader)
+            return replace(self, loader=loader)
         full_batches = []
         for indices in self.ranks:
             num_kept = indices.size // loader.batch_size * loader.batch_size
             full_batches.append(indices[:num_kept])
-        return evolve(self, ranks=full_batches, loader=loader)
+        return replace(self, ranks=full_batches, loader=loader)
 
     def batches(self, rank: int) -> list[IntArray]:
         """Return the batches of one rank, from its sampler or DataLoader, or one sample each if neither makes any."""
@@ -340,11 +343,11 @@ def assign(
         shuffle=truth("shuffle", shuffle),
         drop_last=truth("drop_last", drop_last),
         # None stands for the sampler's default.
-        settings=ReadOnly({name: value for name, value in settings.items() if value is not None}),
+        settings={name: value for name, value in settings.items() if value is not None},
     )
     kind.check(sampler, recipe)  # before `shuffle` becomes what the sampler does anyway
     if kind.always_shuffles is not None:
-        recipe = evolve(recipe, shuffle=kind.always_shuffles)
+        recipe = replace(recipe, shuffle=kind.always_shuffles)
     _check_number_of_reads(recipe)
     reads = kind.indices(recipe)
     if not isinstance(reads, RankReads):  # a sampler without batches may return the indices alone

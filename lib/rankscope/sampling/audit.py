@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import ClassVar, NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -85,8 +85,7 @@ class Findings:
         return "\n".join([head, *lines])
 
 
-@attrs.frozen(eq=False)
-class EpochAudit:
+class EpochAudit(msgspec.Struct, frozen=True, eq=False):
     """The audit of one epoch.
 
     `duplicated`, `overlap`, `dropped` and `out_of_range` are sorted indices: those that are read more than once, those
@@ -110,8 +109,7 @@ class EpochAudit:
     drops_incomplete: bool = False
 
 
-@attrs.frozen(eq=False)
-class Audit(Findings):
+class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
     """The result of `audit`: ``str()`` is the report, `check` raises; both are made from `findings`.
 
     `never_seen` are the indices that no rank read in any of the epochs. `repeated_orders` are pairs of indices into

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import of_type, truth, whole
-from ..common.frozen import ReadOnly
 from .balancing import WindowPlan, ascending, plan_equal_batches
 from .elastic import MOST_RANKS, ElasticSampler, Progress, RankReads
 from .keyed import KeyedPermutation
@@ -47,8 +46,7 @@ class _WindowEnd(NamedTuple):
     num_steps: int
 
 
-@attrs.define
-class _Remaining:
+class _Remaining(msgspec.Struct):
     """The samples of an epoch that are still to read: `head`, then the epoch's order beginning at `position`.
 
     `head` are samples of the windows in which earlier jobs stopped.
@@ -117,7 +115,13 @@ class BalancedSampler(ElasticSampler):
     """
 
     _TITLE = "BalancedSampler"
-    _RECIPE = ReadOnly(size="size", seed="seed", shuffle="shuffle", lengths="_digest", costs="_cost_digest")
+    _RECIPE: ClassVar = {
+        "size": "size",
+        "seed": "seed",
+        "shuffle": "shuffle",
+        "lengths": "_digest",
+        "costs": "_cost_digest",
+    }
     is_grouped = True
     makes_batches = True
 

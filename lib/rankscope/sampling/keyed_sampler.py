@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..common.checks import whole
-from ..common.frozen import ReadOnly
 from .elastic import InterleavedSampler
 from .keyed import MOST_KEYED_SAMPLES, KeyedPermutation, checked_positions
 from .permutation import IntArray
@@ -37,7 +37,7 @@ class KeyedSampler(InterleavedSampler):
     """
 
     _TITLE = "KeyedSampler"
-    _RECIPE = ReadOnly(size="size", seed="seed", shuffle="shuffle")
+    _RECIPE: ClassVar = {"size": "size", "seed": "seed", "shuffle": "shuffle"}
 
     def __init__(
         self,

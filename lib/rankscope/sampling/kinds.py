@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from ..common.checks import function, of_type, one_of, truth, whole
-from ..common.frozen import ReadOnly, checked, frozen, mapping, optional
+from ..common.checks import check_field, function, of_type, one_of, optional, truth, whole
 from .balanced import BalancedSampler
 from .elastic import ElasticSampler, RankReads
 from .keyed_sampler import KeyedSampler
@@ -23,11 +23,10 @@ VALUES = ("lengths", "weights")
 """What a sampler may need to know of each sample."""
 
 # The settings that a sampler need not have, with the values that `assign` gives them by default.
-OPTIONAL_SETTINGS = ReadOnly(shuffle=True, seed=0, epoch=0, drop_last=False)
+OPTIONAL_SETTINGS = {"shuffle": True, "seed": 0, "epoch": 0, "drop_last": False}
 
 
-@frozen
-class EpochRecipe:
+class EpochRecipe(msgspec.Struct, frozen=True):
     """The arguments of `assign` that decide what each rank reads; every field has been checked.
 
     `settings` contains those that only some samplers have, as `lengths` and `batch_size`. Their values are checked by
@@ -40,7 +39,7 @@ class EpochRecipe:
     seed: int
     epoch: int
     drop_last: bool
-    settings: Mapping[str, Any] = ReadOnly()
+    settings: Mapping[str, Any] = {}
 
     @property
     def reads_per_rank(self) -> int:
@@ -52,22 +51,7 @@ class EpochRecipe:
         return self.reads_per_rank * self.num_replicas
 
 
-def _in_record(field: str, value: Any, check: Callable[..., Any], *limits: Any) -> Any:
-    """Check a field of a `Sampler`; the error names the record and the field."""
-    return check(f"{field} of Sampler", value, *limits)
-
-
-def _reasons(name: str, value: Any) -> ReadOnly:
-    """Check a mapping from some of `OPTIONAL_SETTINGS` to texts."""
-
-    def check_reason(entry: str, reason: Any) -> str:
-        return of_type(entry, reason, str)
-
-    return mapping(name, value, dict.fromkeys(OPTIONAL_SETTINGS, check_reason))
-
-
-@frozen
-class Sampler:
+class Sampler(msgspec.Struct, frozen=True):
     """A kind of sampler: its `title`, and `indices`, which returns the indices that each rank reads, in order.
 
     A sampler that also decides which indices form a batch returns `RankReads` with them.
@@ -84,20 +68,23 @@ class Sampler:
 
     >>> Sampler("mine", None)
     Traceback (most recent call last):
-    ValueError: indices of Sampler must be a function of an EpochRecipe that returns each rank's indices, got None
+    ValueError: indices must be a function of an EpochRecipe that returns each rank's indices, got None
     """
 
-    title: str = checked(_in_record, of_type, str)
-    indices: Callable[[EpochRecipe], tuple[IntArray, ...] | RankReads] = checked(
-        _in_record, function, "of an EpochRecipe that returns each rank's indices"
-    )
-    always_shuffles: bool | None = checked(_in_record, optional, truth, default=None)
-    without_effect: Mapping[str, str] = checked(_reasons, default=ReadOnly())
-    values: str | None = checked(_in_record, optional, one_of, VALUES, default=None)
-    settings: Mapping[str, Any] = checked(_in_record, mapping, default=ReadOnly())
-    make: Callable[[EpochRecipe, int], ElasticSampler] | None = checked(
-        _in_record, optional, function, "of an EpochRecipe and a rank that returns a sampler", default=None
-    )
+    title: str
+    indices: Callable[[EpochRecipe], tuple[IntArray, ...] | RankReads]
+    always_shuffles: bool | None = None
+    without_effect: Mapping[str, str] = {}
+    values: str | None = None
+    settings: Mapping[str, Any] = {}
+    make: Callable[[EpochRecipe, int], ElasticSampler] | None = None
+
+    def __post_init__(self) -> None:
+        check_field(self, "title", of_type, str)
+        check_field(self, "indices", function, "of an EpochRecipe that returns each rank's indices")
+        check_field(self, "always_shuffles", optional, truth)
+        check_field(self, "values", optional, one_of, VALUES)
+        check_field(self, "make", optional, function, "of an EpochRecipe and a rank that returns a sampler")
 
     def check(self, name: str, recipe: EpochRecipe) -> None:
         """Raise ValueError unless this sampler, whose name is `name`, has the settings of a recipe."""
@@ -209,10 +196,10 @@ def _elastic(title: str, make: Callable[[EpochRecipe, int], ElasticSampler], **f
     return Sampler(title, indices, make=make, **fields)
 
 
-_LIBTORCH = ReadOnly(
-    seed="libtorch's samplers take no seed",
-    shuffle="libtorch has one sampler that shuffles and one that does not",
-)
+_LIBTORCH = {
+    "seed": "libtorch's samplers take no seed",
+    "shuffle": "libtorch has one sampler that shuffles and one that does not",
+}
 
 # The kinds of samplers that `assign` and `EpochRecipe` accept, by name.
 SAMPLERS: dict[str, Sampler] = {

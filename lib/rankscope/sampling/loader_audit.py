@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
@@ -25,8 +25,7 @@ _GLOBAL_GENERATORS = ("NumPy", "random", "torch")
 _Numbers = tuple[tuple[str, float], ...]  # each with the name of the generator from which it is drawn
 
 
-@attrs.frozen(eq=False)
-class LoaderAudit(Findings):
+class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
     """The result of `audit_loader`; ``str()`` is the report, `check` raises.
 
     `batch_sizes` are the numbers of samples in each batch of an epoch, `num_samples` is that of the dataset. `draws`

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import whole
-from ..common.frozen import ReadOnly
 from .elastic import InterleavedSampler
 from .keyed import KeyedPermutation
 from .sample_values import checked_weights, digest_of
@@ -53,7 +52,7 @@ class WeightedSampler(InterleavedSampler):
     """
 
     _TITLE = "WeightedSampler"
-    _RECIPE = ReadOnly(size="size", seed="seed", weights="_digest", num_samples="num_samples")
+    _RECIPE: ClassVar = {"size": "size", "seed": "seed", "weights": "_digest", "num_samples": "num_samples"}
     _FIXED_SETTINGS = ("num_samples",)
     is_grouped = True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -16,8 +16,7 @@ _MOST_GROUPS = 10  # of weights, if these all differ
 _LEAST_EXPECTED = 10.0  # reads of a group, so that the chi-square distribution holds
 
 
-@attrs.frozen(eq=False)
-class EpochWork:
+class EpochWork(msgspec.Struct, frozen=True, eq=False):
     """The work of one epoch.
 
     `tokens` is the number of tokens that each rank reads, and `step_costs` the cost of each rank's batch at each step,
@@ -105,8 +104,7 @@ def epoch_work(assignment: Assignment, lengths: ArrayLike, cost: str | CostFunct
     return EpochWork(tokens, step_costs, step_tokens, step_padding)
 
 
-@attrs.frozen(eq=False)
-class WeightBias:
+class WeightBias(msgspec.Struct, frozen=True, eq=False):
     """How far the reads of one or several epochs are from given weights.
 
     `reads` and `expected` are, for each sample, the number of reads and the one that its weight asks for. Samples of
