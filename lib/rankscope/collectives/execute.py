@@ -3,9 +3,6 @@
 Each rank carries out its own steps one by one. It posts its receives one step ahead, because Gloo lets a message leave
 only once its receiver is ready: otherwise each step would take two latencies. And it writes nothing into elements that
 a message may still be reading: an allreduce that did gave wrong sums on slow networks.
-
-Gloo and MPI take one message at a time, distinguished by tags. NCCL has no tags, and may hang unless all that a rank
-sends and receives in a step starts as one batch.
 """
 
 from __future__ import annotations
@@ -14,14 +11,15 @@ import hashlib
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
-from itertools import chain, cycle, pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..common.checks import of_type, one_of
+from .process_group import Message, backend_of, failure, group_of, starter, takes_batches
 from .schedule import SUMS, Schedule
 from .verify import verify
 
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..timeline import Recorder
-
-TAGS = 1 << 20  # the tag of step 0, away from the small tags that a caller's own messages may have
 
 # The calls that the ranks of each group have agreed on.
 _agreed_calls: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
@@ -72,10 +68,8 @@ def execute(
     of_type("schedule", schedule, Schedule)
     of_type("tensor", tensor, torch.Tensor)
     group = group_of(group)
-    is_barrier = schedule.collective == "barrier"
-    if is_barrier:  # it does not even read the tensor, but sends bytes of its own
+    if schedule.collective == "barrier":  # it does not even read the tensor, but sends bytes of its own
         tensor = torch.zeros(schedule.num_chunks, dtype=torch.uint8, device=tensor.device)
-        op = "sum"
     part = _agreed_part(schedule, tensor, group, op)
     passed = tensor.detach().view(-1)
     if not takes_batches(backend_of(group, tensor)):
@@ -87,7 +81,7 @@ def execute(
         if part.offset is not None:
             buffer[part.offset : part.offset + passed.numel()] = passed
     _carry_out(part, buffer, starter(group, tensor), OPS[op], recorder)
-    if is_barrier or not part.wanted:
+    if schedule.collective == "barrier" or not part.wanted:
         return None
     if len(part.wanted) < schedule.num_chunks:
         buffer = torch.cat([buffer[run] for run in part.wanted])
@@ -101,7 +95,7 @@ def execute(
 
 
 def _carry_out(
-    part: Part, buffer: Tensor, start: Starter, combine: Callable[..., Tensor], recorder: Recorder | None
+    part: Part, buffer: Tensor, start: Callable[..., None], combine: Callable[..., Tensor], recorder: Recorder | None
 ) -> None:
     """Carry out a rank's steps on its buffer, and record them."""
     note = None if recorder is None else _noting(recorder)
@@ -120,7 +114,7 @@ def _carry_out(
             try:
                 works[message].wait()
             except RuntimeError as error:
-                raise _failure(message, error) from error
+                raise failure(message, error) from error
             if note:
                 note("send" if message.sends else "receive", number)
         for _, target, source, is_added in step.writes:
@@ -156,28 +150,16 @@ class Place(NamedTuple):
     stop: int
 
 
-class Message(NamedTuple):
-    """What goes to a peer in a step, or comes from it: from one rank to another, a step has one message at most.
-
-    `place` is the key of the tensor that it is sent from or received into.
-    """
-
-    place: Any
-    sends: bool
-    peer: int
-    step: int
+Transfers = list[list[tuple[Any, ...]]]  # of a rank in each step: src, dst, start, stop and reduce
+Writes = list[tuple[int, Place, Place, bool]]  # number of the transfer, target, source, and whether it is added
 
 
 class RankStep(NamedTuple):
-    """What a rank does in a step: it starts messages, waits for some, and then writes.
-
-    A write has its number among the transfers of the step, which sums must be made in the order of; its target, its
-    source, and whether it is added.
-    """
+    """What a rank does in a step: it starts messages, waits for some, and then writes."""
 
     posts: list[Message]
     waits: list[Message]
-    writes: list[tuple[int, Place, Place, bool]]
+    writes: Writes
 
 
 class Part(NamedTuple):
@@ -212,17 +194,18 @@ def _part(schedule: Schedule, rank: int, num_ranks: int, num_elements: int, dtyp
     check_counts(schedule, rank, num_elements)
     ends = schedule.chunk_ends(num_elements)
     verify(schedule)
-    transfers = []  # of the rank in each step: src, dst, start, stop and reduce
+    transfers: Transfers = []
     for src, dst, chunk, num_chunks, reduce in schedule.steps():
         start, stop = np.array(ends)[[chunk, chunk + num_chunks]]
         is_own = ((src == rank) | (dst == rank)) & (start < stop)
         columns = [column[is_own].tolist() for column in (src, dst, start, stop, reduce)]
         transfers.append(list(zip(*columns, strict=True)))
+    transfers.append([])
     num_common = num_elements if schedule.weights is None else ends[-1]
     steps = _rank_steps(transfers, rank, ahead)
     initial = np.flatnonzero(schedule.initial_chunks()[rank])
     wanted = np.flatnonzero(schedule.wanted()[rank])
-    call = f"{schedule!r} of {num_common} elements of {dtype}, op {op!r}"
+    call = f"{schedule!r}, {num_common} elements of {dtype}, op {op!r}"
     return Part(
         call=call,
         call_hash=hashlib.sha256(f"{call} {schedule.to_text()}".encode()).digest(),
@@ -234,12 +217,11 @@ def _part(schedule: Schedule, rank: int, num_ranks: int, num_elements: int, dtyp
     )
 
 
-def _rank_steps(transfers: list[list[tuple[Any, ...]]], rank: int, ahead: bool) -> list[RankStep]:
-    """Return a rank's steps from its transfers in each, after one that only prepares the next."""
-    transfers = [*transfers, []]
+def _rank_steps(transfers: Transfers, rank: int, ahead: bool) -> list[RankStep]:
+    """Return a rank's steps after one that only prepares the next; there are no transfers after the last step."""
     halves = []
     for step in range(len(transfers)):
-        halves.append([_one_way(transfers, step, rank, sends) for sends in (True, False)])
+        halves.append((_one_way(transfers, step, rank, True), _one_way(transfers, step, rank, False)))
     (_, gathers), (receives, _) = halves[0]
     steps = [RankStep(receives if ahead else [], [], gathers)]
     for ((sends, _), (receives, writes)), ((_, gathers), (next_receives, _)) in pairwise(halves):
@@ -249,9 +231,7 @@ def _rank_steps(transfers: list[list[tuple[Any, ...]]], rank: int, ahead: bool) 
     return steps
 
 
-def _one_way(
-    transfers: list[list[tuple[Any, ...]]], step: int, rank: int, sends: bool
-) -> tuple[list[Message], list[tuple[int, Place, Place, bool]]]:
+def _one_way(transfers: Transfers, step: int, rank: int, sends: bool) -> tuple[list[Message], Writes]:
     """Return the messages that a rank sends in a step, or receives, and the writes between its buffer and its scratch.
 
     A message of one transfer needs no scratch if it is sent, or if it replaces elements with which nothing else
@@ -279,68 +259,6 @@ def _one_way(
             place = place._replace(stop=end)
         messages.append(Message(place, sends, peer, step))
     return messages, sorted(writes)
-
-
-# ---- a process group
-
-Starter = Callable[[Sequence[Message], Callable[[Any], "Tensor"], dict[Message, Any]], None]
-
-
-def group_of(group: Any) -> Any:
-    """Return the group, or the default one for None; raise ValueError for anything that is no process group."""
-    import torch.distributed as dist
-
-    if group is None:
-        if not dist.is_initialized():
-            raise ValueError("group is None, and there is no default group: init_process_group makes one")
-        return dist.group.WORLD
-    if not hasattr(group, "allgather"):
-        raise ValueError(f"group must be a process group that this rank is in, got {group!r}")
-    return group
-
-
-def backend_of(group: Any, tensor: Tensor) -> Any:
-    """Return the backend that a group uses for a tensor; a group that was made directly is its own backend."""
-    return group._get_backend(tensor.device) if hasattr(group, "_get_backend") else group
-
-
-def takes_batches(backend: Any) -> bool:
-    """Return whether all messages of a step must start together, and without tags."""
-    return bool(backend.name() == "nccl")
-
-
-def starter(group: Any, tensor: Tensor) -> Starter:
-    """Return a function that starts messages, and puts what to wait for into `works`; tensors are on this one's device.
-
-    Each message is sent from, or received into, the tensor that `view` returns for its place.
-    """
-    import torch.distributed as dist
-
-    backend = backend_of(group, tensor)
-    is_batched = takes_batches(backend)
-
-    def start(messages: Sequence[Message], view: Callable[[Any], Tensor], works: dict[Message, Any]) -> None:
-        operations = []
-        for message in messages:
-            if is_batched:
-                call = dist.isend if message.sends else dist.irecv
-                peer = dist.get_global_rank(group, message.peer)
-                operations.append(dist.P2POp(call, view(message.place), peer, group))
-                continue
-            call = backend.send if message.sends else backend.recv
-            try:
-                works[message] = call([view(message.place)], message.peer, TAGS + message.step)
-            except RuntimeError as error:
-                raise _failure(message, error) from error
-        if operations:
-            works.update(zip(messages, cycle(dist.batch_isend_irecv(operations))))  # NCCL returns one for all
-
-    return start
-
-
-def _failure(message: Message, error: Exception) -> RuntimeError:
-    verb = "sending to" if message.sends else "receiving from"
-    return RuntimeError(f"step {message.step}: {verb} rank {message.peer} failed: {error}")
 
 
 # ---- what ranks agree on
