@@ -279,7 +279,7 @@ def _agreed_part(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Par
     parts = vars(schedule).setdefault("parts", {})  # which stay for as long as the schedule
     if key not in parts:
         parts[key] = _part(schedule, *key)
-    part = parts[key]
+    part: Part = parts[key]
     agreed = _agreed_calls.setdefault(group, set())
     if (part.call_hash, tensor.device) in agreed:
         return part

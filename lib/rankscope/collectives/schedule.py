@@ -221,7 +221,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         if not lines:
             raise ScheduleError("the text of a schedule must start with a header line, and this one is empty")
         header: dict[str, Any] = {}
-        steps = []
+        steps: list[Step] = []
         for line_number, words in lines:
             try:
                 if not header:
