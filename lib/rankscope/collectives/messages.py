@@ -124,7 +124,10 @@ def add_up(each: Messages, arrived_s: Seconds, added_s: Seconds) -> Seconds:
     done_s = arrived_s.copy()
     if not each.adding_s.any():
         return done_s
-    for arrived in in_turn(each.dst, arrived_s):
+    turns = [np.arange(each.dst.size)]
+    if each.most_at_a_rank > 1:
+        turns = in_turn(each.dst, arrived_s)
+    for arrived in turns:
         message = arrived[each.adding_s[arrived] > 0]
         rank = each.dst[message]
         done_s[message] = np.maximum(arrived_s[message], added_s[rank]) + each.adding_s[message]
