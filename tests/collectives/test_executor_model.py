@@ -88,8 +88,11 @@ def test_other_collectives(collective: str) -> None:
         assert eight.makespan_s > LINK.alpha_s
         one = simulate(build(collective, name, 1), 32_000, Cluster.uniform(1, LINK), executor=True)
         assert one.makespan_s == 0
-    if collective == "barrier":
-        assert eight.makespan_s == pytest.approx(4 * LINK.alpha_s)
+
+
+def test_a_barrier_takes_its_latencies() -> None:
+    barrier = simulate(build("barrier", "dissemination", 8), 0.0, Cluster.uniform(8, LINK), executor=True)
+    assert barrier.makespan_s == pytest.approx(4 * LINK.alpha_s)
 
 
 @pytest.mark.parametrize("num_ranks", [4, 8])
