@@ -80,6 +80,20 @@ CASES = [
         "for _ in range(5): simulate(schedule, 2**30, cluster)",
     ),
     Case(
+        "simulate a ring of 1,024, one slow link",
+        "from tests.benchmarks.collectives import cluster_of\nfrom rankscope.collectives import build, simulate\n"
+        "cluster, schedule = cluster_of(1024, 'slow'), build('allreduce', 'ring', 1024)",
+        "for _ in range(5): simulate(schedule, 2**30, cluster, detail='ranks')",
+    ),
+    Case(
+        "simulate all allreduces of 256 ranks",
+        "from tests.benchmarks.collectives import cluster_of\n"
+        "from rankscope.collectives import ALGORITHMS, build, simulate\n"
+        "cluster = cluster_of(256, 'random')\n"
+        "schedules = [build('allreduce', name, 256) for name in ALGORITHMS['allreduce']]",
+        "for schedule in schedules: simulate(schedule, 2**30, cluster)",
+    ),
+    Case(
         "verify doubling of 256",
         "from rankscope.collectives import build, verify\nschedule = build('allreduce', 'halving_doubling', 256)",
         "for _ in range(20): verify(schedule)",

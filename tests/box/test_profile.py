@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rankscope.box import Profile, fit_link
-from rankscope.box.profile import EVEN_RANKS, Point
+from rankscope.box.profile import Point
 from rankscope.box.sentences import joining
-from rankscope.collectives import build, simulate_executor
+from rankscope.collectives import build, simulate
 from tests.box.made import (
     ALPHA_S,
     BYTES_PER_S,
@@ -161,8 +161,8 @@ def test_with_another_number_of_ranks_there_are_more_or_fewer_nodes_or_ranks_on_
     ]
     assert spread.cluster().is_uniform
     ring = build("allreduce", "ring", 8)
-    expected = simulate_executor(
-        ring, 4096, one_node.cluster(8), lambda src, dst, size: one_node.link("intra").at(size)
+    expected = simulate(
+        ring, 4096, one_node.cluster(8), executor=True, link_at=lambda src, dst, size: one_node.link("intra").at(size)
     )
     assert one_node.predict("allreduce", "ring", 4096, num_ranks=8).makespan_s == expected.makespan_s
 
@@ -181,23 +181,12 @@ def test_a_prediction_is_the_twin_with_each_message_by_its_piece() -> None:
     assert len(fit.pieces) == 2
     for size in (4096, 2**22):
         timeline = made.predict("allreduce", "ring", size)
-        expected = simulate_executor(
-            build("allreduce", "ring", 4), size, made.cluster(), lambda src, dst, num_bytes: fit.at(num_bytes)
-        )
+        ring = build("allreduce", "ring", 4)
+        expected = simulate(ring, size, made.cluster(), executor=True, link_at=lambda src, dst, size: fit.at(size))
         assert timeline.makespan_s == expected.makespan_s
-        plain = simulate_executor(build("allreduce", "ring", 4), size, made.cluster())
+        plain = simulate(ring, size, made.cluster(), executor=True)
         assert timeline.makespan_s != pytest.approx(plain.makespan_s, rel=0.01)
     assert made.predict("allreduce", "segmented_ring", 2**22, num_segments=4).makespan_s > 0
-
-
-@pytest.mark.parametrize("num_ranks", [EVEN_RANKS // 2, EVEN_RANKS])
-def test_a_prediction_refuses_the_same_sizes_for_few_ranks_and_for_many(num_ranks: int) -> None:
-    made = profile(links(noise=0.0), num_nodes=1, ranks_per_node=[4])
-    for collective_name, size in (("allreduce", 1001), ("allgather", 1028), ("allreduce", 4 * num_ranks - 4)):
-        with pytest.raises(ValueError, match="num_bytes|elements"):
-            made.predict(collective_name, "ring", size, num_ranks=num_ranks)
-    odd = made.predict("allreduce", "ring", 4 * (num_ranks + 1), num_ranks=num_ranks)
-    assert odd.makespan_s > made.predict("allreduce", "ring", 4 * num_ranks, num_ranks=num_ranks).makespan_s
 
 
 def test_the_shape_of_a_torus_is_stored_shown_and_predicted_with(tmp_path: Path) -> None:

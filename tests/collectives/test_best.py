@@ -1,9 +1,8 @@
-"""Which is fastest, and what a schedule puts on links and into memory."""
+"""Which algorithm is fastest, with which of its options; and what a record that you add needs."""
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import ALGORITHMS, Schedule, Step, best, build, closed_form, simulate
-from rankscope.collectives.forms import NoClosedForm
-from rankscope.common.frozen import evolve
+from rankscope.collectives import (
+    ALGORITHMS,
+    Algorithm,
+    Schedule,
+    Step,
+    best,
+    build,
+    forms,
+    simulate,
+    verify,
+)
+from rankscope.collectives.builders import rings
+from rankscope.collectives.forms import Terms
 
 LINK = Link(5e-6, 10e9)
 
@@ -45,17 +54,6 @@ def test_every_candidate_takes_what_its_schedule_takes(cluster: Cluster, size: f
         assert simulate(schedule, size, cluster).makespan_s == pytest.approx(seconds, rel=1e-9)
 
 
-def test_of_equal_times_the_first_registered_comes_first() -> None:
-    """halving_doubling and swing, ring and bidirectional_ring cost the same: rounding must not decide."""
-    names = list(ALGORITHMS["allreduce"])
-    for n in range(2, 17):
-        for size in 2.0 ** np.arange(4, 31):
-            ranked = best(size, Cluster.uniform(n, LINK, 3e-11), algorithms=["ring", "bidirectional_ring", "torus_2d"])
-            for first, second in pairwise(ranked.candidates):
-                if first.seconds == pytest.approx(second.seconds, rel=1e-12):
-                    assert names.index(first.algorithm) < names.index(second.algorithm)
-
-
 def test_shapes_follow_the_nodes() -> None:
     ranking = best(1e8, Cluster(3, 4, Link(2e-6, 300e9), LINK))
     options = {candidate.algorithm: candidate.options for candidate in ranking.candidates}
@@ -64,18 +62,6 @@ def test_shapes_follow_the_nodes() -> None:
     assert ranking.algorithm == "torus_2d"
     cube = best(1e8, Cluster(4, 3, Link(2e-6, 300e9), LINK), algorithms=["torus_3d"])
     assert cube.candidates[0].options == {"shape": (2, 2, 3)}  # the last axis stays in the nodes
-
-
-def test_your_own_algorithm_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    def star(num_ranks: int) -> Schedule:
-        others = np.arange(1, num_ranks)
-        steps = [Step.of(r, 0, 0, 1, True) for r in others] + [Step.of(0, r, 0) for r in others]
-        header = {"collective": "allreduce", "algorithm": "star", "num_ranks": num_ranks, "num_chunks": 1}
-        return Schedule.of_steps(steps, **header)
-
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "star", star)
-    seconds = {c.algorithm: c.seconds for c in best(1e3, Cluster.uniform(4, LINK)).candidates}
-    assert seconds["star"] == pytest.approx(6 * LINK.seconds(1e3))
 
 
 def test_other_collectives() -> None:
@@ -103,21 +89,6 @@ def test_nothing_beats_the_bound(
         assert ranking.seconds >= ranking.bound_s * (1 - 1e-12)
 
 
-def test_the_bound_knows_slow_links_between_nodes() -> None:
-    fast, slow = Link(1e-6, 300e9), Link(10e-6, 25e9)
-    cards = Cluster(4, 8, fast, slow)
-    shared = Cluster(4, 8, fast, slow, shared_nic=True)
-
-    def bound_s(num_bytes: float, cluster: Cluster) -> float:
-        return best(num_bytes, cluster, algorithms=["ring"]).bound_s
-
-    assert bound_s(1e9, cards) == pytest.approx(2 * 3 / 4 * 1e9 / (8 * 25e9))  # eight cards per node
-    assert bound_s(1e9, shared) == pytest.approx(2 * 3 / 4 * 1e9 / 25e9)
-    assert bound_s(8.0, cards) == pytest.approx(10e-6)  # one message out of a node reaches all four
-    assert bound_s(1e9, Cluster(1, 8, fast, slow)) == pytest.approx(2 * 7 / 8 * 1e9 / 300e9)
-    assert best(1e9, shared, "all_to_all").bound_s == pytest.approx(8 * 3 / 4 * 1e9 / 25e9)
-
-
 def test_a_switch_that_adds_has_algorithms_of_its_own() -> None:
     link, names = Link(1e-6, 450e9), set(ALGORITHMS["allreduce"])
     for nodes, name in ((1, "nvls"), (2, "nvls_tree")):
@@ -142,50 +113,6 @@ def test_no_other_number_of_segments_does_much_better(collective: str, name: str
                 assert picked <= simulate(schedule, size, cluster, detail="ranks").makespan_s * 1.001
 
 
-H100_LINKS = Link(3e-6, 450e9), Link(8e-6, 50e9)  # NVLink 4 and 400 Gbit/s per GPU
-H100_NODES = [
-    pytest.param(Cluster(nodes, 8, *H100_LINKS, switch_adds=True), size, id=f"{nodes} nodes, {size // 2**20} MiB")
-    for nodes, size in [(2, 2**24), (3, 2**28), (16, 2**24)]
-]
-
-
-@pytest.mark.parametrize(("cluster", "size"), H100_NODES)
-def test_nvls_tree_gets_a_number_of_segments_that_no_other_beats_by_one_per_cent(cluster: Cluster, size: int) -> None:
-    """Two segments lost 12 % to one on two nodes at 16 MiB, and `best` then recommended a slower algorithm."""
-    ranking = best(size, cluster, algorithms=["nvls_tree"])
-    assert ranking.candidates[0].options.keys() == {"gpus_per_node", "num_segments"}
-    for segments in (*range(1, 13), 16, 24, 32, 48):
-        schedule = build("allreduce", "nvls_tree", cluster.num_ranks, gpus_per_node=8, num_segments=segments)
-        assert ranking.seconds <= 1.01 * simulate(schedule, size, cluster, detail="ranks").makespan_s
-    assert best(size, cluster).seconds <= ranking.seconds
-
-
-def test_more_segments_are_tried_although_two_take_longer_than_one() -> None:
-    cluster = Cluster(5, 2, Link(1e-6, 200e9), Link(1e-6, 1e9), ports=None, shared_nic=True)
-
-    def seconds(segments: int) -> float:
-        schedule = build("allreduce", "double_binary_tree", 10, num_segments=segments)
-        return simulate(schedule, 2**18, cluster, detail="ranks").makespan_s
-
-    assert seconds(2) > seconds(1) > 1.1 * seconds(8)
-    assert best(2**18, cluster, algorithms=["double_binary_tree"]).seconds <= seconds(8)
-
-
-def test_an_algorithm_of_rankscope_without_a_closed_form_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a contributor adds has no closed form at first; all algorithms failed with it."""
-    cluster = Cluster.uniform(8, LINK, 1e-11)
-    for name in ("swing", "segmented_ring"):
-        shipped: Any = ALGORITHMS["allreduce"][name]
-        monkeypatch.setitem(ALGORITHMS["allreduce"], name, evolve(shipped, form=None))
-    with pytest.raises(NoClosedForm, match="swing"):
-        closed_form("allreduce", "swing", 8, 1e6, LINK)
-    candidates = {candidate.algorithm: candidate for candidate in best(1e6, cluster).candidates}
-    assert candidates.keys() == ALGORITHMS["allreduce"].keys()
-    for name in ("swing", "segmented_ring"):
-        schedule = build("allreduce", name, 8, **candidates[name].options)
-        assert candidates[name].seconds == pytest.approx(simulate(schedule, 1e6, cluster).makespan_s, rel=1e-9)
-
-
 def test_the_margin_and_the_text() -> None:
     assert best(1e3, Cluster.uniform(4, Link(0.0, math.inf))).margin == 0.0  # all take no time
     nothing_to_send = best(0.0, Cluster(1, 4, Link(0.0, 1e9), LINK))
@@ -194,3 +121,70 @@ def test_the_margin_and_the_text() -> None:
     for word in ("torus_2d", "197 µs", "ring", "10 %", "167 µs"):
         assert word in text
     assert best(1e6, Cluster.uniform(6, LINK), algorithms=["ring"]).margin == math.inf
+
+
+# ---- records that you add
+
+NODES = Cluster(3, 4, Link(2e-6, 300e9), LINK)
+
+
+def add(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(**fields))
+
+
+def in_segments(num_ranks: int, num_segments: int = 4) -> Schedule:
+    return rings.segmented_ring(num_ranks, num_segments)
+
+
+def test_your_record_is_tried_with_the_segments_that_it_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster.uniform(6, LINK, 3e-11)
+    for form in (None, forms.segmented_ring):
+        add(monkeypatch, builder=in_segments, form=form, segments=(1, 5, 9))
+        for size in (1e3, 1e8):
+            (own,) = best(size, cluster, algorithms=["mine"]).candidates
+            assert own.options["num_segments"] == (1 if size == 1e3 else 5)
+            schedule = in_segments(6, **own.options)
+            assert own.seconds == pytest.approx(simulate(schedule, size, cluster).makespan_s, rel=1e-9)
+
+
+def test_your_record_follows_the_nodes_that_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_nodes(cluster: Cluster) -> dict[str, Any] | None:
+        return {"shape": (1, cluster.num_nodes, cluster.gpus_per_node)} if cluster.num_nodes > 1 else None
+
+    add(monkeypatch, builder=lambda num_ranks, shape: rings.torus_3d(num_ranks, shape), arrange=on_nodes)
+    (own,) = best(1e8, NODES, algorithms=["mine"]).candidates
+    (shipped,) = best(1e8, NODES, algorithms=["torus_3d"]).candidates
+    assert own.options == shipped.options == {"shape": (1, 3, 4)}
+    assert own.seconds == pytest.approx(shipped.seconds, rel=1e-12)
+    with pytest.raises(ValueError, match="mine"):
+        best(1e8, Cluster(1, 4, LINK, LINK), algorithms=["mine"])
+
+
+def test_the_closed_form_of_your_record_is_trusted_if_the_links_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def a_day(t: Terms) -> Any:
+        return 86400.0
+
+    add(monkeypatch, builder=lambda num_ranks: rings.ring(num_ranks), form=a_day)
+    assert best(1e6, Cluster.uniform(4, LINK), algorithms=["mine"]).seconds == 86400.0
+    assert best(1e6, NODES, algorithms=["mine"]).seconds < 1
+
+
+def test_an_algorithm_for_three_ports_without_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks of a group of four exchange whole sums in a step of three messages each."""
+
+    def in_fours(num_ranks: int) -> Schedule:
+        if 4 ** (num_ranks.bit_length() // 2) != num_ranks:
+            raise ValueError(f"num_ranks must be a power of four, got {num_ranks}")
+        ranks = np.arange(num_ranks)
+        steps = []
+        for distance in 4 ** np.arange(num_ranks.bit_length() // 2):
+            peers = [ranks ^ (place * distance) for place in (1, 2, 3)]
+            steps.append(Step.of(np.tile(ranks, 3), np.concatenate(peers), 0, reduce=True))
+        return Schedule("allreduce", "mine", num_ranks, 1, steps, ports=3)
+
+    add(monkeypatch, builder=in_fours)
+    assert verify(build("allreduce", "mine", 64)).most_sends == 3
+    cluster = Cluster.uniform(64, LINK, ports=3)
+    assert best(8.0, cluster).algorithm == "mine"
+    assert best(8.0, cluster).seconds == pytest.approx(3 * LINK.seconds(8.0))
+    assert "mine" not in [candidate.algorithm for candidate in best(8.0, NODES).candidates]

@@ -15,122 +15,56 @@ from rankscope.collectives.schedule import MOVES
 from rankscope.collectives.verify import Verified, holdings
 
 from ..extents import SAMPLE_OR_EVERYTHING
-from .cases import ALL_RANKS, NAMES, RANKS, allows, is_right, options, schedules, shapes
+from .cases import NAMES, built, is_right, options, schedules
 
-# ---- every algorithm, and what it takes
+# ---- every algorithm
 
 
 @SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize(("collective", "name"), NAMES)
 def test_every_algorithm_at_every_number_of_ranks(collective: str, name: str, everything: bool) -> None:
-    for n in ALL_RANKS if everything else RANKS:
-        if allows(collective, name, n):
-            schedule = build(collective, name, n)
-            assert (schedule.collective, schedule.algorithm, schedule.num_ranks) == (collective, name, n)
-            verified = verify(schedule)
-            assert verified.num_steps == schedule.num_steps
-            assert max(verified.most_sends, verified.most_receives) == (schedule.ports if n > 2 else min(1, n - 1)), n
-            stated = steps_and_messages(collective, name, n)
-            if stated is None:  # of a new algorithm no paper's counts need be written down here
-                continue
-            assert (verified.num_steps, verified.num_messages) == stated, n
-            in_node = max(1, _squarest(n, 2)[1] - 1)
-            ports = {"flat": max(1, n - 1), "bidirectional_ring": 2, "nvls": max(1, n - 1), "nvls_tree": in_node}
-            assert schedule.ports == ports.get(name, 1)
+    """`is_right` counts in plain Python, up to 40 ranks; beyond, and for most chunks, `verify` alone does."""
+    for n in [*range(1, 41), 64, 100] if everything else [*range(1, 12), 16, 17, 31, 64]:
+        schedule = built(collective, name, n)
+        if schedule is None:
+            continue
+        assert (schedule.collective, schedule.algorithm, schedule.num_ranks) == (collective, name, n)
+        verified = verify(schedule)
+        assert verified.num_steps == schedule.num_steps
+        assert max(verified.most_sends, verified.most_receives) == (schedule.ports if n > 2 else min(1, n - 1)), n
+        if n <= 40 and schedule.num_chunks <= (400 if everything else 40):
+            assert is_right(schedule), n
 
 
 @pytest.mark.slow
 @SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize(("collective", "name"), NAMES)
 def test_every_setting(collective: str, name: str, everything: bool) -> None:
-    ranks = [1, 2, 3, 4, 6, 8, 12]
-    if everything:
-        ranks += [5, 7, 9, 16, 24]
-    for n in ranks:
-        if allows(collective, name, n):
-            for settings in options(collective, name, n):
-                schedule = build(collective, name, n, **settings)
+    """All roots, shapes, and odd numbers of segments."""
+    for n in [*range(1, 10), 12, 16, 24] if everything else [1, 2, 3, 4, 6, 8]:
+        for settings in options(collective, name, n):
+            schedule = built(collective, name, n, **settings)
+            if schedule is not None:
                 assert verify(schedule).num_steps == schedule.num_steps
-                assert is_right(schedule, list(schedule.steps())), (n, settings)
+                assert is_right(schedule), (n, settings)
                 assert schedule.root == settings.get("root", 0)
                 counts = settings.get("counts")
                 assert schedule.weights == (counts if counts is None else tuple(np.ravel(counts)))
 
 
-def steps_and_messages(collective: str, name: str, n: int) -> tuple[int, int] | None:
-    """What the papers say an algorithm takes, for the default settings."""
-    if n == 1:
-        return 0, 0
-    log, whole = (n - 1).bit_length(), n.bit_length() - 1  # ⌈log₂N⌉, ⌊log₂N⌋
-    power, folded = 1 << whole, n - (1 << whole)
-    if name == "flat":
-        return (2, 2 * (n - 1)) if collective == "allreduce" else (1, n - 1)
-    if name == "binomial":
-        return log, n - 1
-    if collective == "allreduce":
-        return _allreduce(name, n, log, whole, power, folded)
-    if name in ("ring", "pairwise"):
-        return n - 1, n * (n - 1)
-    subtrees = [n, *(min(place & -place, n - place) for place in range(1, n))]
-    return {
-        "scatter_allgather": (log + n - 1, n - 1 + sum(n - size for size in subtrees)),
-        "chain": (n - 1 + 8 - 1, 8 * (n - 1)),
-        "reduce_scatter_gather": (2 * whole + (folded > 0), power * whole + power - 1 + folded),
-    }.get(name, (log, n * log))
-
-
-def _allreduce(name: str, n: int, log: int, whole: int, power: int, folded: int) -> tuple[int, int] | None:
-    if name in ("torus_2d", "mesh_2d", "torus_3d"):
-        axes = 3 if name == "torus_3d" else 2
-        steps = 2 * (sum(_squarest(n, axes)) - axes)
-        return steps, n * steps
-    if name == "hierarchical_ring":
-        nodes, size = _squarest(n, 2)
-        return 2 * (size - 1).bit_length() + 2 * (nodes - 1), 2 * nodes * (size - 1) + 2 * nodes * (nodes - 1)
-    if name == "double_binary_tree":
-        steps = build("allreduce", name, n, num_segments=1).num_steps
-        assert steps <= 4 * log  # and each further segment follows two steps behind, up and down
-        return steps + 4 * 7, 2 * 2 * (n - 1) * 8
-    if name == "nvls_tree":
-        nodes, size = _squarest(n, 2)
-        steps, messages = 0, 0
-        tree = _allreduce("double_binary_tree", nodes, (nodes - 1).bit_length(), 0, 0, 0) if nodes > 1 else None
-        if tree is not None:
-            steps, messages = tree
-        steps, messages = max(0, steps - 4 * 4), messages // 2  # four segments, not eight
-        return steps + 2 * (size > 1), size * messages + 2 * nodes * size * (size - 1)
-    unfold = 2 * (folded > 0)
-    return {
-        "binomial_tree": (2 * log, 2 * (n - 1)),
-        "recursive_doubling": (whole + unfold, power * whole + 2 * folded),
-        "halving_doubling": (2 * whole + unfold, 2 * power * whole + 2 * folded),
-        "swing": (2 * whole + unfold, 2 * power * whole + 2 * folded),
-        "ring": (2 * (n - 1), 2 * n * (n - 1)),
-        "segmented_ring": (4 * 2 * (n - 1), 4 * 2 * n * (n - 1)),
-        "bidirectional_ring": (2 * (n // 2), 2 * n * (n - 1)),
-        "nvls": (4 + 1, (4 + 1) * n * (n - 1)),
-    }.get(name)
-
-
-def _squarest(n: int, axes: int) -> tuple[int, ...]:
-    """The shape with the least longest side, and the fewest ranks round all sides among those."""
-    return min((tuple(sorted(shape)) for shape in shapes(n, axes)), key=lambda shape: (max(shape), sum(shape)))
-
-
 # ---- corrupted schedules
 
-Row = tuple[int, int, int, int, bool]
+Row = tuple[Any, ...]
 KINDS = ("drop", "double", "double later", "redirect", "reorder", "flip")
 
 
 def rows_of(schedule: Schedule) -> list[list[Row]]:
-    columns = ([column.tolist() for column in step.by_chunk()] for step in schedule.steps())
-    return [list(zip(*step, strict=True)) for step in columns]
+    return [list(step.by_chunk().rows()) for step in schedule.steps()]
 
 
 def of_rows(schedule: Schedule, rows: list[list[Row]], **header: Any) -> Schedule:
     steps = [Step.of(*zip(*step, strict=True)) if step else Step.of([], [], []) for step in rows]
-    return Schedule.of_steps(steps, **{**schedule.header(), **header})
+    return Schedule(source=steps, **{**schedule.header(), **header})
 
 
 def corrupted(rows: list[list[Row]], num_ranks: int, kind: str, rng: random.Random) -> list[list[Row]] | None:
@@ -180,23 +114,16 @@ def test_every_corrupted_schedule_is_caught(everything: bool) -> None:
 
     That happens where a redirected share is passed on by the rank that received it: another tree, and no corruption.
     """
-    ranks = [2, 3, 4, 5, 8]
-    times = 2
-    least_of_each_kind = 200
-    if everything:
-        ranks += [6, 7, 9, 12, 16]
-        times = 4
-        least_of_each_kind = 500
     tried: Counter[str] = Counter()
     still_right = 0
-    for (collective, name), n in itertools.product(NAMES, ranks):
-        if not allows(collective, name, n):
+    for (collective, name), n in itertools.product(NAMES, [2, 3, 4, 5, 8, *([6, 7, 9, 12, 16] if everything else [])]):
+        schedule = built(collective, name, n)
+        if schedule is None:
             continue
-        schedule = build(collective, name, n)
         rows = rows_of(schedule)
         assert verify(of_rows(schedule, rows)).num_steps == schedule.num_steps
         rng = random.Random(f"{collective} {name} {n}")
-        for kind in KINDS * times:
+        for kind in KINDS * 2:
             wrong = corrupted(rows, n, kind, rng)
             if wrong is None:
                 continue
@@ -205,15 +132,14 @@ def test_every_corrupted_schedule_is_caught(everything: bool) -> None:
             error = error_of(changed)
             if error is None:
                 assert kind == "redirect", f"{kind} at {n} ranks is not caught: {changed.to_text()}"
-                assert is_right(changed, list(changed.steps())), changed.to_text()
+                assert is_right(changed), changed.to_text()
                 still_right += 1
                 continue
             assert error.rank is not None
             for noun in ("step", "rank", "chunk"):
                 number = getattr(error, noun)
                 assert number is None or f"{noun} {number}" in str(error)
-    assert set(tried) == set(KINDS)
-    assert min(tried.values()) >= least_of_each_kind, tried
+    assert min(tried[kind] for kind in KINDS) >= 200, tried
     assert still_right <= 0.03 * tried["redirect"]
 
 
@@ -227,26 +153,23 @@ def error_of(schedule: Schedule) -> ScheduleError | None:
 
 
 def test_counting_sees_what_is_wrong() -> None:
-    """The judge of the test above, seen to fail."""
+    """The judge of the tests above, seen to fail."""
     schedule = build("allreduce", "ring", 4)
     rows = rows_of(schedule)
     for kind in ("drop", "double", "reorder", "flip"):
         wrong = corrupted(rows, 4, kind, random.Random(1))
         assert wrong is not None
-        changed = of_rows(schedule, wrong)
-        assert not is_right(changed, list(changed.steps())), kind
+        assert not is_right(of_rows(schedule, wrong)), kind
     src, dst, *rest = rows[-1][0]
-    rows[-1][0] = (src, (dst + 1) % 4, *rest)  # type: ignore[assignment]
-    redirected = of_rows(schedule, rows)
-    assert not is_right(redirected, list(redirected.steps()))
+    rows[-1][0] = (src, (dst + 1) % 4, *rest)
+    assert not is_right(of_rows(schedule, rows))
 
 
 @pytest.mark.parametrize("collective", ALGORITHMS)
 def test_doing_nothing_is_right_for_one_rank_only(collective: str) -> None:
-    header = {"collective": collective, "algorithm": "idle"}
-    assert verify(Schedule.of_steps([], num_ranks=1, num_chunks=1, **header)) == Verified(0, 0, 0, 0)
+    assert verify(Schedule(collective, "idle", 1, 1, [])) == Verified(0, 0, 0, 0)
     with pytest.raises(ScheduleError, match="the result lacks"):
-        verify(Schedule.of_steps([], num_ranks=3, num_chunks=9, **header))
+        verify(Schedule(collective, "idle", 3, 9, []))
 
 
 # ---- what is said, and where
@@ -261,11 +184,9 @@ def schedule_of(collective: str, text: str, num_ranks: int = 3, num_chunks: int 
 
 
 def one_step(*columns: int) -> Schedule:
-    header: dict[str, Any] = {"collective": "allreduce", "algorithm": "mine", "num_ranks": 3, "num_chunks": 2}
-    return Schedule.of_steps([Step.of(*columns)], **header)
+    return Schedule("allreduce", "mine", 3, 2, [Step.of(*columns)])
 
 
-IDLE = Schedule.of_steps([], collective="reduce", algorithm="idle", num_ranks=70, num_chunks=1)
 # Wrong schedules, and the step, the rank and the chunk that the error names.
 ERRORS: list[tuple[Schedule, int | None, int, int | None]] = [
     (schedule_of("broadcast", "1>2:0="), 0, 1, 0),  # sends what it does not have
@@ -277,7 +198,7 @@ ERRORS: list[tuple[Schedule, int | None, int, int | None]] = [
     (schedule_of("broadcast", "0>1:0= 0>2:0="), 0, 0, None),  # more messages than ports
     (schedule_of("reduce", "0>2:0+ 1>2:0+", root=2), 0, 2, None),
     (schedule_of("reduce", "0>1:0+ 1>2:0+", ports=2), None, 0, 0),  # lacks shares in the end
-    (IDLE, None, 0, 0),
+    (Schedule("reduce", "idle", 70, 1, []), None, 0, 0),
     (schedule_of("reduce", "1>0:0+;2>0:0+;1>0:0+"), 2, 0, 0),  # a share a second time
     (schedule_of("allreduce", "2>0:1+ 2>0:1+", 3, 2), 0, 0, 1),
     (schedule_of("barrier", "0>1:0+;0>1:0+"), 1, 1, 0),
@@ -292,6 +213,7 @@ ERRORS: list[tuple[Schedule, int | None, int, int | None]] = [
     (one_step(0, 1, 1, 2), 0, 0, 1),
     (one_step(0, 1, -1), 0, 0, -1),
     (one_step(0, 1, 0, 0), 0, 0, 0),
+    (schedule_of("allreduce", "0>1:3+"), 0, 0, 3),
 ]
 
 
@@ -314,32 +236,22 @@ def test_fewer_ports_than_needed_are_caught() -> None:
 
 def test_a_sum_used_too_soon_is_caught() -> None:
     schedule = build("allreduce", "segmented_ring", 5, num_segments=3)
-    assert schedule.lag == 3
-    assert verify(schedule).num_steps == 24
+    assert (schedule.lag, verify(schedule).num_steps) == (3, 24)
     with pytest.raises(ScheduleError, match="sum") as caught:
         verify(of_rows(schedule, rows_of(schedule), lag=4))
     assert caught.value.step == 3
     ring = build("allreduce", "ring", 4)
+    late = of_rows(ring, rows_of(ring), lag=2)
     with pytest.raises(ScheduleError, match="step 1, rank 0, chunk 3"):
-        verify(of_rows(ring, rows_of(ring), lag=2))
+        verify(late)
 
 
-def test_more_ranks_than_bits_in_a_word() -> None:
+def test_one_lost_transfer_among_many_ranks() -> None:
     ring = build("allreduce", "ring", 130)
     rows = rows_of(ring)
     lost = rows[-1].pop(77)
     with pytest.raises(ScheduleError, match=f"rank {lost[1]}, chunk {lost[2]}"):
         verify(of_rows(ring, rows))
-
-
-def test_a_chunk_for_each_of_several_per_rank() -> None:
-    """Rank r owns the r-th of equal runs, however many chunks these have."""
-    src = np.array([0, 0, 1, 1])
-    gathered = Step.of(src, 1 - src, np.arange(4))
-    header: dict[str, Any] = {"algorithm": "mine", "num_ranks": 2, "num_chunks": 4}
-    assert verify(Schedule.of_steps([gathered], collective="allgather", **header)).num_messages == 2
-    with pytest.raises(ScheduleError, match="step 0, rank 1, chunk 1"):
-        verify(Schedule.of_steps([Step.of([0, 1], [1, 0], [0, 1])], collective="allgather", **header))
 
 
 # ---- who holds what before each step
@@ -355,28 +267,13 @@ def test_a_ring_by_hand() -> None:
         after[(rank + 1) % 3, rank, rank] = True
     assert np.array_equal(holdings(ring, 1), after)
     # after two steps rank r has the whole of chunk r + 1, and passes it on
-    done = holdings(ring, 2).all(axis=2)
-    assert np.argwhere(done).tolist() == [[0, 1], [1, 2], [2, 0]]
+    assert np.argwhere(holdings(ring, 2).all(axis=2)).tolist() == [[0, 1], [1, 2], [2, 0]]
     assert holdings(ring, 4).all()
-
-
-def test_a_copy_replaces_a_sum_adds_and_a_step_reads_what_was_there_before_it() -> None:
-    there = holdings(schedule_of("allreduce", "0>1:0+ 1>2:0+;0>1:0="), 1)
-    assert there[1, 0].tolist() == [True, True, False]
-    assert there[2, 0].tolist() == [False, True, True]
-    assert holdings(schedule_of("allreduce", "0>1:0+ 1>2:0+;0>1:0="), 2)[1, 0].tolist() == [True, False, False]
-
-
-def test_what_is_passed_on_keeps_the_rank_it_comes_from() -> None:
-    gather = build("gather", "binomial", 4)
-    assert np.argwhere(holdings(gather, 0)).tolist() == [[r, r, r] for r in range(4)]
-    assert np.argwhere(holdings(gather, 2)[0]).tolist() == [[r, r] for r in range(4)]
-    assert np.argwhere(holdings(build("broadcast", "binomial", 4, root=2), 1))[:, 2].tolist() == [2, 2]
 
 
 @pytest.mark.parametrize(("collective", "name"), NAMES)
 def test_every_rank_ends_with_the_result(collective: str, name: str) -> None:
-    for num_ranks in (1, 2, 8, 8 if collective == "all_to_all" else 128):  # which has num_ranks² chunks
+    for num_ranks in (1, 2, 8):
         schedule = build(collective, name, num_ranks)
         there, wants = holdings(schedule, schedule.num_steps), schedule.wanted()
         if collective in MOVES:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rankscope import explorers
-from rankscope.collectives import ALGORITHMS, Schedule, best, build, simulate, verify
+from rankscope.collectives import ALGORITHMS, Algorithm, Schedule, best, build, simulate, verify
 from rankscope.collectives.playback import playback
 from rankscope.common.units import percent_words, time_words
 from rankscope.explorers.core.allreduce import cluster, recipe, schedule
@@ -57,10 +57,10 @@ def test_players_shapes_follow_the_nodes_and_it_offers_your_own(monkeypatch: pyt
     first, second = plays(torus)
     assert first.schedule == build("allreduce", "torus_2d", 6, shape=(3, 2))
     assert second.schedule.num_chunks <= 4
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", lambda n: build("allreduce", "flat", n))
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(lambda n: build("allreduce", "flat", n)))
     assert "flat finishes after" in svg(PLAYER, algorithm="mine", against="none")
-    wrong = Schedule.of_steps([], collective="allreduce", algorithm="wrong", num_ranks=4, num_chunks=1)
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "wrong", lambda n: wrong)
+    wrong = Schedule("allreduce", "wrong", 4, 1, [])
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "wrong", Algorithm(lambda n: wrong))
     (line,) = report(PLAYER, algorithm="wrong")
     assert "rank 0, chunk 0" in line
     pictures, _ = PLAYER.html(PLAYER.at(algorithm="wrong"))
@@ -205,6 +205,6 @@ def test_allreduce_says_what_is_too_much_to_draw_and_shows_all_else() -> None:
 
 
 def test_an_algorithm_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "idle", lambda n: Schedule("allreduce", "idle", n, 1, lambda: ()))
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "idle", Algorithm(lambda n: Schedule("allreduce", "idle", n, 1, [])))
     lines = report(ALLREDUCE, algorithm="idle")
     assert "rank 0, chunk 0" in lines[0]

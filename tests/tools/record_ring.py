@@ -19,18 +19,17 @@ def be_rank(recorder: Recorder) -> list[float]:
     """Carry out the ring some times, the last ones recorded; return when each began, by the clock of spans."""
     import torch
 
-    from rankscope.collectives import build
+    from rankscope.collectives import build, execute
     from rankscope.collectives.timing import Ranks, go_first
-    from rankscope.collectives.wire.run import executor
 
     go_first()
     ranks = Ranks()
     tensor = torch.ones(NUM_BYTES // 4)
-    ring = executor(build("allreduce", "ring", ranks.size), tensor)
+    ring = build("allreduce", "ring", ranks.size)
     mine, began_s = recorder.for_rank(ranks.rank), []
     for run in range(WARM_UP + RUNS):
         instant, _ = ranks.together()
-        ring(tensor, recorder=mine if run >= WARM_UP else None)
+        execute(ring, tensor, recorder=mine if run >= WARM_UP else None)
         began_s += [instant] if run >= WARM_UP else []
     return began_s
 

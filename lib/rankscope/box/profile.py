@@ -15,9 +15,8 @@ import msgspec
 import numpy as np
 
 from ..cluster import Cluster, Link
-from ..collectives import ALGORITHMS, build, simulate_executor
+from ..collectives import ALGORITHMS, build, simulate
 from ..collectives.schedule import COLLECTIVES
-from ..collectives.wire.twin import ELEMENT_BYTES, tensor_chunk_ends
 from ..common.checks import check_field, count_of, each, number, of_type, one_line, one_of, truth, whole
 from ..common.files import read_json, write_json
 from ..common.units import bytes_words
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from ..timeline import Timeline
 
 FORMAT = "rankscope profile"
-EVEN_RANKS = 64  # in a prediction, from this number on all chunks are equally long
-MOST_RANKS = 256  # in a prediction by algorithm: 1,024 ranks would take half a minute and 2 GiB
+MOST_RANKS = 256  # in a prediction by algorithm
 MOST_BYTES = 1 << 60  # of a point, and the limits of its seconds
 LEAST_S = 1e-9
 MOST_S = 1e6
@@ -430,13 +428,11 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         """Predict the timeline of `execute` with this algorithm. Each message takes the time from its link's fit.
 
         To compare with a measurement, write ``profile.predict(point)``: a measured point supplies its collective,
-        algorithm, bytes and builder `options`. `num_ranks` is as for `cluster`, `detail` as for `simulate_executor`.
-        With at least `EVEN_RANKS` ranks, all chunks have the length of the longest (at most one element more), so that
-        ranks that do the same are predicted only once.
+        algorithm, bytes and builder `options`. `num_ranks` is as for `cluster`, `detail` as for `simulate`, which
+        follows the executor here.
 
         Raises ValueError if a name is unknown, if a point has no algorithm of ALGORITHMS, if the builder rejects the
-        options, if `cluster` has no links or rejects `num_ranks`, or if `num_bytes`, as given, is not a whole number of
-        elements that the algorithm's chunks can share, at least one each: see `simulate_executor`.
+        options, or if `cluster` has no links or rejects `num_ranks`.
         """
         if isinstance(collective, Point):
             if algorithm is not None or num_bytes is not None or options:
@@ -460,11 +456,7 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
                 return intra_at(message_bytes)
             return inter_at(message_bytes)
 
-        tensor_chunk_ends(schedule, num_bytes)  # refuses what `execute` does, before the bytes are rounded up
-        # The chunks of an all-to-all are equally long anyway, and those of a schedule with weights must not be.
-        if cluster.num_ranks >= EVEN_RANKS and collective != "all_to_all" and schedule.weights is None:
-            num_bytes += -num_bytes % (ELEMENT_BYTES * schedule.num_chunks)  # up to whole elements in each chunk
-        return simulate_executor(schedule, num_bytes, cluster, link_at, by_node=True, detail=detail)
+        return simulate(schedule, num_bytes, cluster, detail, executor=True, link_at=link_at)
 
     def curve(self, collective: str, in_place: bool | None = None, **options: Any) -> Curve:
         """Return the curve through the measured times of a collective, copy or message.

@@ -1,6 +1,6 @@
 """Collectives as schedules of messages, which are verified, drawn, simulated and executed.
 
-`run_local` and `execute` load torch when first asked for; everything else is numpy.
+`run_local` and `execute` load torch when they need it; everything else is numpy.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from ..common.extras import naming_extra
 from .algorithms import ALGORITHMS, Algorithm, build
 from .best import best
 from .cost import closed_form, lower_bounds
-from .schedule import Schedule, ScheduleError, Step
+from .execute import execute
+from .schedule import Schedule
 from .simulate import simulate
+from .steps import ScheduleError, Step
 from .verify import verify
-from .wire.twin import simulate_executor
 
 if TYPE_CHECKING:
     from .local import run_local
-    from .wire.run import execute
 
 __all__ = [
     "ALGORITHMS",
@@ -33,7 +33,6 @@ __all__ = [
     "lower_bounds",
     "run_local",
     "simulate",
-    "simulate_executor",
     "verify",
 ]
 
@@ -44,10 +43,6 @@ def __getattr__(name: str) -> Any:
         from .local import run_local
 
         return run_local
-    if name == "execute":
-        from .wire.run import execute
-
-        return execute
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -6,66 +6,62 @@ verify, simulate and execute everything registered here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import signature
 from typing import Any
 
+import msgspec
+
 from ..cluster import Cluster
-from ..common.checks import function, of_type, one_of, truth, whole
-from ..common.frozen import checked, frozen
+from ..common.checks import function, of_type, one_of, whole
 from . import forms
 from .builders import double_tree, exchange, halving, rings, rooted, switch
 from .schedule import COLLECTIVES, Schedule
 
-Builder = Callable[..., Schedule]
-_MOST_AXES = 8  # of a torus; its default shape is found by recursion, an axis at a time
+SEGMENTS = (1, *(factor * 2**power for power in range(13) for factor in (2, 3)))  # 1, 2, 3, 4, 6, 8, 12, …, 12288
 
 
-def _in_record(field: str, value: Any, check: Callable[..., Any], *limits: Any) -> Any:
-    """Check a field of an `Algorithm`; the error names the record and the field."""
-    return check(f"{field} of Algorithm", value, *limits)
+def anyhow(cluster: Cluster) -> dict[str, Any] | None:
+    """Return no options: the cluster's nodes do not matter."""
+    return {}
 
 
-def _form(name: str, value: Any) -> Any:
-    return None if value is None else function(name, value, "of Terms and options that returns seconds, or None")
-
-
-def _num_axes(name: str, value: Any) -> int:
-    number = whole(name, value, 0, _MOST_AXES)
-    if number == 1:
-        raise ValueError(f"{name} must be 0, for no shape, or from 2 to {_MOST_AXES}, got 1")
-    return number
-
-
-@frozen
-class Algorithm:
+class Algorithm(msgspec.Struct, frozen=True):
     """An algorithm for a collective. Calling it builds its schedule: ``algorithm(num_ranks, **options)``.
 
-    `form` is its closed form, a function like those of `rankscope.collectives.forms`; if it is None, the algorithm is
-    simulated. `best` and `closed_form` trust the form of your own record as they trust rankscope's, so compare it with
-    `simulate` first. `paper` names the publication that describes the algorithm. Some algorithms, and some forms,
-    support only powers of two. The options of a builder follow from its parameters: `shape` (`num_axes` numbers, at
-    least two) and `gpus_per_node` arrange it by the nodes, `num_segments` cuts the buffer, and `root` and `counts` are
-    as in MPI.
+    `builder` is a function of the number of ranks and of options. `form` is its closed form, a function like those of
+    `rankscope.collectives.forms`; if it is None, the algorithm is simulated. `paper` names the publication that
+    describes the algorithm. `best` tries the numbers of `segments` as ``num_segments``, in ascending order, together
+    with the options that `arrange` returns for a cluster: those that follow its nodes, or None if the algorithm is not
+    for such a cluster.
 
-    Raises ValueError, which names the field, if `builder` or `form` is not a function or if a number is out of range.
+    `best` and `closed_form` trust what a record says: compare a form with `simulate`, and `verify` a schedule, as
+    ``pytest tests/collectives`` does for all that is registered.
+
+    Raises ValueError if `builder`, `form` or `arrange` is not a function.
 
     >>> Algorithm(None)
     Traceback (most recent call last):
     ValueError: builder of Algorithm must be a function of the number of ranks, got None
     """
 
-    builder: Builder = checked(_in_record, function, "of the number of ranks")
-    form: forms.Form | None = checked(_in_record, _form, default=None)
-    paper: str = checked(_in_record, of_type, str, default="")
-    num_axes: int = checked(_in_record, _num_axes, default=0)
-    needs_power_of_two: bool = checked(_in_record, truth, default=False)
-    form_needs_power_of_two: bool = checked(_in_record, truth, default=False)
-    within_a_node: bool = checked(_in_record, truth, default=True)
-    across_nodes: bool = checked(_in_record, truth, default=True)
+    builder: Callable[..., Schedule]
+    form: forms.Form | None = None
+    paper: str = ""
+    segments: tuple[int, ...] = ()
+    arrange: Callable[[Cluster], dict[str, Any] | None] = anyhow
+
+    def __post_init__(self) -> None:
+        function("builder of Algorithm", self.builder, "of the number of ranks")
+        function("arrange of Algorithm", self.arrange, "of a cluster that returns options, or None")
+        if self.form is not None:
+            function("form of Algorithm", self.form, "of Terms and options that returns seconds")
 
     def __call__(self, num_ranks: int, **options: Any) -> Schedule:
+        """Build the schedule. Raises ValueError if an option is unknown, or does not fit the number of ranks."""
+        num_ranks = whole("num_ranks", num_ranks, 1)
+        self.check_options(num_ranks, options)
         return self.builder(num_ranks, **options)
 
     @property
@@ -73,45 +69,44 @@ class Algorithm:
         """The names of the builder's options."""
         return tuple(signature(self.builder).parameters)[1:]  # the first parameter is the number of ranks
 
-    @property
-    def is_record(self) -> bool:
-        """Whether it is registered as a record, which states its properties, and not as a plain function."""
-        return True
+    def check_options(self, num_ranks: int, options: Mapping[str, Any]) -> None:
+        """Raise ValueError for an option that the builder does not have, and for a root or segments out of range."""
+        for name in options:
+            one_of("option", name, self.options)
+        whole("root", options.get("root", 0), 0, num_ranks - 1)
+        whole("num_segments", options.get("num_segments", 1), 1)
 
-    @property
-    def has_segments(self) -> bool:
-        """Whether `best` and the player may choose its number of segments."""
-        return self.is_record and "num_segments" in self.options
+    def tries(self, cluster: Cluster) -> list[dict[str, Any]]:
+        """Return the options that `best` tries on a cluster; none if the algorithm is not for such a cluster."""
+        arranged = self.arrange(cluster)
+        if arranged is None:
+            return []
+        if not self.segments:
+            return [arranged]
+        return [{**arranged, "num_segments": num_segments} for num_segments in self.segments]
 
-    def arranged(self, cluster: Cluster) -> dict[str, Any]:
-        """Return the options that arrange it by the cluster's nodes.
 
-        They are {} if it cannot be arranged, or if the cluster has one node, or nodes of one rank.
-        """
-        nodes = cluster.num_nodes
-        gpus = cluster.gpus_per_node
-        if nodes == 1 or gpus == 1:
-            return {}
-        if "gpus_per_node" in self.options:
-            return {"gpus_per_node": gpus}
-        if self.num_axes:
-            axes_of_nodes = rings.shape_of(nodes, shape=None, axes=self.num_axes - 1)  # the last axis is within a node
-            return {"shape": (*axes_of_nodes, gpus)}
+def _has_levels(cluster: Cluster) -> bool:
+    return cluster.num_nodes > 1 and cluster.gpus_per_node > 1
+
+
+def _by_nodes(cluster: Cluster) -> dict[str, Any] | None:
+    return {"gpus_per_node": cluster.gpus_per_node} if _has_levels(cluster) else {}
+
+
+def _in_grid(cluster: Cluster, num_axes: int) -> dict[str, Any] | None:
+    """The last axis is within a node."""
+    if not _has_levels(cluster):
         return {}
-
-    def fits(self, cluster: Cluster) -> bool:
-        """Return whether the algorithm supports the cluster's number of nodes."""
-        if cluster.num_nodes > 1:
-            return self.across_nodes
-        return self.within_a_node
+    return {"shape": (*rings.shape_of(cluster.num_nodes, None, num_axes - 1), cluster.gpus_per_node)}
 
 
-class _PlainFunction(Algorithm):
-    """A function that is registered without a record."""
+def _switch_of_a_node(cluster: Cluster) -> dict[str, Any] | None:
+    return {} if cluster.switch_adds and cluster.num_nodes == 1 else None
 
-    @property
-    def is_record(self) -> bool:
-        return False
+
+def _switches_of_nodes(cluster: Cluster) -> dict[str, Any] | None:
+    return _by_nodes(cluster) if cluster.switch_adds and cluster.num_nodes > 1 else None
 
 
 _MPICH = "Thakur, Rabenseifner and Gropp (2005), Optimization of collective communication operations in MPICH"
@@ -125,71 +120,63 @@ _PAT = "Jeaugey (2025), PAT: a new algorithm for all-gather and reduce-scatter o
 _BARRIER = "Hensgen, Finkel and Manber (1988), Two algorithms for barrier synchronization"
 _MULTIMEM = "NVIDIA's PTX ISA: multimem.ld_reduce and multimem.st"
 
-# The algorithms of each collective, by name. An algorithm that you add is verified, drawn, simulated and ranked like
-# the others. It is an `Algorithm`, or a plain builder, which has no closed form and is built without options.
-ALGORITHMS: dict[str, dict[str, Builder]] = {
+_GRID_2D = partial(_in_grid, num_axes=2)
+_GRID_3D = partial(_in_grid, num_axes=3)
+
+# The algorithms of each collective, by name. One that you add is verified, drawn, simulated and ranked like the others.
+ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "allreduce": {
-        "flat": Algorithm(rooted.flat, forms.flat),
+        "flat": Algorithm(rooted.allreduce_flat, forms.flat),
         "binomial_tree": Algorithm(rooted.binomial_tree, forms.binomial_tree, _MPICH),
         "recursive_doubling": Algorithm(halving.recursive_doubling, forms.recursive_doubling, _MPICH),
         "halving_doubling": Algorithm(halving.halving_doubling, forms.halving_doubling, _HALVING),
         "ring": Algorithm(rings.ring, forms.ring, _RING),
-        "segmented_ring": Algorithm(rings.segmented_ring, forms.segmented_ring, _RING),
-        "hierarchical_ring": Algorithm(rings.hierarchical_ring, forms.hierarchical_ring, _RING),
-        "torus_2d": Algorithm(rings.torus_2d, forms.torus_2d, _TORUS, num_axes=2),
-        "mesh_2d": Algorithm(rings.mesh_2d, forms.mesh_2d, _TORUS, num_axes=2),
-        "torus_3d": Algorithm(rings.torus_3d, forms.torus_3d, _TORUS, num_axes=3),
-        "double_binary_tree": Algorithm(
-            double_tree.double_binary_tree, forms.double_binary_tree, _TREES, form_needs_power_of_two=True
-        ),
+        "segmented_ring": Algorithm(rings.segmented_ring, forms.segmented_ring, _RING, SEGMENTS),
+        "hierarchical_ring": Algorithm(rings.hierarchical_ring, forms.hierarchical_ring, _RING, arrange=_by_nodes),
+        "torus_2d": Algorithm(rings.torus_2d, forms.torus_2d, _TORUS, arrange=_GRID_2D),
+        "mesh_2d": Algorithm(rings.mesh_2d, forms.mesh_2d, _TORUS, arrange=_GRID_2D),
+        "torus_3d": Algorithm(rings.torus_3d, forms.torus_3d, _TORUS, arrange=_GRID_3D),
+        "double_binary_tree": Algorithm(double_tree.double_binary_tree, forms.double_binary_tree, _TREES, SEGMENTS),
         "bidirectional_ring": Algorithm(rings.bidirectional_ring, forms.ring, _RING),  # with one port it is the ring
         "swing": Algorithm(halving.swing, forms.halving_doubling, _SWING),
     },
     "reduce": {
-        "flat": Algorithm(rooted.reduce_flat, forms.added_whole_buffers),
-        "binomial": Algorithm(rooted.reduce_binomial, forms.added_tree, _MPICH),
-        "reduce_scatter_gather": Algorithm(
-            halving.reduce_scatter_gather, forms.reduce_scatter_gather, _HALVING, form_needs_power_of_two=True
-        ),
+        "flat": Algorithm(partial(rooted.flat, "reduce"), forms.added_whole_buffers),
+        "binomial": Algorithm(partial(rooted.binomial, "reduce"), forms.added_tree, _MPICH),
+        "reduce_scatter_gather": Algorithm(halving.reduce_scatter_gather, forms.reduce_scatter_gather, _HALVING),
     },
     "broadcast": {
-        "flat": Algorithm(rooted.broadcast_flat, forms.whole_buffers),
-        "binomial": Algorithm(rooted.broadcast_binomial, forms.tree, _MPICH),
-        "scatter_allgather": Algorithm(
-            rooted.broadcast_scatter_allgather, forms.scatter_allgather, _MPICH, form_needs_power_of_two=True
-        ),
-        "chain": Algorithm(rooted.broadcast_chain, forms.chain, _MPICH),
+        "flat": Algorithm(partial(rooted.flat, "broadcast"), forms.whole_buffers),
+        "binomial": Algorithm(partial(rooted.binomial, "broadcast"), forms.tree, _MPICH),
+        "scatter_allgather": Algorithm(rooted.broadcast_scatter_allgather, forms.scatter_allgather, _MPICH),
+        "chain": Algorithm(rooted.broadcast_chain, forms.chain, _MPICH, SEGMENTS),
     },
     "scatter": {
-        "flat": Algorithm(rooted.scatter_flat, forms.parts),
-        "binomial": Algorithm(rooted.scatter_binomial, forms.halves, _MPICH, form_needs_power_of_two=True),
+        "flat": Algorithm(partial(rooted.flat_parts, "scatter"), forms.parts),
+        "binomial": Algorithm(partial(rooted.binomial_parts, "scatter"), forms.halves_of_powers, _MPICH),
     },
     "gather": {
-        "flat": Algorithm(rooted.gather_flat, forms.parts),
-        "binomial": Algorithm(rooted.gather_binomial, forms.halves, _MPICH, form_needs_power_of_two=True),
+        "flat": Algorithm(partial(rooted.flat_parts, "gather"), forms.parts),
+        "binomial": Algorithm(partial(rooted.binomial_parts, "gather"), forms.halves_of_powers, _MPICH),
     },
     "allgather": {
         "ring": Algorithm(exchange.allgather_ring, forms.parts, _MPICH),
-        "recursive_doubling": Algorithm(
-            exchange.allgather_recursive_doubling,
-            forms.halves,
-            _MPICH,
-            needs_power_of_two=True,
-        ),
+        "recursive_doubling": Algorithm(exchange.allgather_recursive_doubling, forms.halves_of_powers, _MPICH),
         "bruck": Algorithm(exchange.allgather_bruck, forms.halves, _BRUCK),
         "pat": Algorithm(exchange.allgather_pat, forms.halves, _PAT),
     },
     "reduce_scatter": {
         "ring": Algorithm(exchange.reduce_scatter_ring, forms.added_parts, _RING),
         "recursive_halving": Algorithm(
-            exchange.reduce_scatter_recursive_halving,
-            forms.added_halves,
+            partial(exchange.reduce_scatter, "recursive_halving", exchange.allgather_recursive_doubling),
+            forms.added_halves_of_powers,
             _MPICH,
-            needs_power_of_two=True,
         ),
         "pairwise": Algorithm(exchange.reduce_scatter_pairwise, forms.added_parts, _MPICH),
-        "bruck": Algorithm(exchange.reduce_scatter_bruck, forms.added_halves, _BRUCK),
-        "pat": Algorithm(exchange.reduce_scatter_pat, forms.added_halves, _PAT),
+        "bruck": Algorithm(
+            partial(exchange.reduce_scatter, "bruck", exchange.allgather_bruck), forms.added_halves, _BRUCK
+        ),
+        "pat": Algorithm(partial(exchange.reduce_scatter, "pat", exchange.allgather_pat), forms.added_halves, _PAT),
     },
     "all_to_all": {
         "pairwise": Algorithm(exchange.all_to_all_pairwise, forms.parts, _MPICH),
@@ -198,52 +185,29 @@ ALGORITHMS: dict[str, dict[str, Builder]] = {
     "barrier": {"dissemination": Algorithm(exchange.barrier_dissemination, forms.latencies, _BARRIER)},
 }
 
-
 # Only for a cluster whose switch adds: `build` knows them, and `best` tries them there.
-IN_SWITCH: dict[str, dict[str, Builder]] = {
-    "allreduce": {
-        "nvls": Algorithm(switch.nvls, forms.nvls, _MULTIMEM, across_nodes=False),
-        "nvls_tree": Algorithm(switch.nvls_tree, forms.nvls_tree, _MULTIMEM, within_a_node=False),
-    }
+IN_SWITCH = {
+    "nvls": Algorithm(switch.nvls, forms.nvls, _MULTIMEM, SEGMENTS, _switch_of_a_node),
+    "nvls_tree": Algorithm(switch.nvls_tree, forms.nvls_tree, _MULTIMEM, SEGMENTS, _switches_of_nodes),
 }
 
 
 def algorithms_of(collective: str) -> dict[str, Algorithm]:
-    """Return the algorithms of a collective by name: those of `ALGORITHMS`, and those for a switch that adds.
-
-    A plain function becomes an `Algorithm` without a closed form. Raises ValueError for an entry that is neither.
-    """
-    return {name: _record(collective, name, builder) for name, builder in _builders_of(collective).items()}
+    """Return the algorithms of a collective by name: those of `ALGORITHMS`, and those for a switch that adds."""
+    one_of("collective", collective, COLLECTIVES)
+    in_switch = IN_SWITCH if collective == "allreduce" else {}
+    return {**ALGORITHMS[collective], **in_switch}
 
 
 def algorithm_of(collective: str, name: str) -> Algorithm:
     """Return one of `algorithms_of`. Raises ValueError for a name that is not there, naming those that are."""
-    builders = _builders_of(collective)
-    one_of(f"algorithm of {collective}", name, tuple(builders))
-    return _record(collective, name, builders[name])
-
-
-def _builders_of(collective: str) -> dict[str, Builder]:
-    """Return the records and builders of a collective by name; yours take the place of those for a switch."""
-    builders = dict(ALGORITHMS[collective])
-    for name, builder in IN_SWITCH.get(collective, {}).items():
-        builders.setdefault(name, builder)
-    return builders
-
-
-def _record(collective: str, name: str, builder: Builder) -> Algorithm:
-    if isinstance(builder, Algorithm):
-        return builder
-    entry = f"ALGORITHMS[{collective!r}][{name!r}]"
-    return _PlainFunction(function(entry, builder, "of the number of ranks, or an Algorithm"))
-
-
-# As they are when this module is imported, before anybody adds or replaces one.
-_SHIPPED = {collective: algorithms_of(collective) for collective in ALGORITHMS}
+    algorithms = algorithms_of(collective)
+    one_of(f"algorithm of {collective}", name, tuple(algorithms))
+    return of_type(f"ALGORITHMS[{collective!r}][{name!r}]", algorithms[name], Algorithm)
 
 
 def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Schedule:
-    """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``; the latest of rankscope's own are cached.
+    """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``.
 
     For a cluster whose switch adds (`Cluster.switch_adds`), the algorithm of an allreduce may also be "nvls" or
     "nvls_tree".
@@ -251,43 +215,4 @@ def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Sc
     Raises ValueError if the collective or algorithm is unknown (the message lists the valid names), or if the builder
     rejects an option or the number of ranks.
     """
-    one_of("collective", collective, COLLECTIVES)
-    builder = algorithm_of(collective, algorithm).builder
-    arguments = (num_ranks, *options.values())
-    can_be_cached = is_shipped(collective, algorithm) and all(map(_is_plain, arguments))
-    try:
-        if can_be_cached:
-            return _cached_schedule(builder, num_ranks, **options)
-        return builder(num_ranks, **options)
-    except TypeError:  # an option that the builder does not have, or a fault in a builder of yours
-        check_options(collective, algorithm, options, builder)
-        raise
-
-
-def check_options(collective: str, algorithm: str, options: Iterable[str], callee: Callable[..., Any]) -> None:
-    """Raise ValueError for an option that a builder, or a closed form, does not take."""
-    known_options = list(signature(callee).parameters)[1:]  # the first one is the number of ranks, or a form's terms
-    for name in options:
-        if name not in known_options:
-            raise ValueError(f"{algorithm} of {collective} has no option {name!r}")
-
-
-def is_shipped(collective: str, algorithm: str) -> bool:
-    """Return whether this is rankscope's own, and not one that somebody has put in its place."""
-    shipped = _SHIPPED.get(collective, {}).get(algorithm)
-    return shipped is not None and algorithm_of(collective, algorithm).builder is shipped.builder
-
-
-@lru_cache(maxsize=128)
-def _cached_schedule(builder: Builder, num_ranks: int, **options: Any) -> Schedule:
-    return builder(num_ranks, **options)
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value is None, an int, or a tuple of those, and so may be part of the cache's key.
-
-    The cache takes 2.0 and True for 2 and 1, but builders refuse them.
-    """
-    if type(value) is tuple:
-        return all(map(_is_plain, value))
-    return value is None or type(value) is int
+    return algorithm_of(collective, algorithm)(num_ranks, **options)

@@ -7,7 +7,7 @@ Collective communication: theory, practice, and experience.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 
 from ..cluster import Link
 from ..common.checks import number, of_type, one_of, truth, whole
-from .algorithms import ALGORITHMS, algorithm_of, check_options
+from .algorithms import Algorithm, algorithm_of
 from .forms import NoClosedForm, Terms
-from .schedule import COLLECTIVES, ROOTED, SUMS
+from .schedule import COLLECTIVES, SUMS
 
 
 def closed_form(
@@ -46,58 +46,26 @@ def closed_form(
     12.0
     """
     num_ranks = whole("num_ranks", num_ranks, 1)
-    one_of("collective", collective, tuple(ALGORITHMS))
+    record = algorithm_of(collective, algorithm)
+    record.check_options(num_ranks, options)
     size = _sizes(num_bytes)
     gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
-    if collective in ROOTED:  # all links are equal, so the choice of the root changes no time
-        whole("root", options.pop("root", 0), 0, num_ranks - 1)
-    of_type("link", link, Link)
-    if inner is None:
-        inner = link
-    else:
-        of_type("inner", inner, Link)
-    return seconds_of_form(collective, algorithm, Terms(num_ranks, size, link, gamma, inner), options)
+    terms = Terms(num_ranks, size, of_type("link", link, Link), gamma, of_type("inner", inner or link, Link))
+    return _one_or_array(form_s(record, terms, options))
 
 
-def seconds_of_form(collective: str, algorithm: str, terms: Terms, options: Mapping[str, Any]) -> Any:
-    """Return what `closed_form` does, for terms that are known to be right. `options` do not include the root."""
-    record = algorithm_of(collective, algorithm)
-    form = record.form
-    if form is None:
-        raise NoClosedForm(f"no closed form is stated for {algorithm} of {collective}: use simulate")
-    num_ranks = terms.num_ranks
-    is_power_of_two = num_ranks & (num_ranks - 1) == 0
-    if (record.needs_power_of_two or record.form_needs_power_of_two) and not is_power_of_two:
-        raise NoClosedForm(f"no closed form is stated for {num_ranks} ranks, not a power of two: use simulate")
-    seconds = form(terms, **_options_of_form(collective, algorithm, record.builder, form, options))
-    return _one_or_array(seconds + 0 * terms.num_bytes)  # a form that does not depend on the size returns one number
+def form_s(record: Algorithm, terms: Terms, options: Mapping[str, Any]) -> Any:
+    """Return the seconds of a record's closed form, for terms and options that are known to be right.
 
-
-def _options_of_form(
-    collective: str,
-    algorithm: str,
-    builder: Callable[..., Any],
-    form: Callable[..., Any],
-    options: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the options that the form takes; raise NoClosedForm if another one is not at the builder's default."""
-    if not options:  # then no signature is needed, which is slow to read
-        return {}
-    of_form = signature(form).parameters
-    known = {}
-    for name, value in options.items():
-        if name in of_form:
-            known[name] = value
-            continue
-        check_options(collective, algorithm, [name], builder)
-        if not _are_equal(value, signature(builder).parameters[name].default):
-            raise NoClosedForm(f"no closed form is stated for {algorithm} of {collective} with {name}: use simulate")
-    return known
-
-
-def _are_equal(value: Any, default: Any) -> bool:
-    """Return whether two values are equal, or two arrays or nested lists in their shapes and all elements."""
-    return value is default or np.array_equal(value, default)
+    Raises NoClosedForm if there is none, or none for these options or so many ranks.
+    """
+    if record.form is None:
+        raise NoClosedForm("no closed form is stated for this algorithm: use simulate")
+    options = {name: value for name, value in options.items() if name != "root"}  # all links are equal
+    for name in options:
+        if name not in signature(record.form).parameters:
+            raise NoClosedForm(f"no closed form is stated with {name}: use simulate")
+    return record.form(terms, **options) + 0 * terms.num_bytes  # a form that ignores the size returns one number
 
 
 class Bounds(NamedTuple):

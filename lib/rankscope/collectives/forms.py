@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..cluster import Link
-from ..common.checks import whole
 from .builders.rings import nodes_of, shape_of
 
 Form = Callable[..., Any]  # form(terms, **options) → seconds
@@ -48,6 +47,11 @@ class Terms(NamedTuple):
     def share_of_others(self) -> float:
         """(N-1)/N."""
         return (self.num_ranks - 1) / self.num_ranks
+
+    def check_power_of_two(self) -> None:
+        """Raise NoClosedForm unless N is a power of two."""
+        if self.power != self.num_ranks:
+            raise NoClosedForm(f"no closed form is stated for {self.num_ranks}, not a power of two: use simulate")
 
     def send(self, num_bytes: Any, times: float = 1, adding: bool = False) -> Any:
         """The seconds of so many messages of so many bytes, one after the other, each added up if `adding`."""
@@ -105,7 +109,7 @@ def segmented_ring(t: Terms, num_segments: int = 4) -> Any:
     round is always busy, and the allgather follows it at a distance of one segment.
     """
     n = t.num_ranks
-    m = whole("num_segments", num_segments, 1)
+    m = num_segments
     if m == 1 or n == 1:
         return ring(t)
     message_s = t.send(t.num_bytes / (n * m))
@@ -160,7 +164,8 @@ def double_binary_tree(t: Terms, num_segments: int = 8) -> Any:
     Of two ranks each tree is a single edge, which carries a segment in every second step. No other edge uses the steps
     between, so they take no time.
     """
-    m = whole("num_segments", num_segments, 1)
+    t.check_power_of_two()
+    m = num_segments
     num_steps = 2 * (t.log + m) - 3
     if t.num_ranks == 1:
         num_steps = 0
@@ -177,7 +182,7 @@ def nvls(t: Terms, num_segments: int = 4) -> Any:
     Two ranks send each other half a segment instead, and add it up themselves: (m+1)α + Sβ + S/2·γ.
     """
     n = t.num_ranks
-    m = whole("num_segments", num_segments, 1)
+    m = num_segments
     if n == 1:
         return 0
     latency_s = (m + 1) * t.link.alpha_s
@@ -189,11 +194,8 @@ def nvls(t: Terms, num_segments: int = 4) -> Any:
 def nvls_tree(t: Terms, gpus_per_node: int | None = None, num_segments: int = 4) -> Any:
     """`nvls` of one segment in a node, and between its two steps the double binary tree over 2^k nodes, of S/g."""
     nodes, g = nodes_of(t.num_ranks, gpus_per_node)
-    if nodes & (nodes - 1):
-        raise NoClosedForm(f"no closed form is stated for {nodes} nodes, not a power of two: use simulate")
-    within_nodes_s = nvls(t._replace(num_ranks=g, link=t.inner), num_segments=1)
-    terms_over_nodes = t._replace(num_ranks=nodes, num_bytes=t.num_bytes / g)
-    return within_nodes_s + double_binary_tree(terms_over_nodes, num_segments=num_segments)
+    over_nodes_s = double_binary_tree(t._replace(num_ranks=nodes, num_bytes=t.num_bytes / g), num_segments)
+    return nvls(t._replace(num_ranks=g, link=t.inner), num_segments=1) + over_nodes_s
 
 
 # ---- the others
@@ -204,9 +206,21 @@ def halves(t: Terms) -> Any:
     return t.log * t.link.alpha_s + t.share_of_others * t.num_bytes * t.link.beta_s_per_byte
 
 
+def halves_of_powers(t: Terms) -> Any:
+    """The same, if N is a power of two."""
+    t.check_power_of_two()
+    return halves(t)
+
+
 def added_halves(t: Terms) -> Any:
-    """The same, with each message added up."""
+    """The same as `halves`, with each message added up."""
     return t.log * t.link.alpha_s + t.move(t.share_of_others, 1)
+
+
+def added_halves_of_powers(t: Terms) -> Any:
+    """The same, if N is a power of two."""
+    t.check_power_of_two()
+    return added_halves(t)
 
 
 def all_to_all_bruck(t: Terms) -> Any:
@@ -220,7 +234,7 @@ def all_to_all_bruck(t: Terms) -> Any:
 
 def chain(t: Terms, num_segments: int = 8) -> Any:
     """N-2+m messages of S/m, one after the other, until the last rank has all m; none for a single rank."""
-    m = whole("num_segments", num_segments, 1)
+    m = num_segments
     num_messages = t.num_ranks - 2 + m
     if t.num_ranks == 1:
         num_messages = 0
@@ -258,12 +272,13 @@ def added_tree(t: Terms) -> Any:
 
 
 def scatter_allgather(t: Terms) -> Any:
-    """Halves down a binomial tree, then parts round a ring."""
-    return halves(t) + parts(t)
+    """Halves down a binomial tree, then parts round a ring, if N is a power of two."""
+    return halves_of_powers(t) + parts(t)
 
 
 def reduce_scatter_gather(t: Terms) -> Any:
-    """2log₂N messages that make up 2(N-1)/N of the buffer, half of it added up."""
+    """2log₂N messages that make up 2(N-1)/N of the buffer, half of it added up, if N is a power of two."""
+    t.check_power_of_two()
     return 2 * t.log * t.link.alpha_s + t.move(t.share_of_others, 2)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..common.checks import of_type, one_of, several
-from .schedule import RUNS_IN, RUNS_OUT, SUMS, Schedule, Step
+from .schedule import RUNS_IN, RUNS_OUT, SUMS, Schedule
 from .verify import verify
 
 OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -58,15 +58,18 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
         return [None] * schedule.num_ranks
     chunks_of = _chunks_at_the_start(schedule, tensors, ends)
     for step in schedule.steps():
-        _execute_step(step, chunks_of, OPS[op])
-    must_divide = op == "avg" and schedule.collective in SUMS  # other collectives ignore the op
+        rows = list(step.by_chunk().rows())
+        # All are read before any is written: a step reads the chunks as they were before it.
+        sent = [chunks_of[src][chunk] for src, _, chunk, _, _ in rows]
+        for (_, dst, chunk, _, reduce), received in zip(rows, sent, strict=True):
+            chunks_of[dst][chunk] = OPS[op](chunks_of[dst][chunk], received) if reduce else received
     results: list[Tensor | None] = []
     for tensor, chunks, is_wanted in zip(tensors, chunks_of, schedule.wanted(), strict=True):
         if not is_wanted.any():
             results.append(None)
             continue
         result = torch.cat([chunks[chunk] for chunk in np.flatnonzero(is_wanted).tolist()])
-        if must_divide:
+        if op == "avg" and schedule.collective in SUMS:  # other collectives ignore the op
             result = result / schedule.num_ranks
         results.append(result.reshape(shape_of(schedule, tensor, ends, result.numel())))
     return results
@@ -89,19 +92,6 @@ def _chunks_at_the_start(schedule: Schedule, tensors: list[Tensor], ends: list[i
     return chunks_of
 
 
-def _execute_step(step: Step, chunks_of: list[dict[int, Tensor]], combine: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Send the chunks of a step, and combine or replace the receivers' chunks with them."""
-    rows = step.by_chunk()
-    # All are read before any is written: a step reads the chunks as they were before it.
-    sent = [chunks_of[src][chunk] for src, chunk in zip(rows.src.tolist(), rows.chunk.tolist(), strict=True)]
-    targets = zip(rows.dst.tolist(), rows.chunk.tolist(), rows.reduce.tolist(), strict=True)
-    for (dst, chunk, reduce), received in zip(targets, sent, strict=True):
-        if reduce:
-            chunks_of[dst][chunk] = combine(chunks_of[dst][chunk], received)
-        else:
-            chunks_of[dst][chunk] = received
-
-
 def check_counts(schedule: Schedule, rank: int, num_elements: int) -> None:
     """Raise ValueError if the schedule has weights and a rank passes another number of elements than they say."""
     if schedule.weights is None:
@@ -115,27 +105,18 @@ def check_counts(schedule: Schedule, rank: int, num_elements: int) -> None:
 
 def _checked_tensors(schedule: Schedule, values: Any) -> list[Tensor]:
     """Return the tensors as a list if they are one per rank, and equal in shape, dtype and device."""
-    tensors: list[Tensor] = several("tensors", values, "one per rank")
+    tensors = [of_type("each of tensors", tensor, Tensor) for tensor in several("tensors", values, "one per rank")]
     if len(tensors) != schedule.num_ranks:
         raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {len(tensors)}")
     # With counts, ranks may pass runs of different lengths.
     runs_may_differ = schedule.weights is not None and schedule.collective in (*RUNS_IN, "all_to_all")
-    for rank, tensor in enumerate(tensors):
-        if not isinstance(tensor, Tensor):
-            raise ValueError(f"tensors must be torch tensors, got {tensor!r} for rank {rank}")
-        first = tensors[0]
-        if runs_may_differ:
-            _check_equal("shape except in the first dimension", tuple(first.shape)[1:], tuple(tensor.shape)[1:], rank)
-        else:
-            _check_equal("shape", tuple(first.shape), tuple(tensor.shape), rank)
-        _check_equal("dtype", first.dtype, tensor.dtype, rank)
-        _check_equal("device", first.device, tensor.device, rank)
+    kinds = [(tensor.dtype, tensor.device, tuple(tensor.shape)[1 if runs_may_differ else 0 :]) for tensor in tensors]
+    for rank, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            raise ValueError(
+                f"tensors must be of one dtype, device and shape, got {kinds[0]}, and {kind} for rank {rank}"
+            )
     return tensors
-
-
-def _check_equal(name: str, of_rank_0: Any, of_rank: Any, rank: int) -> None:
-    if of_rank_0 != of_rank:
-        raise ValueError(f"tensors must be of one {name}, got {of_rank_0} for rank 0 and {of_rank} for rank {rank}")
 
 
 def check_op(op: str, tensor: Tensor) -> None:

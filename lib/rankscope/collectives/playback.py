@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ..cluster import Cluster
 from .algorithms import build
 from .best import best
-from .schedule import MOVES, Ints, Schedule
-from .simulate import Seconds, messages, simulate
-from .verify import verify
+from .messages import Seconds, messages
+from .schedule import MOVES, Schedule
+from .simulate import simulate
+from .steps import Bools, Ints
+from .verify import pass_step, verify
 
 _MOST_SEGMENTS = 4  # more make chunks too small to be seen
 MOST_CELLS = 4096  # ranks × chunks: more cannot be told from one another
 MOST_MESSAGES = 5000  # likewise
-Bools = NDArray[np.bool_]
 
 
-@attrs.frozen(eq=False)
-class Playback:
+class Playback(msgspec.Struct, frozen=True, eq=False):
     """A schedule with the times of its messages, on one cluster and at one size; `playback` makes it.
 
     The columns from `src` to `done_s` have a row per message: it leaves `src` at `start_s`, has arrived at `dst` at
@@ -104,33 +103,30 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
         )
     timeline = simulate(schedule, num_bytes, cluster, detail="messages")
     sends = timeline.select(kind="send")
-    done_s = timeline.select(kind="receive").stop_s.copy()
-    adding = timeline.select(kind="reduce")  # a span for each message that has bytes to add, in the order of messages
+    receives = timeline.select(kind="receive")
     chunks = _sent_chunks(schedule)
+    done_s = receives.stop_s.copy()
+    adding = timeline.select(kind="reduce")  # a span for each message that has bytes to add, in the order of messages
     if len(adding):  # there are none if adding takes no time, and then a message is done when it arrives
         chunk_bytes = schedule.chunk_bytes(num_bytes)[chunks.chunk]
-        added_bytes = np.bincount(chunks.message, chunk_bytes * chunks.reduce)
-        done_s[added_bytes > 0] = adding.stop_s
-
-    _, first_row = np.unique(chunks.message, return_index=True)  # of each message
-    has_sum = np.bincount(chunks.message, chunks.reduce) > 0  # of each message: whether any of its chunks is added
-    order = np.lexsort((chunks.step, done_s[chunks.message]))  # by time, and at equal times by step
-    in_order = _SentChunks(*(column[order] for column in chunks))
+        done_s[np.bincount(chunks.message, chunk_bytes * chunks.reduce) > 0] = adding.stop_s
+    # by time, and at equal times by step
+    chunks = _SentChunks(*np.stack(chunks)[:, np.lexsort((sends.item[chunks.message], done_s[chunks.message]))])
     return Playback(
         schedule=schedule,
         num_bytes=float(num_bytes),
         gpus_per_node=cluster.gpus_per_node,
-        src=chunks.src[first_row],
-        dst=chunks.dst[first_row],
-        step=chunks.step[first_row],
-        reduce=has_sum,
+        src=sends.rank,
+        dst=receives.rank,
+        step=sends.item,
+        reduce=np.bincount(chunks.message, chunks.reduce, len(sends)) > 0,  # whether any of its chunks is added
         start_s=sends.start_s,
-        end_s=sends.stop_s,
+        end_s=receives.stop_s,
         done_s=done_s,
-        message=in_order.message,
-        chunk=in_order.chunk,
-        carries=in_order.carries,
-        leaves=_shares_left(schedule, in_order),
+        message=chunks.message,
+        chunk=chunks.chunk,
+        carries=chunks.carries,
+        leaves=_shares_left(schedule, chunks),
     )
 
 
@@ -138,8 +134,6 @@ class _SentChunks(NamedTuple):
     """Columns with a row per chunk of a message; `carries` is how many shares it has when it is sent."""
 
     message: Ints
-    step: Ints
-    src: Ints
     dst: Ints
     chunk: Ints
     reduce: Ints
@@ -148,19 +142,15 @@ class _SentChunks(NamedTuple):
 
 def _sent_chunks(schedule: Schedule) -> _SentChunks:
     """Return the chunks of all messages; all transfers of a step read the shares from before the step."""
-    num_shares = schedule.initial_chunks().astype(np.int64)  # of how many ranks a chunk is the sum, by rank and chunk
-    # A table for each step has the fields of `_SentChunks` as its rows; an empty one is for a schedule without steps.
-    tables = [np.empty((len(_SentChunks._fields), 0), dtype=np.int64)]
+    shares = schedule.initial_chunks()[:, :, None].astype(np.int64)  # of how many ranks a chunk is the sum
+    tables = [np.empty((len(_SentChunks._fields), 0), dtype=np.int64)]  # an empty one, if there are no steps
     num_messages = 0  # of the steps before
-    for step_number, step in enumerate(schedule.steps()):
-        src, dst, chunk, _, reduce = step.by_chunk()
-        message_in_step, first_of_message = messages(schedule.num_ranks, src, dst)
-        message = num_messages + message_in_step
-        carries = num_shares[src, chunk]
-        tables.append(np.array([message, np.full_like(src, step_number), src, dst, chunk, reduce, carries]))
-        num_messages += len(first_of_message)
-        num_shares[dst[~reduce], chunk[~reduce]] = carries[~reduce]
-        np.add.at(num_shares, (dst[reduce], chunk[reduce]), carries[reduce])
+    for step in schedule.steps():
+        rows = step.by_chunk()
+        message, first = messages(schedule.num_ranks, rows.src, rows.dst)
+        carries = pass_step(rows, shares)[:, 0]
+        tables.append(np.stack([num_messages + message, rows.dst, rows.chunk, rows.reduce, carries]))
+        num_messages += first.size
     return _SentChunks(*np.concatenate(tables, axis=1))
 
 
@@ -168,12 +158,8 @@ def _shares_left(schedule: Schedule, chunks: _SentChunks) -> Ints:
     """Return how many shares the receiver's chunk has after each row; rows are in the order of time."""
     shares = schedule.initial_chunks().astype(np.int64)
     leaves = np.empty_like(chunks.carries)
-    columns = (chunks.dst.tolist(), chunks.chunk.tolist(), chunks.reduce.tolist(), chunks.carries.tolist())
-    for row, (dst, chunk, reduce, carries) in enumerate(zip(*columns, strict=True)):
-        if reduce:
-            shares[dst, chunk] += carries
-        else:
-            shares[dst, chunk] = carries
+    for row, (_, dst, chunk, reduce, carries) in enumerate(zip(*chunks, strict=True)):
+        shares[dst, chunk] = shares[dst, chunk] * reduce + carries
         leaves[row] = shares[dst, chunk]
     return leaves
 

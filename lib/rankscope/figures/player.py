@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ..collectives.playback import Playback
-from ..collectives.schedule import MOVES, Ints
+from ..collectives.schedule import MOVES
+from ..collectives.steps import Ints
 from ..common.checks import count_of
 from ..common.units import bytes_words, round_ticks, time_unit, time_words, times_in_one_unit
 from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts

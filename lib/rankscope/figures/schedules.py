@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..collectives.schedule import MOVES, Ints, Schedule, Step
+from ..collectives.schedule import MOVES, Schedule
+from ..collectives.steps import Ints, Step
 from ..collectives.verify import holdings
 from ..common.checks import count_of, of_type, optional, whole
 from ..common.words import run_words

@@ -13,7 +13,7 @@ from rankscope.box import Profile
 from rankscope.box.link_facts import stated
 from rankscope.box.profile import Point
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import build, simulate_executor
+from rankscope.collectives import build, simulate
 from rankscope.common.units import bytes_words
 
 from ...figures.shown import bars, heights, labels, named
@@ -36,7 +36,7 @@ def profile(scale: float = 1.0, native: bool = True, clean: int = 8) -> Profile:
     points = [point("together", 2**power, LINK.seconds(2**power), link="inter") for power in range(8, 24)]
     cluster = Cluster.uniform(4, LINK)
     for size, name in product(SIZES, ALGORITHMS):
-        seconds = scale * simulate_executor(build("allreduce", name, 4), size, cluster).makespan_s
+        seconds = scale * simulate(build("allreduce", name, 4), size, cluster, executor=True).makespan_s
         points.append(point("allreduce", size, seconds, clean, algorithm=name, in_place=True))
     if native:
         points += [point("allreduce", size, 0.1, algorithm="native", in_place=True) for size in SIZES]

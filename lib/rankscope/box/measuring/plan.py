@@ -300,7 +300,7 @@ def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: 
         num_nodes = len(ranks_per_node)
         gpus_per_node = ranks_per_node[0]
         cluster = Cluster(num_nodes, gpus_per_node, _ANY_LINK, _ANY_LINK)
-        options = algorithm.arranged(cluster)
+        options = algorithm.arrange(cluster) or {}
         if num_nodes > 1 and "gpus_per_node" in algorithm.options:
             options = {"gpus_per_node": gpus_per_node}  # also 1, since the builder's own default would be another
     if "num_segments" in algorithm.options:

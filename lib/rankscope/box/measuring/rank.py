@@ -13,10 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...cluster import node_sizes
-from ...collectives import build
+from ...collectives import build, execute
+from ...collectives.process_group import Message, backend_of, starter, takes_batches
 from ...collectives.timing import Ranks, TimedTask, go_first, network_id, nothing
-from ...collectives.wire.group import TAGS, Posted, backend_of, starter, takes_batches
-from ...collectives.wire.run import executor
 from ...common.units import bytes_words
 from ...provenance import free_bytes, of_machine
 from ..profile import NATIVE, TRANSFERS, Point, PointKey
@@ -177,28 +176,28 @@ def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> TimedTask
     is_first = ranks.rank == first
     peer = second if is_first else first
     buffers = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(2)]
-    send = Posted(transfer=0, view=0, sends=True, peer=peer, tag=TAGS)
-    receive = Posted(transfer=1, view=1, sends=False, peer=peer, tag=TAGS)
-    works: list[Any] = [None, None]  # `start` puts here, at the number of each transfer, what to wait for
+    send = Message(place=0, sends=True, peer=peer, step=0)
+    receive = Message(place=1, sends=False, peer=peer, step=0)
+    works: dict[Message, Any] = {}  # `start` puts here what to wait for
     start = starter(ranks.group, buffers[0])
     posts_early = not takes_batches(backend_of(ranks.group, buffers[0]))
 
     def prepare() -> None:
         if posts_early:
-            start([receive], buffers, works)
+            start([receive], buffers.__getitem__, works)
 
     def run() -> None:
         if is_first:
-            start([send], buffers, works)
+            start([send], buffers.__getitem__, works)
         if not posts_early:
-            start([receive], buffers, works)
-        works[receive.transfer].wait()
+            start([receive], buffers.__getitem__, works)
+        works[receive].wait()
         if not is_first:
-            start([send], buffers, works)
+            start([send], buffers.__getitem__, works)
 
     def finish() -> None:
         # Not timed: the first rank's time, the longer one, ends with the answer, after both messages have arrived.
-        works[send.transfer].wait()
+        works[send].wait()
 
     return TimedTask(run, prepare, finish, times=2)
 
@@ -220,31 +219,30 @@ def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> Tim
     receives = []
     sends = []
     for step in range(num_steps):
-        tag = TAGS + step
-        receives.append(Posted(transfer=step, view=1 + step % 2, sends=False, peer=before, tag=tag))
-        sends.append(Posted(transfer=num_steps + step, view=0, sends=True, peer=after, tag=tag))
-    works: list[Any] = [None] * (2 * num_steps)  # `start` puts here, at the number of each transfer, what to wait for
+        receives.append(Message(place=1 + step % 2, sends=False, peer=before, step=step))
+        sends.append(Message(place=0, sends=True, peer=after, step=step))
+    works: dict[Message, Any] = {}  # `start` puts here what to wait for
     start = starter(ranks.group, buffers[0])
     posts_early = not takes_batches(backend_of(ranks.group, buffers[0]))
-    transfers_of_steps = []
+    messages_of_steps = []
     for step in range(num_steps):
-        transfers = [sends[step]]
+        messages = [sends[step]]
         receive_step = step + 1 if posts_early else step
         if receive_step < num_steps:
-            transfers.append(receives[receive_step])
-        transfers_of_steps.append(transfers)
+            messages.append(receives[receive_step])
+        messages_of_steps.append(messages)
 
     def prepare() -> None:
         if posts_early:
-            start([receives[0]], buffers, works)
+            start([receives[0]], buffers.__getitem__, works)
 
     def run() -> None:
-        for step, transfers in enumerate(transfers_of_steps):
-            start(transfers, buffers, works)
-            works[receives[step].transfer].wait()
+        for step, messages in enumerate(messages_of_steps):
+            start(messages, buffers.__getitem__, works)
+            works[receives[step]].wait()
             if step > 0:  # A send may last until the next step has received.
-                works[sends[step - 1].transfer].wait()
-        works[sends[-1].transfer].wait()
+                works[sends[step - 1]].wait()
+        works[sends[-1]].wait()
 
     return TimedTask(run, prepare, times=num_steps)
 
@@ -352,8 +350,12 @@ def method(key: PointKey, buffers: CollectiveBuffers, ranks: Ranks) -> Collectiv
         run = _native(collective, buffers, ranks)
     else:
         schedule = build(collective, name, ranks.size, **builder_options)
-        # An executor may return None, for a barrier or a rank without output, but no such collective is measured.
-        run = executor(schedule, buffers.input, ranks.group)  # type: ignore[assignment]
+
+        def run(tensor: Tensor) -> Tensor:
+            result = execute(schedule, tensor, ranks.group)
+            assert result is not None  # only of a barrier, or on a rank without output: no such collective is measured
+            return result
+
     if in_place or collective != "allreduce":
         return run
     # An allreduce works in place, so out of place means that the input is copied first.

@@ -11,8 +11,8 @@ from functools import cache
 
 import numpy as np
 
-from ...common.checks import whole
-from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule
+from ..schedule import Schedule
+from ..steps import Ints, Step
 
 
 def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:
@@ -21,34 +21,31 @@ def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:
     A rank is inside at most one tree, so it receives from two children there, in turns, and sends to its two parents in
     the turns between: every step uses each port once. The way down is the way up in reverse. Any N.
     """
-    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
+    n = num_ranks
     parents_in_trees = np.array([parents(n, 0), parents(n, 1)])
     tree, child = np.nonzero(parents_in_trees >= 0)  # of each edge, as `parent` and `first_step`
     parent = parents_in_trees[tree, child]
     first_step = _first_steps(tree.tolist(), child.tolist(), parent.tolist())
     steps_up = 0
     if n > 1:
-        last_step_up = int(first_step.max()) + 2 * (segments - 1)  # an edge carries a segment in every second step
-        steps_up = last_step_up + 1
+        steps_up = int(first_step.max()) + 2 * (num_segments - 1) + 1  # in every second step an edge carries a segment
 
     def carried(step: int) -> tuple[Ints, Ints]:
         """Return which edges carry something in this step of the way up, and which segment each of them carries."""
         segment, remainder = np.divmod(step - first_step, 2)
-        is_its_turn = remainder == 0
-        edges = np.flatnonzero(is_its_turn & (segment >= 0) & (segment < segments))
+        edges = np.flatnonzero((remainder == 0) & (segment >= 0) & (segment < num_segments))
         return edges, segment[edges]
 
-    def phases() -> Iterator[Phase]:
+    def steps() -> Iterator[Step]:
         for step in range(steps_up):
             edge, segment = carried(step)
-            yield Phase(child[edge], parent[edge], tree[edge] * segments + segment, reduce=True)
+            yield Step.of(child[edge], parent[edge], tree[edge] * num_segments + segment, reduce=True)
         for step in reversed(range(steps_up)):
             edge, segment = carried(step)
-            segment_down = segments - 1 - segment  # segment 0 goes down first, in the turns of the last one up
-            yield Phase(parent[edge], child[edge], tree[edge] * segments + segment_down)
+            segment_down = num_segments - 1 - segment  # segment 0 goes down first, in the turns of the last one up
+            yield Step.of(parent[edge], child[edge], tree[edge] * num_segments + segment_down)
 
-    return Schedule("allreduce", "double_binary_tree", n, 2 * segments, phases)
+    return Schedule("allreduce", "double_binary_tree", n, 2 * num_segments, steps)
 
 
 def parents(num_ranks: int, tree: int) -> Ints:

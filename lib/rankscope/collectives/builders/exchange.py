@@ -8,13 +8,13 @@ Jeaugey (2025), PAT: a new algorithm for all-gather and reduce-scatter operation
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ...common.checks import whole
-from ...common.frozen import each
-from ..schedule import MOST_RANKS, Ints, Phase, Schedule
+from ...common.checks import several
+from ..schedule import Schedule
+from ..steps import Step
 from .halving import halves
 from .rings import once_round
 from .rooted import backwards, weights_of, wrapping
@@ -25,9 +25,13 @@ def allgather_ring(num_ranks: int, *, counts: Sequence[int] | None = None) -> Sc
 
     `counts` gives the elements of each rank if they differ (MPI_Allgatherv).
     """
-    n, ranks = _ranks(num_ranks)
-    phase = once_round(ranks, dst=(ranks + 1) % n, place=ranks, size=n)
-    return Schedule("allgather", "ring", n, n, lambda: [phase], weights=weights_of(n, counts))
+    n = num_ranks
+    ranks = np.arange(n)
+
+    def steps() -> Iterator[Step]:
+        return once_round(ranks, (ranks + 1) % n, ranks, size=n, block=1, start=0, reduce=False)
+
+    return Schedule("allgather", "ring", n, n, steps, weights=weights_of(n, counts))
 
 
 def allgather_recursive_doubling(num_ranks: int) -> Schedule:
@@ -35,14 +39,13 @@ def allgather_recursive_doubling(num_ranks: int) -> Schedule:
 
     Raises ValueError if N is not a power of two.
     """
-    n, ranks = _power_of_two(num_ranks, "recursive_doubling")
-
-    def phases() -> Iterator[Phase]:
-        # Recursive halving backwards: a place sends the chunks that it would keep there, and so ends up with all.
-        for half in reversed(list(halves(n, nearest_first=False))):
-            yield Phase(ranks, half.peer, half.keeps, half.size)
-
-    return Schedule("allgather", "recursive_doubling", n, n, phases)
+    n = num_ranks
+    if n & (n - 1):
+        raise ValueError(f"num_ranks of recursive doubling and halving must be a power of two, got {n}")
+    # Recursive halving backwards: a place sends the chunks that it would keep there, and so ends up with all.
+    rounds = reversed(halves(n, nearest_first=False))
+    steps = [Step.of(np.arange(n), half.peer, half.keeps, half.size) for half in rounds]
+    return Schedule("allgather", "recursive_doubling", n, n, steps)
 
 
 def allgather_bruck(num_ranks: int) -> Schedule:
@@ -50,14 +53,13 @@ def allgather_bruck(num_ranks: int) -> Schedule:
 
     A rank has its own chunk and those after it; the last step sends only the chunks that are still missing.
     """
-    n, ranks = _ranks(num_ranks)
-
-    def phases() -> Iterator[Phase]:
-        for distance in _distances(n):
-            count = min(distance, n - distance)  # a rank has `distance` chunks so far, and lacks the others
-            yield wrapping(ranks, (ranks - distance) % n, first=ranks, count=count, num_chunks=n)
-
-    return Schedule("allgather", "bruck", n, n, phases)
+    n = num_ranks
+    ranks = np.arange(n)
+    steps = []
+    for distance in _distances(n):
+        count = min(distance, n - distance)  # a rank has `distance` chunks so far, and lacks the others
+        steps.append(wrapping(ranks, (ranks - distance) % n, first=ranks, count=count, num_chunks=n))
+    return Schedule("allgather", "bruck", n, n, steps)
 
 
 def allgather_pat(num_ranks: int) -> Schedule:
@@ -65,58 +67,50 @@ def allgather_pat(num_ranks: int) -> Schedule:
 
     Messages carry chunks of many trees, so that it takes ⌈log₂N⌉ steps, any N.
     """
-    n, ranks = _ranks(num_ranks)
-
-    def phases() -> Iterator[Phase]:
-        # the ranks that have a chunk so far, counted from the rank that it comes from
-        offsets = np.zeros(1, dtype=np.int64)
-        for distance in reversed(_distances(n)):
-            sending = offsets[offsets + distance < n]  # others have none to send to
-            src = np.tile(ranks, sending.size)  # each rank is at each offset, in the tree of another chunk
-            chunk = (src - np.repeat(sending, n)) % n
-            yield Phase(src, (src + distance) % n, chunk)
-            offsets = np.r_[offsets, sending + distance]
-
-    return Schedule("allgather", "pat", n, n, phases)
+    n = num_ranks
+    steps = []
+    offsets = np.zeros(1, dtype=np.int64)  # the ranks that have a chunk so far, counted from the one that it comes from
+    for distance in reversed(_distances(n)):
+        sending = offsets[offsets + distance < n]  # others have none to send to
+        src = np.tile(np.arange(n), sending.size)  # each rank is at each offset, in the tree of another chunk
+        chunk = (src - np.repeat(sending, n)) % n
+        steps.append(Step.of(src, (src + distance) % n, chunk))
+        offsets = np.r_[offsets, sending + distance]
+    return Schedule("allgather", "pat", n, n, steps)
 
 
 def reduce_scatter_ring(num_ranks: int) -> Schedule:
     """A sum goes once round for each chunk, and ends with the rank that owns it: N-1 steps of one chunk, any N."""
-    n, ranks = _ranks(num_ranks)
-    # Each rank first sends the chunk of the rank before it, which is the last to get it.
-    phase = once_round(ranks, dst=(ranks + 1) % n, place=ranks, size=n, start=-1, reduce=True)
-    return Schedule("reduce_scatter", "ring", n, n, lambda: [phase])
+    n = num_ranks
+    ranks = np.arange(n)
+
+    def steps() -> Iterator[Step]:
+        # Each rank first sends the chunk of the rank before it, which is the last to get it.
+        return once_round(ranks, (ranks + 1) % n, ranks, size=n, block=1, start=-1, reduce=True)
+
+    return Schedule("reduce_scatter", "ring", n, n, steps)
 
 
-def reduce_scatter_recursive_halving(num_ranks: int) -> Schedule:
-    """In each step ranks exchange half of what they still sum, with the farthest first: log₂N steps.
+def reduce_scatter(algorithm: str, allgather: Callable[[int], Schedule], num_ranks: int) -> Schedule:
+    """An allgather backwards, which adds up each chunk that the allgather copies: as many steps, the far ranks first.
 
-    Raises ValueError if N is not a power of two.
+    Of recursive doubling it is recursive halving. Of PAT, where sums go up the trees, the near ranks come first.
     """
-    n, _ = _power_of_two(num_ranks, "recursive_halving")
-    return _reduce_scatter("recursive_halving", allgather_recursive_doubling(n))
-
-
-def reduce_scatter_bruck(num_ranks: int) -> Schedule:
-    """Bruck's allgather backwards: sums of many chunks go far first, ⌈log₂N⌉ steps, any N."""
-    return _reduce_scatter("bruck", allgather_bruck(num_ranks))
-
-
-def reduce_scatter_pat(num_ranks: int) -> Schedule:
-    """NCCL's PAT: its allgather backwards, so that sums go up the trees and near ranks come first; any N."""
-    return _reduce_scatter("pat", allgather_pat(num_ranks))
+    steps = backwards(allgather(num_ranks).steps(), reduce=True)
+    return Schedule("reduce_scatter", algorithm, num_ranks, num_ranks, steps)
 
 
 def reduce_scatter_pairwise(num_ranks: int) -> Schedule:
     """In step s every rank sends to the rank s + 1 after it its share of that rank's chunk: N-1 steps, none relayed."""
-    n, ranks = _ranks(num_ranks)
+    n = num_ranks
+    ranks = np.arange(n)
 
-    def phases() -> Iterator[Phase]:
+    def steps() -> Iterator[Step]:
         for distance in range(1, n):
             peer = (ranks + distance) % n
-            yield Phase(ranks, peer, peer, reduce=True)
+            yield Step.of(ranks, peer, peer, reduce=True)
 
-    return Schedule("reduce_scatter", "pairwise", n, n, phases)
+    return Schedule("reduce_scatter", "pairwise", n, n, steps)
 
 
 def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | None = None) -> Schedule:
@@ -128,20 +122,21 @@ def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | Non
     >>> all_to_all_pairwise(2, counts=[[1, 3], [0, 2]]).weights
     (1, 3, 0, 2)
     """
-    n, ranks = _ranks(num_ranks)
+    n = num_ranks
+    ranks = np.arange(n)
     weights = None
     if counts is not None:
-        rows = each("counts", counts, lambda _, row: weights_of(n, row))  # which checks a row
+        rows = [weights_of(n, row) or () for row in several("counts", counts)]
         if len(rows) != n:
             raise ValueError(f"counts must be {n} rows of {n} whole numbers, one per rank, got {len(rows)} rows")
         weights = tuple(itertools.chain.from_iterable(rows))
 
-    def phases() -> Iterator[Phase]:
+    def steps() -> Iterator[Step]:
         for distance in range(1, n):
             peer = (ranks + distance) % n
-            yield Phase(ranks, peer, chunk=ranks * n + peer)  # chunks are numbered by sender, then by receiver
+            yield Step.of(ranks, peer, chunk=ranks * n + peer)  # chunks are numbered by sender, then by receiver
 
-    return Schedule("all_to_all", "pairwise", n, n * n, phases, weights=weights)
+    return Schedule("all_to_all", "pairwise", n, n * n, steps, weights=weights)
 
 
 def all_to_all_bruck(num_ranks: int) -> Schedule:
@@ -149,52 +144,29 @@ def all_to_all_bruck(num_ranks: int) -> Schedule:
 
     A chunk moves up to log₂N times, so more bytes travel in fewer messages.
     """
-    n, ranks = _ranks(num_ranks)
+    n = num_ranks
+    ranks = np.arange(n)
 
-    def phases() -> Iterator[Phase]:
+    def steps() -> Iterator[Step]:
         for bit in _distances(n):
             distances = np.flatnonzero(ranks & bit)  # of all distances that chunks travel, those with this bit
             distance = np.tile(distances, n)  # that each sent chunk travels in all; each rank sends all of these
             origin = np.repeat(ranks, distances.size)
             travelled = distance % bit  # by the lower bits, in the steps before
-            chunk = origin * n + (origin + distance) % n
             src = (origin + travelled) % n
-            yield Phase(src, (src + bit) % n, chunk)
+            yield Step.of(src, (src + bit) % n, chunk=origin * n + (origin + distance) % n)
 
-    return Schedule("all_to_all", "bruck", n, n * n, phases)
+    return Schedule("all_to_all", "bruck", n, n * n, steps)
 
 
 def barrier_dissemination(num_ranks: int) -> Schedule:
     """In step k every rank tells the rank 2^k after it which ranks it has heard from: ⌈log₂N⌉ steps, any N."""
-    n, ranks = _ranks(num_ranks)
-
-    def phases() -> Iterator[Phase]:
-        for distance in _distances(n):
-            # The only chunk stands for the ranks that a rank has heard from; what arrives is added to them.
-            yield Phase(ranks, (ranks + distance) % n, chunk=0, reduce=True)
-
-    return Schedule("barrier", "dissemination", n, 1, phases)
-
-
-def _reduce_scatter(algorithm: str, allgather: Schedule) -> Schedule:
-    """The allgather backwards, which adds up each chunk that the allgather copies."""
-    n = allgather.num_ranks
-    return Schedule("reduce_scatter", algorithm, n, n, lambda: backwards(allgather.phases(), reduce=True))
-
-
-def _ranks(num_ranks: int) -> tuple[int, Ints]:
-    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    return n, np.arange(n)
+    ranks = np.arange(num_ranks)
+    # The only chunk stands for the ranks that a rank has heard from; what arrives is added to them.
+    steps = [Step.of(ranks, (ranks + distance) % num_ranks, 0, reduce=True) for distance in _distances(num_ranks)]
+    return Schedule("barrier", "dissemination", num_ranks, 1, steps)
 
 
 def _distances(n: int) -> list[int]:
     """1, 2, 4, … below the number of ranks."""
     return [1 << k for k in range((n - 1).bit_length())]
-
-
-def _power_of_two(num_ranks: int, algorithm: str) -> tuple[int, Ints]:
-    n, ranks = _ranks(num_ranks)
-    if n & (n - 1):
-        below = 1 << (n.bit_length() - 1)
-        raise ValueError(f"num_ranks of {algorithm} must be a power of two, such as {below} or {2 * below}, got {n}")
-    return n, ranks

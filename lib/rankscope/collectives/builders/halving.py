@@ -6,13 +6,13 @@ Recursive halving and doubling: Rabenseifner (2004); Thakur, Rabenseifner and Gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from ...common.checks import whole
-from ..schedule import MOST_RANKS, Ints, Phase, Schedule
+from ..schedule import Schedule
+from ..steps import Ints, Step
 from .rooted import backwards
 
 
@@ -22,10 +22,9 @@ def recursive_doubling(num_ranks: int) -> Schedule:
     If N is not a power of two, the first 2(N - p) ranks fold onto half of them before and unfold after, p = 2^⌊log₂N⌋.
     """
 
-    def core(p: int, rank_at: Ints) -> Iterator[Phase]:
+    def core(p: int, rank_at: Ints) -> Iterable[Step]:
         places = np.arange(p)
-        for k in range(p.bit_length() - 1):
-            yield Phase(rank_at, rank_at[places ^ (1 << k)], 0, reduce=True)
+        return [Step.of(rank_at, rank_at[places ^ (1 << k)], 0, reduce=True) for k in range(p.bit_length() - 1)]
 
     return _folded("allreduce", "recursive_doubling", num_ranks, core, num_chunks=1)
 
@@ -36,10 +35,9 @@ def halving_doubling(num_ranks: int) -> Schedule:
     The largest messages go to the nearest ranks. Other N fold and unfold as in `recursive_doubling`.
     """
 
-    def core(p: int, rank_at: Ints) -> Iterator[Phase]:
-        halving = [Phase(rank_at, rank_at[half.peer], half.sends, half.size, reduce=True) for half in halves(p)]
-        yield from halving
-        yield from backwards(halving)
+    def core(p: int, rank_at: Ints) -> Iterable[Step]:
+        halving = [Step.of(rank_at, rank_at[half.peer], half.sends, half.size, reduce=True) for half in halves(p)]
+        return [*halving, *backwards(halving)]
 
     return _folded("allreduce", "halving_doubling", num_ranks, core)
 
@@ -50,16 +48,16 @@ def reduce_scatter_gather(num_ranks: int, *, root: int = 0) -> Schedule:
     If N is not a power of two, N - p ranks fold onto others before, and none of them is the root.
     """
 
-    def core(p: int, rank_at: Ints) -> Iterator[Phase]:
-        rounds = list(halves(p))
+    def core(p: int, rank_at: Ints) -> Iterable[Step]:
+        rounds = halves(p)
         for half in rounds:
-            yield Phase(rank_at, rank_at[half.peer], half.sends, half.size, reduce=True)
+            yield Step.of(rank_at, rank_at[half.peer], half.sends, half.size, reduce=True)
         for k, half in reversed(list(enumerate(rounds))):
             # Round k of the halving, backwards: of each pair of places that differ in bit k, the upper one hands its
             # chunks to the lower one. Places from 2^(k+1) on have already done so.
             lower = np.arange(1 << k)
             upper = lower + (1 << k)
-            yield Phase(rank_at[upper], rank_at[lower], half.keeps[upper], half.size)
+            yield Step.of(rank_at[upper], rank_at[lower], half.keeps[upper], half.size)
 
     return _folded("reduce", "reduce_scatter_gather", num_ranks, core, root)
 
@@ -70,24 +68,20 @@ def swing(num_ranks: int) -> Schedule:
     On a network with equal links between all pairs it costs as much as `halving_doubling`. Other N fold and unfold.
     """
 
-    def core(p: int, rank_at: Ints) -> Iterator[Phase]:
-        rounds = p.bit_length() - 1
-        peers = [swing_peers(p, k) for k in range(rounds)]
+    def core(p: int, rank_at: Ints) -> Iterable[Step]:
+        peers = [swing_peers(p, k) for k in range(p.bit_length() - 1)]
         # blocks[k] has a row for each place: the chunks that it still adds up after k rounds, p / 2^k of them. After
         # the last round this is its own chunk. Before a round it is what the place and its peer add up after it.
         blocks = [np.arange(p)[:, None]]
         for peer in reversed(peers):
-            blocks_after = blocks[0]
-            blocks.insert(0, np.concatenate([blocks_after, blocks_after[peer]], axis=1))
+            blocks.insert(0, np.concatenate([blocks[0], blocks[0][peer]], axis=1))
         reduce_scatter = []
         for peer, block in zip(peers, blocks[1:], strict=True):
-            num_sent = block.shape[1]
-            src = np.repeat(rank_at, num_sent)
-            dst = np.repeat(rank_at[peer], num_sent)
-            sent = block[peer].ravel()  # each place sends what its peer goes on with
-            reduce_scatter.append(Phase(src, dst, sent, num_chunks=1, reduce=True))
-        yield from reduce_scatter
-        yield from backwards(reduce_scatter)  # the allgather
+            sent = block[peer]  # each place sends what its peer goes on with
+            src = np.repeat(rank_at, sent.shape[1])
+            dst = np.repeat(rank_at[peer], sent.shape[1])
+            reduce_scatter.append(Step.of(src, dst, sent.ravel(), reduce=True))
+        return [*reduce_scatter, *backwards(reduce_scatter)]  # the latter is the allgather
 
     return _folded("allreduce", "swing", num_ranks, core)
 
@@ -116,8 +110,8 @@ class Halving(NamedTuple):
     size: int
 
 
-def halves(p: int, nearest_first: bool = True) -> Iterator[Halving]:
-    """Yield the steps of recursive halving among p places, a power of two.
+def halves(p: int, nearest_first: bool = True) -> list[Halving]:
+    """Return the steps of recursive halving among p places, a power of two.
 
     With the farthest first, place r is left with chunk r.
 
@@ -128,25 +122,25 @@ def halves(p: int, nearest_first: bool = True) -> Iterator[Halving]:
     """
     places = np.arange(p)
     keeps = np.zeros(p, dtype=np.int64)
-    size = p
     bits = list(range(p.bit_length() - 1))
     if not nearest_first:
         bits.reverse()
+    rounds = []
+    size = p
     for bit in bits:
         size //= 2
-        keeps_upper = places >> bit & 1  # whether a place keeps the upper half of its chunks, as 0 or 1
-        lower = keeps
-        upper = keeps + size
-        keeps = np.where(keeps_upper, upper, lower)
-        sends = np.where(keeps_upper, lower, upper)
-        yield Halving(places ^ (1 << bit), sends, keeps, size)
+        keeps_upper = (places >> bit & 1).astype(bool)  # of each place, whether it keeps the upper half of its chunks
+        sends = np.where(keeps_upper, keeps, keeps + size)
+        keeps = np.where(keeps_upper, keeps + size, keeps)
+        rounds.append(Halving(places ^ (1 << bit), sends, keeps, size))
+    return rounds
 
 
 def _folded(
     collective: str,
     algorithm: str,
     num_ranks: int,
-    core: Callable[[int, Ints], Iterator[Phase]],
+    core: Callable[[int, Ints], Iterable[Step]],
     root: int = 0,
     num_chunks: int | None = None,
 ) -> Schedule:
@@ -155,8 +149,7 @@ def _folded(
     ``rank_at[place]`` is the rank at each of the p places of the core. In a reduce the root is at place 0; in an
     allreduce the others get the sum in the end. There are p chunks if `num_chunks` is None.
     """
-    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    root = whole("root", root, 0, n - 1)
+    n = num_ranks
     p = 1 << (n.bit_length() - 1)
     if num_chunks is None:
         num_chunks = p
@@ -169,12 +162,9 @@ def _folded(
         folded = (folded + shift) % n
         onto = (onto + shift) % n
         rank_at = (rank_at + shift) % n
-
-    def phases() -> Iterator[Phase]:
-        if folded.size:
-            yield Phase(folded, onto, chunk=0, num_chunks=num_chunks, reduce=True)
-        yield from core(p, rank_at)
-        if folded.size and collective == "allreduce":
-            yield Phase(onto, folded, chunk=0, num_chunks=num_chunks)
-
-    return Schedule(collective, algorithm, n, num_chunks, phases, root)
+    steps = list(core(p, rank_at))
+    if folded.size:
+        steps.insert(0, Step.of(folded, onto, 0, num_chunks, reduce=True))
+        if collective == "allreduce":
+            steps.append(Step.of(onto, folded, 0, num_chunks))
+    return Schedule(collective, algorithm, n, num_chunks, steps, root)

@@ -8,48 +8,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import numpy as np
 
 from ...common.checks import several, whole
-from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule
+from ..schedule import Schedule
+from ..steps import Ints, Step
 from .rooted import backwards, to_leaders
-
-_MOST_NAMED_SHAPES = 12  # in a message, which would be too long to read with more
 
 
 def ring(num_ranks: int) -> Schedule:
     """Reduce-scatter round the ring, then allgather: 2(N-1) steps of one of N chunks, any N."""
-    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    return _grid("ring", n, shape=(n,))
+    return _grid("ring", num_ranks, shape=(num_ranks,))
 
 
 def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
     """The ring with each chunk in segments, so that a segment is added up while the next arrives.
 
     Costs `num_segments` times the ring's messages. A sum is sent on `num_segments` steps after it arrived, as the lag
-    states. Raises ValueError unless there are 1 to 65,536 segments.
+    states.
     """
-    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
+    n = num_ranks
     ranks = np.arange(n)
 
-    def sent_chunks(step: int, start: int) -> Ints:
-        """Return the chunk that each rank sends. A step of the ring takes a step for each of its chunk's segments.
+    def steps() -> Iterator[Step]:
+        for start, reduce in ((0, True), (1, False)):
+            one_segment = Step.of(ranks, (ranks + 1) % n, 0, 1, reduce)
+            for step in range((n - 1) * num_segments):  # a step of the ring takes one for each segment of its chunk
+                step_of_ring, segment = divmod(step, num_segments)
+                chunk_of_ring = (ranks + start - step_of_ring) % n
+                yield one_segment._replace(chunk=chunk_of_ring * num_segments + segment)
 
-        `start` is that of `once_round`.
-        """
-        step_of_ring, segment = divmod(step, segments)
-        chunk_of_ring = (ranks + start - step_of_ring) % n
-        return chunk_of_ring * segments + segment
-
-    def phases() -> Iterator[Phase]:
-        next_rank = (ranks + 1) % n
-        yield Phase(ranks, next_rank, partial(sent_chunks, start=0), reduce=True, num_steps=(n - 1) * segments)
-        yield Phase(ranks, next_rank, partial(sent_chunks, start=1), num_steps=(n - 1) * segments)
-
-    return Schedule("allreduce", "segmented_ring", n, n * segments, phases, lag=segments)
+    return Schedule("allreduce", "segmented_ring", n, n * num_segments, steps, lag=num_segments)
 
 
 def bidirectional_ring(num_ranks: int) -> Schedule:
@@ -57,32 +47,27 @@ def bidirectional_ring(num_ranks: int) -> Schedule:
 
     As fast as the ring if a rank sends one message at a time (`Cluster.ports` 1), twice as fast with two at once.
     """
-    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
+    n = num_ranks
     ranks = np.arange(n)
     hops_right = n // 2  # of the sum that goes to a chunk's owner from the left; rank r owns chunk r
     hops_left = (n - 1) // 2  # of the sum that comes from the right
     right = (ranks + 1) % n
     left = (ranks - 1) % n
-    src = np.r_[ranks, ranks]  # first the messages to the right, then those to the left
-    dst = np.r_[right, left]
+    # first the messages to the right, then those to the left
+    adding = Step.of(np.r_[ranks, ranks], np.r_[right, left], 0, reduce=True)
+    copying = Step.of(adding.src, adding.dst, 0)
 
-    def added_chunks(step: int) -> Ints:
-        """In each direction, the chunk whose owner is `hops_left - step` hops away."""
-        return np.concatenate([ranks + hops_left - step, ranks - hops_left + step]) % n
-
-    def copied_chunks(step: int) -> Ints:
-        """In each direction, the chunk whose owner is `step` hops behind."""
-        return np.concatenate([ranks - step, ranks + step]) % n
-
-    def phases() -> Iterator[Phase]:
+    def steps() -> Iterator[Step]:
         if hops_right > hops_left:  # an even number of ranks: the sum to the right has one hop more
-            yield Phase(ranks, right, (ranks + hops_right) % n, reduce=True)
-        yield Phase(src, dst, added_chunks, reduce=True, num_steps=hops_left)
-        yield Phase(src, dst, copied_chunks, num_steps=hops_left)
+            yield Step.of(ranks, right, (ranks + hops_right) % n, reduce=True)
+        for step in range(hops_left):  # in each direction, the chunk whose owner is `hops_left - step` hops away
+            yield adding._replace(chunk=np.r_[ranks + hops_left - step, ranks - hops_left + step] % n)
+        for step in range(hops_left):  # in each direction, the chunk whose owner is `step` hops behind
+            yield copying._replace(chunk=np.r_[ranks - step, ranks + step] % n)
         if hops_right > hops_left:  # likewise, for the copies
-            yield Phase(ranks, right, (ranks - hops_left) % n)
+            yield Step.of(ranks, right, (ranks - hops_left) % n)
 
-    return Schedule("allreduce", "bidirectional_ring", n, n, phases, ports=2)
+    return Schedule("allreduce", "bidirectional_ring", n, n, steps, ports=2)
 
 
 def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Schedule:
@@ -90,20 +75,17 @@ def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Sched
 
     `gpus_per_node` must divide `num_ranks`; by default it is the smallest divisor that is at least √num_ranks.
     """
-    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    nodes, gpus = nodes_of(n, gpus_per_node)
-    leaders = np.arange(0, n, gpus)
-    num_chunks = nodes  # as many as ranks in the ring
+    nodes, gpus = nodes_of(num_ranks, gpus_per_node)
+    leaders = np.arange(0, num_ranks, gpus)
 
-    def phases() -> Iterator[Phase]:
-        next_leader = np.roll(leaders, -1)
-        place = np.arange(nodes)
-        yield from to_leaders(n, gpus, num_chunks)
-        yield once_round(leaders, next_leader, place, size=nodes, start=0, reduce=True)
-        yield once_round(leaders, next_leader, place, size=nodes, start=1, reduce=False)
-        yield from backwards(to_leaders(n, gpus, num_chunks))
+    def steps() -> Iterator[Step]:
+        up = to_leaders(num_ranks, gpus, num_chunks=nodes)
+        yield from up
+        for start, reduce in ((0, True), (1, False)):
+            yield from once_round(leaders, np.roll(leaders, -1), np.arange(nodes), nodes, 1, start, reduce)
+        yield from backwards(up)
 
-    return Schedule("allreduce", "hierarchical_ring", n, num_chunks, phases)
+    return Schedule("allreduce", "hierarchical_ring", num_ranks, nodes, steps)
 
 
 def torus_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
@@ -112,31 +94,28 @@ def torus_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     `shape` is (rows, ranks per row), with rank r in row r // (ranks per row). Give the number of nodes and of GPUs per
     node to keep the large messages within nodes. Its product must be `num_ranks`; by default it is as square as can be.
     """
-    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    return _grid("torus_2d", n, shape_of(n, shape, 2))
+    return _grid("torus_2d", num_ranks, shape_of(num_ranks, shape, 2))
 
 
 def torus_3d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     """`torus_2d` along three axes, the last first; `shape` has three numbers whose product is `num_ranks`."""
-    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    return _grid("torus_3d", n, shape_of(n, shape, 3))
+    return _grid("torus_3d", num_ranks, shape_of(num_ranks, shape, 3))
 
 
 def mesh_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     """A whole ring allreduce along rows, then another along columns, which carries the full buffer again."""
-    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
+    n = num_ranks
     shape = shape_of(n, shape, 2)
-    ranks = np.arange(n)
 
-    def phases() -> Iterator[Phase]:
+    def steps() -> Iterator[Step]:
         for axis in (1, 0):  # along rows, then along columns
             size = shape[axis]
             place, neighbour = _along(n, shape, axis)
             block = n // size  # the chunks of one of `size` parts of the whole buffer
-            yield once_round(ranks, neighbour, place, size, block, start=0, reduce=True)
-            yield once_round(ranks, neighbour, place, size, block, start=1, reduce=False)
+            for start, reduce in ((0, True), (1, False)):
+                yield from once_round(np.arange(n), neighbour, place, size, block, start, reduce)
 
-    return Schedule("allreduce", "mesh_2d", n, n, phases)
+    return Schedule("allreduce", "mesh_2d", n, n, steps)
 
 
 def _grid(algorithm: str, n: int, shape: Sequence[int]) -> Schedule:
@@ -145,7 +124,7 @@ def _grid(algorithm: str, n: int, shape: Sequence[int]) -> Schedule:
     After each axis a rank goes on with one of shape[axis] blocks, the one that it has summed.
     """
 
-    def phases() -> Iterator[Phase]:
+    def steps() -> Iterator[Step]:
         ranks = np.arange(n)
         base = np.zeros(n, dtype=np.int64)  # the first chunk that each rank still sums
         block = n  # how many chunks it still sums
@@ -154,38 +133,35 @@ def _grid(algorithm: str, n: int, shape: Sequence[int]) -> Schedule:
             size = shape[axis]
             place, neighbour = _along(n, shape, axis)
             block //= size
-            yield once_round(ranks, neighbour, place, size, block, start=0, reduce=True, base=base)
-            allgathers.append(once_round(ranks, neighbour, place, size, block, start=1, reduce=False, base=base))
+            yield from once_round(ranks, neighbour, place, size, block, 0, True, base)
+            allgathers.append(once_round(ranks, neighbour, place, size, block, 1, False, base))
             base = base + (place + 1) % size * block  # a reduce-scatter leaves block `place + 1` on each rank
-        yield from reversed(allgathers)
+        for allgather in reversed(allgathers):
+            yield from allgather
 
-    return Schedule("allreduce", algorithm, n, n, phases)
+    return Schedule("allreduce", algorithm, n, n, steps)
 
 
 def shape_of(n: int, shape: Sequence[int] | None, axes: int) -> tuple[int, ...]:
     """Return a shape of so many axes whose product is n.
 
-    If `shape` is None, its numbers are as even as possible, and in ascending order. One axis may be -1, which stands
-    for the remaining factor. Raises ValueError for a shape that does not fit, naming those that do.
+    If `shape` is None, its numbers are as even as possible, and in ascending order. Raises ValueError for a shape that
+    does not fit.
 
-    >>> shape_of(12, None, 2), shape_of(7, None, 2), shape_of(12, (-1, 6), 2)
+    >>> shape_of(12, None, 2), shape_of(7, None, 2), shape_of(12, (2, 6), 2)
     ((3, 4), (1, 7), (2, 6))
     """
-    shapes = _shapes(n, axes)
-    if shape is None:
-        ascending = [shape for shape in shapes if list(shape) == sorted(shape)]
-        # Of numbers with the same product, the most even ones have the smallest maximum, and the smallest sum.
-        return min(ascending, key=lambda shape: (max(shape), sum(shape)))
-    wanted = [whole("shape", size, -1) for size in several("shape", shape)]
-    if len(wanted) == axes and wanted.count(-1) <= 1:
-        for candidate in shapes:
-            if all(size in (-1, fitting) for size, fitting in zip(wanted, candidate, strict=True)):
-                return candidate
-    names = ["×".join(map(str, shape)) for shape in shapes[:_MOST_NAMED_SHAPES]]
-    if len(shapes) > _MOST_NAMED_SHAPES:
-        names.append("…")
-    got = "×".join(map(str, wanted))
-    raise ValueError(f"shape must be {axes} numbers whose product is num_ranks = {n}: {', '.join(names)}; got {got}")
+    if shape is not None:
+        sizes = tuple(whole("shape", size, 1) for size in several("shape", shape))
+        if len(sizes) != axes or math.prod(sizes) != n:
+            raise ValueError(f"shape must be {axes} numbers whose product is num_ranks = {n}, got {sizes}")
+        return sizes
+    if axes == 1:
+        return (n,)
+    # A smallest number and the most even shape of the rest, whose numbers must not be smaller.
+    shapes = [(size, *shape_of(n // size, None, axes - 1)) for size in range(1, math.isqrt(n) + 1) if n % size == 0]
+    # Of numbers with the same product, the most even ones have the smallest maximum, and the smallest sum.
+    return min((tuple(sorted(shape)) for shape in shapes), key=lambda shape: (max(shape), sum(shape)))
 
 
 def nodes_of(n: int, gpus_per_node: int | None) -> tuple[int, int]:
@@ -206,16 +182,6 @@ def nodes_of(n: int, gpus_per_node: int | None) -> tuple[int, int]:
     return n // gpus_per_node, gpus_per_node
 
 
-def _shapes(n: int, axes: int) -> list[tuple[int, ...]]:
-    """Return all shapes of so many axes whose product is n."""
-    if axes == 1:
-        return [(n,)]
-    # Each divisor up to √n has a partner from there on.
-    small = [divisor for divisor in range(1, math.isqrt(n) + 1) if n % divisor == 0]
-    divisors = sorted({*small, *(n // divisor for divisor in small)})
-    return [(divisor, *others) for divisor in divisors for others in _shapes(n // divisor, axes - 1)]
-
-
 def _along(n: int, shape: Sequence[int], axis: int) -> tuple[Ints, Ints]:
     """Return each rank's place along the axis, and its next neighbour there."""
     place = np.indices(shape)[axis].ravel()
@@ -224,22 +190,13 @@ def _along(n: int, shape: Sequence[int], axis: int) -> tuple[Ints, Ints]:
 
 
 def once_round(
-    src: Ints,
-    dst: Ints,
-    place: Ints,
-    size: int,
-    block: int = 1,
-    start: int = 0,
-    reduce: bool = False,
-    base: Ints | int = 0,
-) -> Phase:
-    """Return a phase once round the rings of `size` ranks: in step s the rank at `place` sends block place + start - s.
+    src: Ints, dst: Ints, place: Ints, size: int, block: int, start: int, reduce: bool, base: Ints | int = 0
+) -> Iterator[Step]:
+    """Yield a round of the rings of `size` ranks: in step s the rank at `place` sends block place + start - s.
 
     A block is `block` chunks, and block 0 begins at chunk `base`. If `start` is 0, the last block that a rank receives
     is place + 1. A reduce-scatter leaves the sum there, so the allgather after it starts at 1.
     """
-
-    def chunk(step: int) -> Ints:
-        return base + (place + start - step) % size * block
-
-    return Phase(src, dst, chunk, block, reduce, num_steps=size - 1)
+    first = Step.of(src, dst, 0, block, reduce)
+    for step in range(size - 1):
+        yield first._replace(chunk=base + (place + start - step) % size * block)

@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...cluster import Cluster, Link
-from ...collectives import ALGORITHMS, Schedule, ScheduleError, best, build, simulate, verify
-from ...collectives.algorithms import is_shipped
+from ...collectives import ALGORITHMS, Schedule, best, build, simulate, verify
 from ...collectives.best import Best
 from ...collectives.verify import Verified
 from ...common.checks import count_of
@@ -84,11 +83,7 @@ def ranked(now: Now) -> Best:
 @lru_cache(maxsize=32)
 def _ranked(num_bytes: int, cluster: Cluster, _builders: tuple[tuple[str, ByIdentity], ...]) -> Best:
     """The ranking; `_builders` is part of the key only, so that a builder that was replaced is ranked anew."""
-    try:
-        return best(num_bytes, cluster)
-    except ScheduleError:  # an algorithm of the user's own is wrong; its own report says how
-        shipped = [name for name in _ALGORITHMS if is_shipped("allreduce", name)]
-        return best(num_bytes, cluster, algorithms=shipped)
+    return best(num_bytes, cluster)
 
 
 class AllreduceRecipe(NamedTuple):

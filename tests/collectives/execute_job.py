@@ -1,14 +1,14 @@
-"""What ranks of the tests of the wire execute. It imports no pytest, so that processes can import it fast."""
+"""What ranks of the tests of `execute` do. It imports no pytest, so that processes can import it fast."""
 
 from __future__ import annotations
+
+import importlib
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rankscope.collectives import build, execute, run_local
-from rankscope.collectives.wire import group as wire_group
-from rankscope.collectives.wire import run as wire_run
+from rankscope.collectives import build, execute, process_group, run_local
 
 from .cases import NAMES
 
@@ -27,8 +27,8 @@ def check_with_the_default_group() -> None:
     pairs = [dist.new_group([0, 2]), dist.new_group([3, 1])]
     for is_in_batches in (False, True):
         if is_in_batches:
-            wire_group.takes_batches = wire_run.takes_batches = lambda backend: True
-            wire_run._calls_by_group.clear()
+            module = importlib.import_module("rankscope.collectives.execute")
+            process_group.takes_batches = module.takes_batches = lambda backend: True  # type: ignore[attr-defined]
         for collective, name in NAMES:
             schedule = build(collective, name, 4)
             tensors = numbers(4, (1000,), seed=1)

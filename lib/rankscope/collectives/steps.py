@@ -1,0 +1,119 @@
+"""`Step`: the transfers of one step of a schedule, as arrays and as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..common.checks import one_line
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_TRANSFER = re.compile(r"([0-9]{1,9})>([0-9]{1,9}):([0-9]{1,9})(?:-([0-9]{1,9}))?([+=])")  # src>dst:first-last
+
+
+class ScheduleError(ValueError):
+    """The schedule does not compute the result of its collective.
+
+    `step`, `rank` and `chunk` state where it is wrong, or are None."""
+
+    def __init__(
+        self, message: str, step: int | None = None, rank: int | None = None, chunk: int | None = None
+    ) -> None:
+        super().__init__(one_line(message))
+        self.step = step
+        self.rank = rank
+        self.chunk = chunk
+
+
+class Step(NamedTuple):
+    """The transfers of one step as columns, with one entry per transfer.
+
+    `src` sends the chunks `chunk` … `chunk + num_chunks - 1` to `dst`, which adds them to its own if `reduce` is true,
+    and otherwise replaces its own.
+
+    All transfers of a step read the chunks as they were before the step. Transfers between the same two ranks form one
+    message.
+    """
+
+    src: Ints
+    dst: Ints
+    chunk: Ints
+    num_chunks: Ints
+    reduce: Bools
+
+    @classmethod
+    def of(
+        cls, src: ArrayLike, dst: ArrayLike, chunk: ArrayLike, num_chunks: ArrayLike = 1, reduce: ArrayLike = False
+    ) -> Step:
+        """Make a step from columns, or from single values shared by all transfers.
+
+        Raises ValueError for ranks and chunks that are not whole numbers.
+        """
+        columns = np.broadcast_arrays(*map(np.atleast_1d, (src, dst, chunk, num_chunks, reduce)))
+        for column in columns[:4]:
+            if column.size > 0 and column.dtype.kind not in "iu":  # numpy makes an empty list a column of floats
+                raise ValueError(f"ranks and chunks of a step must be whole numbers, got {column}")
+        return cls._make([*(column.astype(np.int64) for column in columns[:4]), columns[4].astype(bool)])
+
+    def by_chunk(self) -> Step:
+        """Return the same transfers with one row per chunk."""
+        if (self.num_chunks == 1).all():
+            return self
+        transfer = np.repeat(np.arange(self.src.size), self.num_chunks)  # of each row
+        first_row = np.cumsum(self.num_chunks) - self.num_chunks  # of each transfer
+        offset = np.arange(transfer.size) - first_row[transfer]  # from the first chunk of the transfer
+        ones = np.ones_like(transfer)
+        return Step(self.src[transfer], self.dst[transfer], self.chunk[transfer] + offset, ones, self.reduce[transfer])
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield each transfer as a tuple of Python's numbers."""
+        return zip(*(column.tolist() for column in self), strict=True)
+
+    def to_words(self) -> list[str]:
+        """Return each transfer as text.
+
+        >>> Step.of([0, 3], [1, 2], [4, 0], [3, 1], [True, False]).to_words()
+        ['0>1:4-6+', '3>2:0=']
+        """
+        words = []
+        for src, dst, chunk, count, reduce in self.rows():
+            chunks = str(chunk)
+            if count > 1:
+                chunks = f"{chunk}-{chunk + count - 1}"
+            sign = "+" if reduce else "="
+            words.append(f"{src}>{dst}:{chunks}{sign}")
+        return words
+
+    @classmethod
+    def from_words(cls, words: Sequence[str]) -> Step:
+        """Parse what `to_words` returns. Raises ValueError for a word that is no such transfer."""
+        rows = []
+        for word in words:
+            match = _TRANSFER.fullmatch(word)
+            if match is None:
+                raise ValueError(f"expected src>dst:first-last with + or = after it, got {word!r}")
+            src, dst, first, last = (int(digits or match[3]) for digits in match.groups()[:4])
+            if last < first:
+                raise ValueError(f"the first chunk must be at most the last, got {word!r}")
+            rows.append((src, dst, first, last - first + 1, match[5] == "+"))
+        table = np.array(rows, dtype=np.int64).reshape(-1, 5)  # also if there are no rows
+        return cls._make([*table.T[:4], table[:, 4] == 1])
+
+
+def number_among_equal(keys: Ints) -> Ints:
+    """Return for each key how many keys before it are equal to it.
+
+    >>> number_among_equal(np.array([7, 3, 7, 7])).tolist()
+    [0, 0, 1, 2]
+    """
+    order = np.argsort(keys, kind="stable")  # equal keys stay in their order
+    ordered = keys[order]
+    num_before = np.empty_like(keys)
+    num_before[order] = np.arange(keys.size) - np.searchsorted(ordered, ordered)
+    return num_before
