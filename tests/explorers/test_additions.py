@@ -10,7 +10,6 @@ import pytest
 from rankscope import explorers
 from rankscope.collectives import ALGORITHMS, Algorithm, Schedule
 from rankscope.collectives.builders import rings
-from rankscope.common.frozen import evolve
 from rankscope.explorers.explorer import explorer_of
 from rankscope.sampling.kinds import SAMPLERS
 
@@ -34,7 +33,7 @@ def test_a_sampler_that_is_registered_later_is_offered(monkeypatch: pytest.Monke
     explorer = explorer_of(explorers.samplers)
     with pytest.raises(ValueError, match="sampler must be one of"):
         explorer.at(sampler="mine")
-    monkeypatch.setitem(SAMPLERS, "mine", evolve(SAMPLERS["torch"], title="my own sampler"))
+    monkeypatch.setitem(SAMPLERS, "mine", SAMPLERS["torch"]._replace(title="my own sampler"))
     assert ("my own sampler", "mine") in explorer.settings[0].options
     pictures, report = explorer.html(explorer.at(sampler="mine"))
     assert "<svg" in pictures

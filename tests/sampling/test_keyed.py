@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 
 import numpy as np
 import pytest
 
-from rankscope.sampling import Assignment, KeyedSampler, audit, keyed
+from rankscope.sampling import KeyedSampler, keyed
 from rankscope.sampling.keyed import KeyedPermutation
 
 from ..extents import SAMPLE_OR_EVERYTHING
@@ -159,20 +158,6 @@ def test_any_rank_starts_anywhere_in_a_trillion_samples():
     assert list(last) == [order[TRILLION - 2], order[5]]  # 7 ranks are padded with the first six samples
 
 
-def test_an_iterator_can_be_pickled():
-    sampler = KeyedSampler(100, 3, 1)
-    iterator = iter(sampler)
-    next(iterator)
-    assert list(pickle.loads(pickle.dumps(iterator))) == list(sampler)[1:]
-
-
-def test_the_audit_finds_nothing_in_epochs_of_a_keyed_sampler():
-    samplers = [KeyedSampler(64, 4, rank) for rank in range(4)]
-    audit(Assignment.collect(samplers, 64, epoch) for epoch in range(4)).check()
-    forgotten = audit(Assignment.collect(samplers, 64, 0) for _ in range(2))
-    assert [finding.kind for finding in forgotten.findings] == ["repeated_order"]
-
-
 def test_without_shuffle_positions_are_samples() -> None:
     """More of them than are made at once; on 3 ranks, two of which repeat the beginning."""
     size = 100_000
@@ -180,6 +165,4 @@ def test_without_shuffle_positions_are_samples() -> None:
         sampler = KeyedSampler(size, 3, rank, shuffle=False)
         assert list(sampler) == [*range(rank, size, 3), *padding]
         assert sampler[99_999] == 99_999
-        assert sampler.positions(np.array([7, 3])).tolist() == [7, 3]
     assert KeyedSampler(size, 3, 0).padding == 2
-    assert len(KeyedPermutation(size, "")) == size

@@ -1,19 +1,19 @@
 """Which rank reads which sample: the samplers of torch and libtorch, our own, what each rank reads, and the audit.
 
-Only `DistributedSampler` and `audit_loader` need torch, and load it when first used; everything else is numpy.
+`DistributedSampler` and `audit_loader` need torch, and are imported when first used; everything else is numpy.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..common.lazy import lazy
-from .assignment import Assignment, assign, shard_files
+from .assignment import Assignment
 from .audit import AuditError, audit
 from .balanced import BalancedSampler
+from .files import shard_files
 from .keyed_sampler import KeyedSampler
-from .kinds import SAMPLERS, EpochRecipe, Sampler
-from .libtorch_samplers import DistributedRandomSampler, DistributedSequentialSampler
+from .kinds import SAMPLERS, EpochRecipe, Sampler, assign
+from .libtorch import DistributedRandomSampler, DistributedSequentialSampler
 from .weighted import WeightedSampler
 from .work import EpochWork, epoch_work
 
@@ -41,4 +41,18 @@ __all__ = [
     "shard_files",
 ]
 
-__getattr__, __dir__ = lazy(__name__, {"DistributedSampler": "torch_samplers", "audit_loader": "loader_audit"})
+
+def __getattr__(name: str) -> Any:
+    if name == "DistributedSampler":
+        from .torch_samplers import DistributedSampler
+
+        return DistributedSampler
+    if name == "audit_loader":
+        from .loader_audit import audit_loader
+
+        return audit_loader
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ...common.checks import of_type, whole
-from ...common.frozen import evolve, frozen
+from ...common.frozen import frozen
 from ...pipeline import record_dataloader
 from ...ranks.launcher import launch
 from ...sampling import Assignment
@@ -119,7 +120,7 @@ def follow(
     if of_type("assignment", assignment, Assignment).batch_stops is not None:
         raise ValueError("assignment must have no batches of its own, because each rank's DataLoader makes them")
     loader = assignment.loader or Loader()
-    assignment = evolve(assignment, loader=loader)
+    assignment = msgspec.structs.replace(assignment, loader=loader)
     _check_dataset(dataset, assignment)
     full_batches = min(indices.size for indices in assignment.ranks) // loader.batch_size
     fewest_steps = _FIRST_TYPICAL + 1  # so that `typical` has one to choose
@@ -133,7 +134,7 @@ def follow(
     results: list[_RankResult] = launch(_follow, assignment.num_ranks, args, timeout_s=timeout_s)
     each_step = zip(*(result.steps for result in results), strict=True)
     return FollowedSteps(
-        read=evolve(assignment, ranks=tuple(np.concatenate(result.numbers) for result in results)),
+        read=msgspec.structs.replace(assignment, ranks=tuple(np.concatenate(result.numbers) for result in results)),
         timeline=_timeline(results, recorder.timeline()),
         buckets=tuple(buckets_in_common(step) for step in each_step),
         losses=np.array([result.losses for result in results]),

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import attrs
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ...common.checks import number, of_type, one_of, several, truth, whole
-from ...common.frozen import evolve
 from ...sampling import Assignment, shard_files
 from ...timeline import Span, Timeline
 
@@ -174,7 +174,7 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
             num_allreduces += 1  # the one that never ends
         counts.append(Counts(num_allreduces, num_words))
     return Prediction(
-        trained=evolve(epoch, ranks=tuple(ranks)),
+        trained=msgspec.structs.replace(epoch, ranks=tuple(ranks)),
         scale=np.asarray(num_active / divisor),
         weights=weights,
         counts=tuple(counts),

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, IterableDataset
 
 from ...common.checks import function, number, truth
-from ...common.frozen import checked, evolve, frozen
+from ...common.frozen import checked, frozen
 from ...ranks.launcher import launch
 from ...sampling import Assignment
 from ...timeline import Recorder, Span, Timeline
@@ -194,7 +195,7 @@ def _uneven_run(epoch: Assignment, way: HandlingWay, records: Sequence[_RankReco
         epoch,
         way.handling,
         way.divide_by_initial_world_size,
-        trained=evolve(epoch, ranks=trained),
+        trained=msgspec.structs.replace(epoch, ranks=trained),
         gradients=longest,
         counts=tuple(record.counts for record in records),
         errors=tuple(record.error for record in records),
