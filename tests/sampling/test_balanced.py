@@ -156,7 +156,10 @@ def test_a_step_is_filled_up_to_the_cost_of_its_costliest_sample_with_the_cheape
     [
         ([8.0, 7.0, 4.0, 3.0, 3.0, 3.0, 2.0, 2.0], [[10, 10], [6, 6]]),  # 8 + 2 is more than the mean of 8
         ([6.0, 5.0, 4.0, 4.0, 4.0, 4.0, 3.0, 2.0], [[8, 8], [8, 8]]),  # 6 + 2 is not: all are dealt out
-        ([10.0, 1.0, 2.0, 9.0, 1.0, 1.0, 0.5, 0.5], [[10.5, 10], [2.5, 2]]),  # the mean is 6.25, so 10 gets the cheapest
+        (
+            [10.0, 1.0, 2.0, 9.0, 1.0, 1.0, 0.5, 0.5],
+            [[10.5, 10], [2.5, 2]],
+        ),  # the mean is 6.25, so 10 gets the cheapest
     ],
 )
 def test_a_step_is_built_around_the_costliest_sample_only_if_that_is_more_than_a_mean_batch(costs, batches):

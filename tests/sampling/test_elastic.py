@@ -15,7 +15,16 @@ from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from rankscope.ranks import launch
-from rankscope.sampling import SAMPLERS, Assignment, BalancedSampler, EpochRecipe, KeyedSampler, assign, audit_loader, epoch_work
+from rankscope.sampling import (
+    SAMPLERS,
+    Assignment,
+    BalancedSampler,
+    EpochRecipe,
+    KeyedSampler,
+    assign,
+    audit_loader,
+    epoch_work,
+)
 
 from ..extents import SAMPLE_OR_EVERYTHING
 
@@ -292,7 +301,9 @@ def kinds_and_workers():
     """Each kind in one process, and with workers: `make test` runs one kind of samples and one of batches."""
     cases = [(kind, 0) for kind in KINDS]
     for kind in KINDS:
-        cases.append(pytest.param(kind, 2, marks=pytest.mark.slow if kind in ("keyed", *BATCHED) else pytest.mark.oracle))
+        cases.append(
+            pytest.param(kind, 2, marks=pytest.mark.slow if kind in ("keyed", *BATCHED) else pytest.mark.oracle)
+        )
     return cases
 
 

@@ -101,7 +101,9 @@ def test_beyond_torchs_32_bit_limit_torch_itself_is_asked(monkeypatch):
     monkeypatch.setattr(permutation, "TORCH_32BIT_LIMIT", 1000)
     asked = []
     randperm = torch.randperm
-    monkeypatch.setattr(torch, "randperm", lambda length, **options: asked.append(length) or randperm(length, **options))
+    monkeypatch.setattr(
+        torch, "randperm", lambda length, **options: asked.append(length) or randperm(length, **options)
+    )
     assert sorted(permutation.torch_order(999, 5).tolist()) == list(range(999))
     assert asked == []
     ours = [list(DistributedSampler(1501, 4, rank)) for rank in (0, 2)]

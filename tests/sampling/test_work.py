@@ -11,7 +11,9 @@ from scipy.stats import chisquare
 from torch.utils.data import WeightedRandomSampler
 
 from rankscope.sampling import Assignment, AuditError, assign, audit, epoch_work
-from rankscope.sampling.work import sum_of_squared_repeats, weight_bias
+from rankscope.sampling.weights import sum_of_squared_repeats, weight_bias
+
+from ..extents import SAMPLE_OR_EVERYTHING
 
 
 def kinds(report):
@@ -40,7 +42,6 @@ def test_work_is_recounted_batch_by_batch():
                 assert work.step_costs[step, rank] == sum((1 + length**2) / 128 for length in batch)
                 num_padded[step] += max(batch, default=0) * len(batch) - sum(batch)
                 num_tokens[step] += sum(batch)
-        assert work.num_padding_tokens == num_padded.sum()
         num_processed = num_padded + num_tokens
         shares = [part / whole if whole else 0 for part, whole in zip(num_padded, num_processed, strict=True)]
         assert work.step_padding_shares.tolist() == shares
@@ -191,8 +192,6 @@ def test_the_first_index_beyond_the_dataset_is_outside(outside):
     epoch = Assignment(3, ([0, 1], [2, outside]))
     with pytest.raises(ValueError, match="rank 1 reads outside the dataset's 3 samples, so they have no lengths"):
         epoch_work(epoch, [1, 2, 3])
-    with pytest.raises(ValueError, match="rank 1 reads outside the dataset's 3 samples"):
-        epoch.count_labels([0, 0, 1])
     assert audit(epoch).out_of_range == 1
 
 
@@ -201,22 +200,67 @@ def test_reads_outside_the_dataset_have_no_length():
         audit(assign(3, 8, sampler="libtorch_random"), lengths=[1, 2, 3])
 
 
-# ---- batches in an assignment
-
-
-def test_the_frame_of_an_assignment_with_batches_has_their_numbers():
-    assignment = assign(40, 3, sampler="balanced", lengths=list(range(40)), batch_size=4)
-    frame = assignment.to_frame()
-    for rank in range(3):
-        groups = frame[frame["rank"] == rank].groupby("batch")["index"]
-        assert [group.tolist() for _, group in groups] == [batch.tolist() for batch in assignment.batches(rank)]
-
-
 def test_a_batch_may_be_empty():
-    batches = Assignment(3, ([0, 1, 2],), batch_stops=[[1, 1, 3]]).batches(0)
-    assert [batch.tolist() for batch in batches] == [[0], [], [1, 2]]
+    epoch = Assignment(3, ([0, 1, 2],), batch_stops=[[1, 1, 3]])
+    assert [batch.tolist() for batch in epoch.batches(0)] == [[0], [], [1, 2]]
+    assert epoch_work(epoch, [5, 1, 2]).step_costs.tolist() == [[5], [0], [3]]
 
 
-def test_samplers_of_indices_and_of_batches_do_not_mix():
-    collected = Assignment.collect([[[0], [1, 2]], []], 3)
-    assert [[batch.tolist() for batch in collected.batches(rank)] for rank in (0, 1)] == [[[0], [1, 2]], []]
+# ---- weights: how often right samplers are accused, and faulty ones found
+
+
+def random_weights(draw, size):
+    kind = draw.choice(["two kinds", "few kinds", "all different", "long tail"])
+    if kind == "two kinds":
+        return np.where(np.arange(size) < size // 10, draw.choice([2.0, 5.0, 20.0]), 1.0)
+    numbers = np.random.default_rng(draw.randrange(2**32))
+    if kind == "few kinds":
+        return numbers.choice([0.5, 1.0, 3.0, 8.0], size)
+    return numbers.exponential(size=size) if kind == "all different" else numbers.lognormal(0, 1.5, size)
+
+
+def right_epochs(draw, weights):
+    """Return epochs of a right sampler: ours on random ranks, or torch's, which padding repeats on many of them."""
+    num_ranks = draw.choice([1, 2, 8, 64])
+    num_samples = draw.choice([weights.size, weights.size // 2 + 1, 2 * weights.size])
+    seed = draw.randrange(2**31)
+    for epoch in range(draw.choice([1, 1, 3])):
+        if draw.random() < 0.5:
+            options = {"weights": weights, "num_samples": num_samples, "seed": seed}
+            yield assign(weights.size, num_ranks, sampler="weighted", epoch=epoch, **options)
+        else:
+            generator = torch.Generator().manual_seed(seed + epoch)
+            drawn = np.array(list(WeightedRandomSampler(weights.tolist(), num_samples, generator=generator)))
+            padded = np.resize(drawn, -(-num_samples // num_ranks) * num_ranks)
+            yield Assignment(weights.size, [padded[rank::num_ranks] for rank in range(num_ranks)], epoch=epoch)
+
+
+@SAMPLE_OR_EVERYTHING
+def test_right_samplers_are_accused_at_most_once_in_a_thousand(everything):
+    draw = random.Random(0)
+    num_jobs = 3000 if everything else 200
+    num_accused = 0
+    for _ in range(num_jobs):
+        weights = random_weights(draw, draw.choice([20, 100, 500, 2000]))
+        num_accused += bool(audit(right_epochs(draw, weights), weights=weights).not_allowed(["repeated_order"]))
+    print(f"{num_accused} of {num_jobs} right samplers accused")
+    assert num_accused <= num_jobs / 1000
+
+
+@SAMPLE_OR_EVERYTHING
+@pytest.mark.parametrize(
+    ("size", "power", "least"),
+    [(100, 0.0, 0.8), (500, 0.0, 0.95), (2000, 0.0, 0.98), (500, 0.5, 0.5), (2000, 0.5, 0.9)],
+    ids=["ignored, 100", "ignored, 500", "ignored, 2000", "square roots, 500", "square roots, 2000"],
+)
+def test_weights_that_are_not_obeyed_are_found_in_a_single_epoch(size, power, least, everything):
+    """Of samplers that draw by another power of the weights."""
+    draw = random.Random(1)
+    found = []
+    for _ in range(500 if everything else 50):
+        weights = random_weights(draw, size)
+        numbers = np.random.default_rng(draw.randrange(2**32))
+        drawn = numbers.choice(size, size, p=weights**power / sum(weights**power))
+        found.append(bool(audit(Assignment(size, [drawn]), weights=weights).findings))
+    print(f"power {power}, {size} samples: {np.mean(found):.3f} found")
+    assert np.mean(found) >= least

@@ -210,7 +210,7 @@ def _all_items(rank: int, sampler: Any) -> list[Any]:
 
 
 def _is_batch(item: Any) -> bool:
-    is_several = isinstance(item, Iterable) and not isinstance(item, str | tuple)
+    is_several = isinstance(item, Iterable) and not isinstance(item, str | tuple | dict)
     return is_several and getattr(item, "ndim", 1) > 0  # 0-d arrays and tensors have an `__iter__`, which fails
 
 
