@@ -9,6 +9,8 @@ READY := .venv/ready-with-torch-$(TORCH)
 NOTEBOOKS := notebooks/*.ipynb notebooks/appendix/*.ipynb
 # Tests touch nothing in the user's home. Processes share the cores: in each, torch computes on one thread.
 ALONE := HOME="$(CURDIR)/.venv/home" OMP_NUM_THREADS=1
+# Jupyter needs docstrings, and programs of tests/ and docs/ import what lies beside them.
+unexport PYTHONOPTIMIZE PYTHONSAFEPATH
 .PHONY: help setup lab test oracles notebooks site clean
 help: ## list these targets
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-import attrs
 import numpy as np
 
 
-@attrs.frozen
-class Exponential:
+class Exponential(NamedTuple):
     """Memoryless times: their standard deviation is their mean."""
 
     mean_s: float

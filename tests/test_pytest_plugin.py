@@ -26,7 +26,7 @@ SAMPLERS = """
         return lambda num_replicas, rank: DistributedSampler(range(20), num_replicas, rank, **options)
 
     def test_healthy(rankscope_sampler):
-        assert rankscope_sampler(of_torch(), dataset_size=20, num_replicas=4).duplicates == 0
+        assert rankscope_sampler(of_torch(), dataset_size=20, num_ranks=4).duplicates == 0
 
     def test_padded(rankscope_sampler):
         rankscope_sampler(of_torch(), dataset_size=20)
@@ -38,7 +38,7 @@ SAMPLERS = """
         rankscope_sampler(of_torch(drop_last=True, shuffle=False), dataset_size=20)
 
     def test_same_order(rankscope_sampler):
-        rankscope_sampler(Deaf, dataset_size=16, num_replicas=4)
+        rankscope_sampler(Deaf, dataset_size=16, num_ranks=4)
 
     def test_uneven(rankscope_sampler):
         rankscope_sampler(lambda num_replicas, rank: range(rank, 20, num_replicas), dataset_size=20, epochs=1)
@@ -79,7 +79,7 @@ STEPS = """
             mse(ddp(inputs), targets).backward()
 
     def test_healthy(rankscope_step):
-        assert rankscope_step(linear(), BATCH, mse, num_replicas=4).num_allreduces == 1
+        assert rankscope_step(linear(), BATCH, mse, num_ranks=4).num_allreduces == 1
 
     def test_sum(rankscope_step):
         rankscope_step(linear(), BATCH, nn.MSELoss(reduction="sum"))
@@ -135,21 +135,15 @@ MISTAKES = """
     def test_sampler(rankscope_sampler):
         with pytest.raises(ValueError, match="make_sampler must be a function of .* rank, got 5"):
             rankscope_sampler(5, dataset_size=4)
-        with pytest.raises(ValueError, match="num_replicas must be a whole number from 1 to .*, got 0"):
-            rankscope_sampler(range, dataset_size=4, num_replicas=0)
+        with pytest.raises(ValueError, match="num_ranks must be a whole number of at least 1, got 0"):
+            rankscope_sampler(range, dataset_size=4, num_ranks=0)
         with pytest.raises(ValueError, match="epochs must be a whole number of at least 1, got 1.5"):
             rankscope_sampler(range, dataset_size=4, epochs=1.5)
-
-    def test_step(rankscope_step):
-        with pytest.raises(ValueError, match="batch must be a pair of inputs and targets, got None"):
-            rankscope_step(None, None, None)
-        with pytest.raises(ValueError, match=r"batch must be a pair of inputs and targets, got \\[1, 2, 3\\]"):
-            rankscope_step(None, [1, 2, 3], None)
 """
 
 
 def test_mistakes_are_named(pytester: pytest.Pytester) -> None:
-    run(pytester, "--rankscope", test_mistakes=MISTAKES).assert_outcomes(passed=2)
+    run(pytester, "--rankscope", test_mistakes=MISTAKES).assert_outcomes(passed=1)
 
 
 def test_the_plug_in_itself_imports_nothing_heavy() -> None:

@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from .common.checks import number, of_type, truth, whole
-from .common.frozen import ReadOnly, checked, frozen, optional
+from .common.checks import check_field, number, of_type, optional, truth, whole
 
 __all__ = ["Cluster", "Link"]
 
 
-@frozen
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """One direction between two ranks: a message of m bytes takes ``alpha_s + m / bytes_per_s`` (Hockney, 1994).
 
     Raises ValueError if the latency is negative or the bandwidth is 0 or less; an infinite bandwidth takes no time.
@@ -26,8 +25,12 @@ class Link:
     0.000105
     """
 
-    alpha_s: float = checked(number, 0)
-    bytes_per_s: float = checked(number, above=0, high=math.inf)
+    alpha_s: float
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        check_field(self, "alpha_s", number, 0)
+        check_field(self, "bytes_per_s", number, above=0, high=math.inf)
 
     @property
     def beta_s_per_byte(self) -> float:
@@ -39,19 +42,18 @@ class Link:
         return self.alpha_s + num_bytes / self.bytes_per_s
 
 
-def _links_of_pairs(name: str, value: Any) -> ReadOnly:
-    """Check `Cluster.overrides`, and return a copy that cannot be changed."""
+def _links_of_pairs(name: str, value: Any) -> dict[tuple[int, int], Link]:
+    """Check `Cluster.overrides`, and return a copy."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} must map pairs (src, dst) to links, got {value!r}")
     for pair, link in value.items():
         if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] == pair[1]:
             raise ValueError(f"{name} must be for pairs (src, dst) of two ranks, got {pair!r}")
         of_type(f"{name}[{pair}]", link, Link)
-    return ReadOnly(value)
+    return dict(value)
 
 
-@frozen
-class Cluster:
+class Cluster(msgspec.Struct, frozen=True, dict=True):
     """`num_nodes` nodes of `gpus_per_node` ranks each, rank r on node r // gpus_per_node.
 
     `intra` connects ranks on the same node, `inter` ranks on different nodes; `overrides` gives single pairs (src, dst)
@@ -75,21 +77,32 @@ class Cluster:
     8
     """
 
-    num_nodes: int = checked(whole, 1)
-    gpus_per_node: int = checked(whole, 1)
-    intra: Link = checked(Link)
-    inter: Link = checked(Link)
-    gamma_s_per_byte: float = checked(number, 0, default=0.0)
-    ports: int | None = checked(optional, whole, 1, default=1)
-    shared_nic: bool = checked(truth, default=False)
-    # Without a part in the hash, because a mapping has none.
-    overrides: Mapping[tuple[int, int], Link] = checked(_links_of_pairs, factory=dict, hash=False)
-    switch_adds: bool = checked(truth, default=False)
+    num_nodes: int
+    gpus_per_node: int
+    intra: Link
+    inter: Link
+    gamma_s_per_byte: float = 0.0
+    ports: int | None = 1
+    shared_nic: bool = False
+    overrides: Mapping[tuple[int, int], Link] = {}
+    switch_adds: bool = False
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "num_nodes", whole, 1)
+        check_field(self, "gpus_per_node", whole, 1)
+        check_field(self, "intra", of_type, Link)
+        check_field(self, "inter", of_type, Link)
+        check_field(self, "gamma_s_per_byte", number, 0)
+        check_field(self, "ports", optional, whole, 1)
+        check_field(self, "shared_nic", truth)
+        check_field(self, "overrides", _links_of_pairs)
+        check_field(self, "switch_adds", truth)
         for src, dst in self.overrides:
             whole("overrides: src", src, 0, self.num_ranks - 1)
             whole("overrides: dst", dst, 0, self.num_ranks - 1)
+
+    def __hash__(self) -> int:  # of what can be hashed, unlike `overrides`
+        return hash((self.num_nodes, self.gpus_per_node, self.intra, self.inter))
 
     @classmethod
     def uniform(cls, num_ranks: int, link: Link, gamma_s_per_byte: float = 0.0, ports: int | None = 1) -> Cluster:

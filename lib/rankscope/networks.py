@@ -1,32 +1,30 @@
 """Networks by what an allreduce takes on them, and the table of those that explorers offer.
 
-A `Network` is a name and a function from a number of ranks to a cost; a cost is a function from bytes to seconds. The
-packages that know machines provide networks: their `Extension` names functions, which are imported when an explorer
-first asks for networks.
+A `Network` is a name and a function from a number of ranks to a cost; a cost is a function from bytes to seconds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from .cluster import Link
 from .collectives import closed_form
-from .common.checks import function, number, whole
-from .common.extensions import extensions, load
-from .common.frozen import checked, each, evolve, frozen, optional
+from .common.checks import check_field, each, function, number, of_type, optional, whole
 
 Seconds = NDArray[np.float64]
 Cost = Callable[[Any], Any]  # from an array of bytes to as many seconds, or to one number for all
 
 
-@frozen
-class CostTable:
+class CostTable(msgspec.Struct, frozen=True):
     """Times in seconds at some sizes, joined and extended by straight lines, and never below 0.
 
     Raises ValueError unless there are at least two sizes in ascending order and a time for each.
@@ -35,10 +33,12 @@ class CostTable:
     array([1.5, 3. ])
     """
 
-    num_bytes: tuple[float, ...] = checked(each, number, 0)
-    seconds: tuple[float, ...] = checked(each, number, 0)
+    num_bytes: tuple[float, ...]
+    seconds: tuple[float, ...]
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "num_bytes", each, number, 0)
+        check_field(self, "seconds", each, number, 0)
         if len(self.num_bytes) < 2 or not (np.diff(self.num_bytes) > 0).all():
             raise ValueError(f"num_bytes must be at least two rising sizes, got {self.num_bytes!r}")
         if len(self.seconds) != len(self.num_bytes):
@@ -56,14 +56,7 @@ class CostTable:
         return np.asarray(np.maximum(inside + below * slopes[0] + above * slopes[-1], 0.0))
 
 
-def _name(field: str, value: Any) -> str:
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise ValueError(f"{field} must be printable text in one line, got {value!r}")
-    return value
-
-
-@frozen(eq=False)
-class Network:
+class Network(msgspec.Struct, frozen=True, eq=False):
     """A network that an explorer offers: what an allreduce takes on it.
 
     `name` is what a state line says and `label` what the list shows. `cost_of` returns the cost for a number of ranks.
@@ -71,23 +64,30 @@ class Network:
     `most_bytes`, the largest size that was measured, the cost is extrapolated. `about` says where the times are from,
     a line each.
 
-    Raises ValueError for a name or label that is not printable text in one line, and for numbers out of range.
+    Raises ValueError for a name, label or function that is none, and for numbers out of range.
 
     >>> slow = Network("slow", "a slow network", lambda num_ranks: lambda num_bytes: num_ranks * num_bytes / 1e6)
     >>> slow.cost(4)(1e6)
     4.0
     """
 
-    name: str = checked(_name)
-    label: str = checked(_name)
-    cost_of: Callable[[int], Cost] = checked(function, "of a number of ranks")
-    num_ranks: int | None = checked(optional, whole, 1, default=None)
-    most_bytes: float = checked(number, above=0, high=math.inf, default=math.inf)
-    about: tuple[str, ...] = checked(each, _name, default=())
+    name: str
+    label: str
+    cost_of: Callable[[int], Cost]
+    num_ranks: int | None = None
+    most_bytes: float = math.inf
+    about: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_field(self, "name", of_type, str)
+        check_field(self, "label", of_type, str)
+        check_field(self, "cost_of", function, "of a number of ranks")
+        check_field(self, "num_ranks", optional, whole, 1)
+        check_field(self, "most_bytes", number, above=0, high=math.inf)
 
     def relabelled(self, label: str) -> Network:
         """Return the same network with another label."""
-        return evolve(self, label=label)
+        return replace(self, label=label)
 
     def ranks(self, num_ranks: int) -> int:
         """Return the number of ranks that a cost is for: the network's own, or `num_ranks` if it takes any."""
@@ -114,28 +114,12 @@ class Measured(Protocol):
         ...
 
 
-def registered() -> dict[str, Network]:
-    """Return the networks that the subpackages provide, by name, in the order in which explorers list them.
-
-    Raises ValueError if two of them have the same name, or if a provider returns something else.
-    """
-    networks: dict[str, Network] = {}
-    for extension in extensions():
-        for provider in extension.networks:
-            for network in _provided(provider):
-                if network.name in networks:
-                    raise ValueError(f"networks must have different names, got {network.name!r} twice")
-                networks[network.name] = network
-    return networks
-
-
 @cache
-def _provided(provider: str) -> tuple[Network, ...]:
-    """The networks of one provider; none if its module needs a package that is not installed."""
-    provide: Callable[[], Iterable[Network]] | None = load(provider)
-    if provide is None:
-        return ()
-    return each(f"what {provider} returns", provide(), Network)
+def registered() -> dict[str, Network]:
+    """Return the networks of `rankscope.box` by name, in the order in which explorers list them."""
+    # imported by its name, because the core imports no package that is built on it
+    networks: tuple[Network, ...] = import_module("rankscope.box.networks").offered()
+    return {network.name: network for network in networks}
 
 
 def ring_cost(link: Link, num_ranks: int) -> Cost:

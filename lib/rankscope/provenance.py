@@ -7,124 +7,72 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Required, TypedDict
+
+import msgspec
 
 from . import __version__
-from .common.checks import number, truth, whole
-from .common.frozen import ReadOnly, mapping
+from .common.checks import printable, while_processing
 from .ranks.host import num_cores
-
-Value = TypeVar("Value")
 
 _PATIENCE_S = 20.0  # with another program
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, such as underlining
 
 
-# ---- the fields of a provenance
+class Gpu(TypedDict, total=False):
+    """A GPU, and the versions of its software."""
+
+    name: str
+    memory_bytes: int
+    driver: str
+    cuda: str
+    nccl: str
 
 
-def _text(name: str, value: Any) -> str:
-    if isinstance(value, str) and all(map(_is_plain_text, value)):
-        return value
-    raise ValueError(f"{name} must be a printable string, got {value!r}")
+class Provenance(TypedDict, total=False):
+    """Where, how and when something was measured; a fact that is not stated has no entry."""
+
+    name: Required[str]
+    date: str  # UTC, in ISO form
+    command: str
+    rankscope: str
+    python: str
+    torch: str
+    backend: Required[str]
+    device: str  # of the buffers, if the backend does not imply it
+    num_ranks: Required[int]
+    num_nodes: int
+    ranks_per_node: tuple[int, ...]
+    network: str
+    system: str
+    cpu: str
+    num_cores: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...]
+    topology: str
+    environment: str  # environment variables, as in NCCL_P2P_DISABLE=1
+    source: dict[str, str]  # of a log: program, repository, path, commit, licence, date and notes
 
 
-def _terminal_text(name: str, value: Any) -> str:
-    """Return the output of another program without terminal control sequences (nvidia-smi underlines)."""
-    if not isinstance(value, str):
-        raise ValueError(f"{name} must be a string, got {value!r}")
-    return "".join(filter(_is_plain_text, _STYLES.sub("", value)))
-
-
-def _is_plain_text(character: str) -> bool:
-    return character.isprintable() or character in "\n\t"
-
-
-def _date(name: str, value: Any) -> str:
-    try:
-        datetime.fromisoformat(_text(name, value))
-    except ValueError:
-        raise ValueError(f"{name} must be a date in ISO form, got {value!r}") from None
-    return str(value)
-
-
-def items(name: str, value: Any, check: Callable[[str, Any], Value]) -> tuple[Value, ...]:
-    """Return what the check returns for each item of a list; an error names the item by its index."""
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"{name} must be a list, got {value!r}")
-    return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
-
-
-# The limits are for files of others: no machine comes near them, and the values fit into 64 bits.
-_count = partial(whole, low=1, high=1 << 20)
-_size = partial(whole, low=0, high=1 << 60)
-_GPU: dict[str, Any] = {"name": _text, "memory_bytes": _size, "driver": _text, "cuda": _text, "nccl": _text}
-_SOURCE = dict.fromkeys(("program", "repository", "path", "commit", "licence", "date", "notes"), _text)  # of a log
-FIELDS: dict[str, Any] = {  # unstated facts have no entry
-    "name": _text,
-    "date": _date,  # UTC
-    "command": _text,
-    "rankscope": _text,
-    "python": _text,
-    "torch": _text,
-    "backend": _text,
-    "device": _text,  # of the buffers, if the backend does not imply it
-    "num_ranks": _count,
-    "num_nodes": _count,
-    "ranks_per_node": partial(items, check=_count),
-    "network": _text,
-    "system": _text,
-    "cpu": _text,
-    "num_cores": _count,
-    "memory_bytes": _size,
-    "gpus": partial(items, check=partial(mapping, checks=_GPU)),
-    "topology": _terminal_text,
-    "environment": _text,  # environment variables, as in NCCL_P2P_DISABLE=1
-    "source": partial(mapping, checks=_SOURCE),
-}
-PROTOCOL: dict[str, Any] = {  # how a profile's points were measured
-    "warm_up": _size,
-    "iterations": _count,
-    "budget_s": number,
-    "real_time": truth,
-    "dtype": _text,
-    "start": _text,
-    "statistic": _text,
-    "clock": _text,
-    "clock_offset_s": number,
-    "verified": truth,
-}
-_NEEDED = ("name", "backend", "num_ranks")  # in every provenance
 _FREE = ("name", "date", "command", "python", "memory_bytes", "environment", "source")
+FIELDS = tuple(Provenance.__annotations__)
 SAME = tuple(name for name in FIELDS if name not in _FREE)  # these must agree for two runs to share a profile
 
 
-def checked_provenance(name: str, value: Any) -> ReadOnly:
-    """Return a read-only provenance: it has only fields of `FIELDS`, and all that are required.
+def checked_provenance(name: str, value: Any) -> dict[str, Any]:
+    """Return a copy with the fields of a `Provenance`; others are left out.
 
-    Raises ValueError for any other field, for a value that its field does not allow, if a required field is missing,
-    and if the numbers of ranks and nodes contradict each other.
+    Raises ValueError for a value of another type, and if a field that is required is missing.
 
-    >>> checked_provenance("provenance", {"name": "a box"})
+    >>> checked_provenance("provenance", {"name": "a box", "num_ranks": 2})
     Traceback (most recent call last):
-    ValueError: provenance must have 'backend', but lacks it
+    ValueError: provenance: Object missing required field `backend`
     """
-    provenance = mapping(name, value, FIELDS, _NEEDED)
-    num_ranks = provenance["num_ranks"]
-    ranks_per_node = provenance.get("ranks_per_node")
-    num_nodes = provenance.get("num_nodes")
-    if num_nodes is None:
-        num_nodes = len(ranks_per_node) if ranks_per_node else 1
-    if ranks_per_node is not None and (len(ranks_per_node) != num_nodes or sum(ranks_per_node) != num_ranks):
-        expected = f"{num_ranks} ranks on {num_nodes} nodes"
-        raise ValueError(f"{name}: ranks_per_node must be of {expected}, got {list(ranks_per_node)}")
-    if num_nodes > num_ranks:
-        raise ValueError(f"{name}: num_nodes must be at most the {num_ranks} ranks, got {num_nodes}")
-    return provenance
+    with while_processing(name):
+        return dict(msgspec.convert(value, Provenance))
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any], names: Sequence[str] = SAME) -> str:
@@ -273,7 +221,7 @@ def topology(output: str) -> str:
     >>> topology("\\x1b[4mGPU0\\tGPU1\\x1b[0m\\nX\\tNV18\\n\\nLegend:\\n\\n  X = Self")
     'GPU0\\tGPU1\\nX\\tNV18'
     """
-    return _terminal_text("output", output).partition("\nLegend:")[0].strip()
+    return printable(_STYLES.sub("", output), keep="\n\t").partition("\nLegend:")[0].strip()
 
 
 def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:

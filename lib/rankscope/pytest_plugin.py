@@ -3,7 +3,7 @@
 Installed with rankscope. Without the option nothing large is imported, and tests that use a fixture of it are skipped:
 
     def test_our_sampler(rankscope_sampler):
-        rankscope_sampler(lambda num_replicas, rank: OurSampler(DATASET, num_replicas, rank), dataset_size=1000)
+        rankscope_sampler(lambda num_ranks, rank: OurSampler(DATASET, num_ranks, rank), dataset_size=1000)
 
     def test_our_loader(rankscope_loader):
         rankscope_loader(make_loader(), allow=["short_last_batch"])
@@ -21,15 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .common.extensions import extensions
-
 if TYPE_CHECKING:
     from .sampling.audit import Audit
     from .sampling.loader_audit import LoaderAudit
-
-
-# Modules with fixtures of the subpackages that are installed.
-pytest_plugins = tuple([module for extension in extensions() for module in extension.fixtures])
+    from .train.gradients import StepAudit
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,25 +47,24 @@ def rankscope_sampler(_rankscope: None) -> Callable[..., Audit]:
         make_sampler: Callable[[int, int], Iterable[int]],
         *,
         dataset_size: int,
-        num_replicas: int = 8,
+        num_ranks: int = 8,
         epochs: int = 3,
         allow: Iterable[str] = (),
     ) -> Audit:
-        """Make a sampler for each rank by ``make_sampler(num_replicas, rank)``, and audit it over the epochs.
+        """Make a sampler for each rank by ``make_sampler(num_ranks, rank)``, and audit it over the epochs.
 
         As in a training loop, a sampler is made once. If it has ``set_epoch``, that is called before each epoch.
         `allow` takes kinds of `rankscope.sampling.audit`.
         """
         from .common.checks import function, whole
         from .sampling import Assignment, audit
-        from .sampling.elastic import MOST_RANKS
 
         function("make_sampler", make_sampler, "of the number of ranks and a rank")
-        whole("num_replicas", num_replicas, 1, MOST_RANKS)
+        whole("num_ranks", num_ranks, 1)
         whole("epochs", epochs, 1)
-        samplers = [make_sampler(num_replicas, rank) for rank in range(num_replicas)]
+        samplers = [make_sampler(num_ranks, rank) for rank in range(num_ranks)]
         audit_of_samplers = audit(Assignment.collect(samplers, dataset_size, epoch) for epoch in range(epochs))
-        fail_if_not_allowed(audit_of_samplers, allow)
+        _fail_if_not_allowed(audit_of_samplers, allow)
         return audit_of_samplers
 
     return audited
@@ -85,13 +79,41 @@ def rankscope_loader(_rankscope: None) -> Callable[..., LoaderAudit]:
         from .sampling import audit_loader
 
         audit_of_loader = audit_loader(loader)
-        fail_if_not_allowed(audit_of_loader, allow)
+        _fail_if_not_allowed(audit_of_loader, allow)
         return audit_of_loader
 
     return audited
 
 
-def fail_if_not_allowed(audited: Any, allow: Iterable[str]) -> None:
+@pytest.fixture
+def rankscope_step(_rankscope: None) -> Callable[..., StepAudit]:
+    """Audit a training step on real Gloo ranks under DDP against one process with the whole batch."""
+
+    def audited(
+        module: Any,
+        batch: tuple[Any, Any],
+        loss: Callable[[Any, Any], Any],
+        *,
+        num_ranks: int = 2,
+        step: Callable[[Any, Any, Any], object] | None = None,
+        allow: Iterable[str] = (),
+    ) -> StepAudit:
+        """Run the step on `num_ranks` ranks, which share the batch of inputs and targets.
+
+        ``step(ddp, inputs, targets)`` is your own forward and backward, by default that of ``loss(outputs, targets)``.
+        `allow` has kinds of findings of `rankscope.train.gradients.audit_step`.
+        """
+        from .train.gradients import Work, audit_step
+
+        inputs, targets = batch
+        audit = audit_step(Work(module, inputs, targets, loss), num_ranks, step)
+        _fail_if_not_allowed(audit, allow)
+        return audit
+
+    return audited
+
+
+def _fail_if_not_allowed(audited: Any, allow: Iterable[str]) -> None:
     """Fail the test with the findings that are not allowed."""
     __tracebackhide__ = True  # pytest leaves this function out of the traceback
     lines = [f"{finding.kind}: {finding.message}" for finding in audited.not_allowed(allow)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rankscope.common.storage import write_atomically
+from rankscope.common.files import write_whole
 
 
 def write_record(path: Path, benchmark: str, what: str, **tables: Sequence[Mapping[str, Any]]) -> None:
@@ -27,4 +27,4 @@ def write_record(path: Path, benchmark: str, what: str, **tables: Sequence[Mappi
         **tables,
     }
     text = json.dumps(content, indent=1)
-    write_atomically(path, lambda file: file.write(text.encode() + b"\n"))
+    write_whole(path, text.encode() + b"\n")

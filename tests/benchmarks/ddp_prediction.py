@@ -19,21 +19,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import attrs
 import numpy as np
 import torch
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 from torch import nn
 
 from rankscope.box.measuring.plan import Protocol, collective_keys
 from rankscope.box.measuring.rank import measure_keys
-from rankscope.common import storage
-from rankscope.common.frozen import fields_of
-from rankscope.train.ddp import Contention, DDPRun, LocalStep, Where, load_sweeps, measure
+from rankscope.common.files import PathLike, write_json
+from rankscope.train.ddp import Contention, DDPRun, Where, load_sweeps, measure
 from rankscope.train.ddp.contention import fit_contention
 from rankscope.train.ddp.cost import CostTable
 from rankscope.train.ddp.run import Loss, calibration_runs
-from rankscope.train.ddp.sweep import FORMAT, VERSION, CapSweep, MeasuredCap
+from rankscope.train.ddp.sweep import CapSweep, CapSweeps, MeasuredCap
 from tests.tools.emulate import emulated
 
 from ._ddp_modules import MODULES
@@ -87,7 +86,7 @@ class Round(NamedTuple):
 
 def measure_allreduce(num_ranks: int, where: Where, backend: str | None = None) -> CostTable:
     """Return what the allreduce of a backend, by default of `where`, takes of `SIZES`, medians while all else rests."""
-    where = where if backend is None else attrs.evolve(where, backend=backend)
+    where = where if backend is None else replace(where, backend=backend)
     device = "cuda" if where.backend == "nccl" else "cpu"
     keys = [key for size in SIZES for key in collective_keys("allreduce", size, [num_ranks], ["native"])]
     protocol = Protocol(iterations=ITERATIONS, budget_s=BUDGET_S)
@@ -121,7 +120,7 @@ def joined(runs: Sequence[DDPRun]) -> DDPRun:
         if run.steps and run.buckets != runs[0].buckets:
             raise ValueError(f"runs must end with the same buckets, got {runs[0].buckets} and {run.buckets}")
     names = ("step_s", "clean", "steps")
-    return attrs.evolve(runs[0], **{name: sum((getattr(run, name) for run in runs), ()) for name in names})
+    return replace(runs[0], **{name: sum((getattr(run, name) for run in runs), ()) for name in names})
 
 
 def sweeps_of(rounds: Sequence[Round]) -> list[CapSweep]:
@@ -138,34 +137,26 @@ def sweeps_of(rounds: Sequence[Round]) -> list[CapSweep]:
     return sweeps
 
 
-def save_sweeps(path: storage.PathLike, sweeps: Sequence[CapSweep], command: str) -> Path:
+def save_sweeps(path: PathLike, sweeps: Sequence[CapSweep], command: str) -> Path:
     """Write sweeps as `load_sweeps` reads them, seconds to seven digits; `command` says what has measured them."""
+    last = sweeps[-1].provenance
+    date = str(last["date"])[:10]
+    return write_json(path, CapSweeps(last["torch"], date, command, tuple(map(shortened, sweeps))))
+
+
+def shortened(sweep: CapSweep) -> CapSweep:
+    """Return the sweep with seconds of seven digits."""
 
     def short(seconds: Any) -> Any:
-        return float(f"{seconds:.7g}") if isinstance(seconds, float) else [short(float(one)) for one in seconds]
+        return float(f"{seconds:.7g}") if isinstance(seconds, float) else tuple(short(float(one)) for one in seconds)
 
-    def times(local: LocalStep) -> dict[str, Any]:
-        return {name: short(value) for name, value in fields_of(local).items() if name != "parameters"}
-
-    rows = [
-        {
-            "name": sweep.name,
-            "provenance": sweep.provenance,
-            "local": {
-                "parameters": [list(fields_of(spec).values()) for spec in sweep.local.parameters],
-                **times(sweep.local),
-            },
-            "cost": [sweep.cost.num_bytes, short(sweep.cost.seconds)],
-            "contention": [sweep.contention.compute, sweep.contention.communication],
-            "measured": [
-                [one.bucket_cap_mb, one.buckets, short(one.step_s), list(map(int, one.clean))] for one in sweep.measured
-            ],
-        }
-        for sweep in sweeps
-    ]
-    last = sweeps[-1].provenance
-    about = {"torch": last["torch"], "date": str(last["date"])[:10], "command": command}
-    return storage.save(path, FORMAT, VERSION, **about, sweeps=rows)
+    times = {name: short(value) for name, value in asdict(sweep.local).items() if name != "parameters"}
+    return replace(
+        sweep,
+        local=replace(sweep.local, **times),
+        cost=replace(sweep.cost, seconds=short(sweep.cost.seconds)),
+        measured=tuple(replace(cap, step_s=short(cap.step_s)) for cap in sweep.measured),
+    )
 
 
 def measured(num_ranks: int, args: argparse.Namespace) -> list[CapSweep]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from unittest import mock
 
-import attrs
 import numpy as np
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from rankscope.box import Profile, nccl
@@ -55,8 +55,8 @@ OTHERS: dict[str, tuple[str, str, tuple[int, float] | None]] = {
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter")
 MIB = 1 << 20
 RANGES = {"below 1 MiB": (0, MIB), "1 to 64 MiB": (MIB, 64 * MIB), "from 64 MiB": (64 * MIB, 1 << 62)}
-OF_ALL = [field.name for field in attrs.fields(nccl_constants.GenerationTerms)[4:]]
-OF_ONE = [field.name for field in attrs.fields(nccl_constants.GenerationTerms)[:4]]
+OF_ALL = nccl_constants.GenerationTerms.__struct_fields__[4:]
+OF_ONE = nccl_constants.GenerationTerms.__struct_fields__[:4]
 Terms = dict[str, nccl_constants.GenerationTerms]
 # Where every fit starts, so that nothing is known beforehand; what no curve tells stays as it is here.
 NEUTRAL = dict.fromkeys(TERMS, nccl_constants.GenerationTerms(6.0, 1.0, 8.0, 8.0, 1.0, 5.0, 1.5, 0.8, 0.5, 0.25, 8.0))
@@ -78,7 +78,7 @@ class Curve(NamedTuple):
 
     def times(self, terms: Terms) -> Floats:
         """The seconds by the model with these terms."""
-        model, seconds = attrs.evolve(self.model, terms=terms[self.generation]), np.zeros(self.sizes.shape)
+        model, seconds = replace(self.model, terms=terms[self.generation]), np.zeros(self.sizes.shape)
         for pair in set(self.chosen):
             here = np.array([chosen_pair == pair for chosen_pair in self.chosen])
             seconds[here] = model.times_s(self.collective, *pair, self.sizes[here])
@@ -131,7 +131,7 @@ def fit(curves: list[Curve], start: Terms = NEUTRAL) -> Terms:
         values = dict(zip(places, np.exp(logs).tolist(), strict=True))
         shared = {name: value for (kind, name), value in values.items() if not kind}
         return {
-            kind: attrs.evolve(terms, **shared, **{name: value for (k, name), value in values.items() if k == kind})
+            kind: replace(terms, **shared, **{name: value for (k, name), value in values.items() if k == kind})
             for kind, terms in start.items()
         }
 
@@ -148,7 +148,7 @@ def fit(curves: list[Curve], start: Terms = NEUTRAL) -> Terms:
 
 def mean(several: list[nccl_constants.GenerationTerms]) -> nccl_constants.GenerationTerms:
     """The geometric mean of the terms of several generations: what is expected of one that was not measured."""
-    names = [field.name for field in attrs.fields(nccl_constants.GenerationTerms)]
+    names = nccl_constants.GenerationTerms.__struct_fields__
     return nccl_constants.GenerationTerms(
         *(float(np.exp(np.mean([np.log(getattr(terms, name)) for terms in several]))) for name in names)
     )
@@ -252,7 +252,7 @@ def splits(curves: list[Curve]) -> None:
             names = [machine for machine in MACHINES[name] if "2_28" not in machine]
             many, few = Profile.load(f"bank:{names[-1]}"), Profile.load(f"bank:{names[0]}")
             own = [curve for curve in curves if curve.model.gpu == name]
-            base = attrs.evolve(next(c.model for c in own if c.machine == names[-1]), terms=near)
+            base = replace(next(c.model for c in own if c.machine == names[-1]), terms=near)
             read = base.with_readings(many, few).terms
             assert read is not None
             offs.append(errors(own, ours({kind: read})))
@@ -375,7 +375,7 @@ if __name__ == "__main__":
     every = bank_curves()
     if parser.parse_args().fit:
         for kind, terms in fit(every).items():
-            print(kind, {name: float(f"{value:.3g}") for name, value in attrs.asdict(terms).items()})
+            print(kind, {name: float(f"{value:.3g}") for name, value in asdict(terms).items()})
             print(
                 f"fitted: {cell(errors([c for c in every if c.generation == kind], ours({kind: terms})))}"
                 if kind != "volta"

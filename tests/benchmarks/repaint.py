@@ -16,12 +16,12 @@ from typing import NamedTuple
 import nbformat.v4 as nbformat
 from playwright.sync_api import Locator, Page
 
-from rankscope.explorers.entries import catalogue
+from rankscope.explorers.entries import EXPLORERS
 from tests.browser.jupyterlab import browser_page, lab_server, open_and_run_all
 from tests.tools.execute_notebooks import METADATA
 
 PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
-NAMES = tuple(entry.name for entry in catalogue())
+NAMES = tuple(EXPLORERS)
 STEPS, STEPS_EACH = 20, 5
 UNCHANGED_MS = 5_000  # a setting that the picture does not show repaints nothing
 BAR_MS = 100

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rankscope.box import Profile
 
-from ..contributed import installed
 from ..explorers.cases import Case
 from .made import as_predicted, collective, links, point, profile
 
@@ -45,6 +44,5 @@ CASES = {
     "boxes": Case("boxes"),
     "boxes of yours": Case("boxes", ({"mine": Profile.load("bank:dgx_h100_8")},)),
     "nccl": Case("nccl", start={"num_nodes": 4, "collective": "allgather"}),
+    "ddp of yours": Case("ddp", ({"mine": six_ranks()},), {"cap": "8 MiB"}),
 }
-if installed("train"):  # whose explorer takes profiles, too
-    CASES["ddp of yours"] = Case("ddp", ({"mine": six_ranks()},), {"cap": "8 MiB"})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from rankscope.box import Profile
 from rankscope.box.link_facts import (
@@ -70,7 +70,7 @@ def test_a_gpu_of_these_rates_takes_what_is_predicted(known: Profile, direction:
 
 def test_no_point_is_quicker_than_its_facts(known: Profile) -> None:
     """What pins on the fly takes its copy and its pinning, too, which the bound leaves out."""
-    facts = attrs.evolve(LIKE_MADE, start_s=LATENCY_S, host_copy_bytes_per_s=HOST_BYTES_PER_S)
+    facts = replace(LIKE_MADE, start_s=LATENCY_S, host_copy_bytes_per_s=HOST_BYTES_PER_S)
     for one in known.select("transfer", pieces=1, both=False):
         if one.options["direction"] != "d2d":
             least_s = facts.seconds(one.num_bytes, one.options["direction"], one.options["method"])

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from torch import Tensor
 
 from rankscope.box import Profile
@@ -319,6 +319,6 @@ def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_nccl(tmp_path: Any) -> None:
     some = {"sizes": [4096, 2**22], "algorithms": ["native", "ring"], "collectives": MEASURED}
-    profile = measure(tmp_path / "gpu.json", attrs.evolve(QUICK, **some), num_ranks=2, backend="nccl")
+    profile = measure(tmp_path / "gpu.json", replace(QUICK, **some), num_ranks=2, backend="nccl")
     assert profile.protocol["clock"] == "cuda events"
     assert len(profile.select("allreduce", in_place=True)) == 4

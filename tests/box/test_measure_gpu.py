@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import torch
+from msgspec.structs import replace
 
 from rankscope.box import Profile, Protocol
 from rankscope.box.sentences import groups
@@ -42,7 +42,7 @@ def dry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: Profile) -> Path
     small: dict[str, Any] = {
         "DEVICE": "cpu",
         "NCCL": {"backend": "gloo", "num_ranks": 2},
-        "PROTOCOL": attrs.evolve(QUICK, sizes=[2**12], algorithms=["native"]),
+        "PROTOCOL": replace(QUICK, sizes=[2**12], algorithms=["native"]),
         "GLOO_SIZES": [2**12],
         "VIRTUAL_SIZES": [2**12],
         "STEPS": 2,

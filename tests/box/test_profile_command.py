@@ -17,9 +17,9 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import torch
+from msgspec.structs import replace
 
 from rankscope import cli
 from rankscope.box import Profile
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 SMALL = ["--num-ranks", "2", "--sizes", "1KiB,4KiB", "--algorithms", "native,ring", "--iterations", "3"]
 MANY = Protocol(iterations=3, budget_s=0.05, sizes=[2**power for power in range(10, 16)], algorithms=["native", "ring"])
-FEW = attrs.evolve(MANY, sizes=[1024])
+FEW = replace(MANY, sizes=[1024])
 NUM_POINTS = 2 * 8 + 2 * 2 + 6 * 2  # messages up to 32 KiB, memory up to 16 KiB, collectives
 DRIVER = f"""
 import sys
@@ -170,7 +170,7 @@ def test_gloo_on_a_gpu_has_its_own_collectives_and_no_links(tmp_path: Path, monk
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_gloo_on_a_real_gpu(tmp_path: Path) -> None:
     every = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
-    protocol = attrs.evolve(MANY, sizes=[4096, 2**20], transfers=False, collectives=every)
+    protocol = replace(MANY, sizes=[4096, 2**20], transfers=False, collectives=every)
     profile = measure(tmp_path / "a.json", protocol, num_ranks=2, device="cuda")
     for what in every:
         assert {point.num_bytes for point in profile.select(what, algorithm="native")} == {4096, 2**20}

@@ -31,7 +31,7 @@ from rankscope.box.measuring.transfers import MeasuredGpu
 from rankscope.box.profile import Point
 from rankscope.networks import CostTable, Network
 
-from .made import PROVENANCE, links, point, profile
+from .made import links, point, profile
 
 ANY: Any = None
 SIZES = [2**power for power in range(8, 25)]
@@ -49,10 +49,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no operation": (lambda: made(what="allrecude"), "what"),
     "no seconds": (lambda: made(seconds=()), "seconds"),
     "a time of 0": (lambda: made(seconds=[0.0]), "seconds"),
-    "an option of no kind": (lambda: made(options={"segments": 1.5}), "segments"),
     "no name": (lambda: Profile({"backend": "nccl", "num_ranks": 2}, {}), "name"),
-    "an unknown fact": (lambda: Profile(PROVENANCE | {"owner": "me"}, {}), "owner"),
-    "nodes that contradict the ranks": (lambda: profile(num_nodes=2), "ranks_per_node"),
     "no machine of the bank": (lambda: Profile.load("bank:../profile"), "bank"),
     "a verdict of no profile": (lambda: verdict(ANY), "profile"),
     # links, predictions, curves

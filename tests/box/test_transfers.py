@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import torch
+from msgspec.structs import replace
 
 from rankscope import provenance
 from rankscope.box import Profile, measure, verdict
@@ -221,8 +221,8 @@ def test_nothing_wrong_is_timed() -> None:
 
 def test_a_profile_has_the_copies_where_there_is_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_into_ranks(monkeypatch)
-    protocol = attrs.evolve(QUICK, sizes=[2**16], algorithms=["native"])
-    plain = measure(tmp_path / "a.json", attrs.evolve(protocol, transfers=False), num_ranks=2)
+    protocol = replace(QUICK, sizes=[2**16], algorithms=["native"])
+    plain = measure(tmp_path / "a.json", replace(protocol, transfers=False), num_ranks=2)
     assert not [point for point in plain.points if point.what == "transfer"]
     reports: list[Any] = []
     profile = measure(tmp_path / "a.json", protocol, num_ranks=2, report=reports.append)

@@ -15,8 +15,7 @@ from pages.links import problems
 from pages.states import FOLDER, Shown, packed
 from playwright.sync_api import Locator, Page
 
-from rankscope.explorers.entries import catalogue
-from rankscope.explorers.opening import Entry
+from rankscope.explorers.entries import EXPLORERS, Entry
 from tests.browser.jupyterlab import browser_page
 from tests.tools.execute_notebooks import WIDGET_TEXT, every_notebook
 
@@ -65,7 +64,7 @@ PAPER = """() => "#" + getComputedStyle(document.body).backgroundColor.match(/\\
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    only_ends = {entry.name for entry in catalogue()} - {WHOLE}
+    only_ends = EXPLORERS.keys() - {WHOLE}
     assert build(folder / "pages", folder / "work", only_ends) == 0, "Sphinx warns: see above"
     return folder / "pages"
 
@@ -188,7 +187,7 @@ def dead_controls(place: Locator) -> list[str]:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", EXPLORERS.values(), ids=lambda entry: entry.name)
 def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> None:
     """Every control that is enabled changes what is shown, a disabled one says why, and nothing is asked for."""
     asked: list[str] = []
@@ -196,7 +195,7 @@ def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> No
     page.goto((site / "notebooks" / f"{entry.notebook}.html").as_uri())
     place = opened(page.locator(f".explorer[data-states^={entry.name}_]").first)
     controls = place.locator(".explorer-controls :is(input, select)")
-    assert controls.count() == len(entry.on_the_site)
+    assert controls.count() == len(entry.show.on_the_site)
     for control in place.locator(".explorer-controls label:has(:disabled)").all():
         assert control.get_attribute("title")
     assert dead_controls(place) == []
@@ -243,7 +242,7 @@ def test_without_a_script_an_explorer_is_a_picture(site: Path, page: Page) -> No
     assert browser
     context = browser.new_context(java_script_enabled=False)
     still = context.new_page()
-    still.goto((site / "notebooks" / f"{catalogue()[0].notebook}.html").as_uri())
+    still.goto((site / "notebooks" / f"{EXPLORERS['samplers'].notebook}.html").as_uri())
     assert still.locator(".explorer-pictures svg").count() >= 1
     assert still.locator(".explorer input").count() == 0
     assert "samples" in still.locator(".explorer pre").first.inner_text()

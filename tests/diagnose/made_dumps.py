@@ -10,9 +10,8 @@ import json
 import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
-
-from rankscope.common.frozen import ReadOnly
 
 STEPS, SICK = 5, 3  # steps, and the one in which something is wrong
 CALL = 3 * SICK + 2  # the second allreduce of that step
@@ -29,7 +28,7 @@ class QueuedCall(NamedTuple):
     sizes: Sequence[int] = (4,)
     dtype: str = "Float"
     at_s: float = 0.0
-    fields: Mapping[str, Any] = ReadOnly()  # of its entry in the dump, in place of the usual ones
+    fields: Mapping[str, Any] = MappingProxyType({})  # of its entry in the dump, in place of the usual ones
 
 
 Job = dict[int, list[QueuedCall]]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from rankscope.common.frozen import evolve
 from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.late_ranks import lateness
 from rankscope.diagnose.own_times import own_times
@@ -76,7 +76,7 @@ def _number(seconds: float) -> str:
 
 
 def test_where_the_late_rank_has_no_trace_nobody_is_named_or_called_balanced():
-    traces = [evolve(trace, group_ranks={"0": (0, 1, 2, 3)}) for trace in job(phases(forward=on_rank(2, 0.07)))]
+    traces = [replace(trace, group_ranks={"0": (0, 1, 2, 3)}) for trace in job(phases(forward=on_rank(2, 0.07)))]
     diagnosis = diagnose([*traces[:2], traces[3]])
     assert (diagnosis.culprits, diagnosis.missing) == ([], (2,))
     assert diagnosis.waiting_s.min(axis=1).mean() == pytest.approx(0.07, rel=0.1)
@@ -86,7 +86,7 @@ def test_where_the_late_rank_has_no_trace_nobody_is_named_or_called_balanced():
     there = diagnose(traces[1:])  # the late one is
     assert there.culprits[0].rank == 2
     assert "perhaps" not in str(there)
-    healthy = [evolve(trace, group_ranks={"0": (0, 1, 2, 3)}) for trace in job(phases())][1:]
+    healthy = [replace(trace, group_ranks={"0": (0, 1, 2, 3)}) for trace in job(phases())][1:]
     assert "balanced" not in str(diagnose(healthy))
 
 
@@ -136,7 +136,7 @@ def test_time_without_a_core_is_a_cause_where_it_was_recorded():
     assert lateness(range(RANKS), window_s, own_s, starved_s).culprits[0].cause == "backward"
     spans = [Span(0, "cpu", "starved", step, 1.0, 1.0 + 0.001 * step) for step in range(STEPS)]
     trace = job(phases())[0]
-    trace = evolve(trace, timeline=Timeline.concat([trace.timeline, Timeline.of(spans)]))
+    trace = replace(trace, timeline=Timeline.concat([trace.timeline, Timeline.of(spans)]))
     assert own_times(trace).starved_s == pytest.approx(0.001 * np.arange(1, STEPS))
 
 
@@ -144,7 +144,7 @@ def test_copies_to_the_gpu_are_a_cause():
     traces = job(phases(host=on_rank(1)), gpu=True)
     loads = traces[1].timeline.select(kind="loader")
     late = [Span(1, "stream 9", "memcpy h2d", 1 << 20, stop_s, stop_s + 0.06) for stop_s in loads.stop_s]
-    traces[1] = evolve(traces[1], timeline=Timeline.concat([traces[1].timeline, Timeline.of(late)]))
+    traces[1] = replace(traces[1], timeline=Timeline.concat([traces[1].timeline, Timeline.of(late)]))
     assert diagnose(traces).culprits[0][:2] == (1, "h2d")
 
 
@@ -185,7 +185,7 @@ def test_a_bucket_that_queues_behind_another_is_not_hidden_by_that():
     for trace in traces:  # the second bucket is launched with the first, and waits until that is done
         calls, launch_s = trace.calls, trace.calls.launch_s.copy()
         launch_s[1::2] = launch_s[::2] + 1e-6
-        queued.append(evolve(trace, calls=evolve(calls, launch_s=launch_s)))
+        queued.append(replace(trace, calls=replace(calls, launch_s=launch_s)))
     diagnosis = diagnose(queued)
     assert sum(bucket.hidden_s for bucket in diagnosis.buckets) == pytest.approx(diagnosis.hidden_s, rel=0.01)
     assert sum(bucket.exposed_s + bucket.hidden_s for bucket in diagnosis.buckets) < diagnosis.step_s
@@ -197,7 +197,7 @@ def test_a_bucket_that_queues_behind_another_is_not_hidden_by_that():
 def test_the_collectives_of_fsdp_are_named():
     traces = job(phases(), buffers=True)
     kinds = "reduce_scatter", "allgather"
-    sharded = diagnose([evolve(trace, calls=evolve(trace.calls, kinds=kinds)) for trace in traces])
+    sharded = diagnose([replace(trace, calls=replace(trace.calls, kinds=kinds)) for trace in traces])
     names = [bucket.name for bucket in sharded.buckets]
     assert names == ["FSDP allgather 0 in forward", *(f"FSDP reduce_scatter {place} in backward" for place in (0, 1))]
 
@@ -211,11 +211,11 @@ def test_traces_that_do_not_fit_say_so_first():
     assert diagnosis.steps == tuple(range(1, 7))
     assert "6 steps" in diagnosis.problems[0]
     assert diagnosis.culprits[0][:2] == (1, "forward")
-    whole = [evolve(trace, group_ranks={"0": (0, 1, 2, 3)}) for trace in traces]
+    whole = [replace(trace, group_ranks={"0": (0, 1, 2, 3)}) for trace in traces]
     assert diagnose(whole[:3]).missing == (3,)
     calls = traces[2].calls
-    other = evolve(calls, num_bytes=np.where(np.arange(len(calls)) == 4, 5, calls.num_bytes))
-    odd = diagnose([*traces[:2], evolve(traces[2], calls=other), traces[3]])
+    other = replace(calls, num_bytes=np.where(np.arange(len(calls)) == 4, 5, calls.num_bytes))
+    odd = diagnose([*traces[:2], replace(traces[2], calls=other), traces[3]])
     assert "Rank 2 made allreduce of 5 bytes" in odd.problems[0]
     assert odd.culprits[0][:2] == (1, "forward")
 
@@ -223,7 +223,7 @@ def test_traces_that_do_not_fit_say_so_first():
 def test_traces_without_steps_or_collectives():
     traces = job(phases())
     spans = traces[1].timeline
-    without = evolve(traces[1], timeline=spans.select(kind=[kind for kind in spans.kinds if kind != "step"]))
+    without = replace(traces[1], timeline=spans.select(kind=[kind for kind in spans.kinds if kind != "step"]))
     with pytest.raises(ValueError, match="has no steps"):
         diagnose([traces[0], without])
     alone = diagnose([_silent(trace) for trace in traces])
@@ -233,7 +233,7 @@ def test_traces_without_steps_or_collectives():
 
 
 def _silent(trace: Trace) -> Trace:
-    return evolve(trace, calls=RankRecord(trace.rank, 0.0).trace().calls)
+    return replace(trace, calls=RankRecord(trace.rank, 0.0).trace().calls)
 
 
 @settings(max_examples=25, deadline=None)
@@ -257,7 +257,7 @@ def test_clocks_do_not_matter(shifts_s, cause):
     moved = []
     for trace, shift_s in zip(traces, shifts_s, strict=True):
         times = {name: getattr(trace.calls, name) + shift_s for name in ("launch_s", "start_s", "stop_s")}
-        moved.append(evolve(trace, timeline=trace.timeline.shifted(shift_s), calls=evolve(trace.calls, **times)))
+        moved.append(replace(trace, timeline=trace.timeline.shifted(shift_s), calls=replace(trace.calls, **times)))
     before, after = diagnose(traces), diagnose(moved)
     assert [culprit[:2] for culprit in after.culprits] == [culprit[:2] for culprit in before.culprits] == [(2, cause)]
     assert after.phase_s == pytest.approx(before.phase_s, abs=1e-6)

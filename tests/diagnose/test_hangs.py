@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankscope.common.storage import StorageError
+from rankscope.common.files import FileError
 from rankscope.diagnose import explain_hang, read_dumps
 from rankscope.diagnose.figures.hangs import draw_hang
 from rankscope.diagnose.hangs import Hang, HangCulprit
@@ -301,7 +301,7 @@ class Evil:
 def test_no_pickle_is_executed(tmp_path: Path, protocol: int) -> None:
     target, dump = tmp_path / "made", tmp_path / "trace_0"
     dump.write_bytes(pickle.dumps({"version": "2.10", "entries": Evil(target)}, protocol))
-    with pytest.raises(StorageError, match="asks for"):
+    with pytest.raises(FileError, match="asks for"):
         read_dumps(dump)
     assert not target.exists()
     pickle.loads(dump.read_bytes())  # which Python's own does

@@ -9,11 +9,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
+from attrs import evolve
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from rankscope.cli import app
+from rankscope.cli.program import program
 from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.figures.jobs import draw_communication, draw_lateness, draw_phases, draw_step, job_page
 from rankscope.diagnose.join import join
@@ -39,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def output(*words: str) -> str:
-    done = CliRunner().invoke(app, ["diagnose", *words], prog_name="rankscope", env={"COLUMNS": "80"})
+    done = CliRunner().invoke(program("diagnose"), ["diagnose", *words], prog_name="rankscope", env={"COLUMNS": "80"})
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -118,9 +119,9 @@ def test_a_barrier_is_drawn_and_arrows_lead_to_the_ranks_that_wait_in_it(folder:
 
     traces = []
     for trace in read_traces(folder):
-        timeline = attrs.evolve(trace.timeline, kinds=as_barriers(trace.timeline.kinds))
-        calls = attrs.evolve(trace.calls, kinds=as_barriers(trace.calls.kinds))
-        traces.append(attrs.evolve(trace, timeline=timeline, calls=calls))
+        timeline = evolve(trace.timeline, kinds=as_barriers(trace.timeline.kinds))
+        calls = replace(trace.calls, kinds=as_barriers(trace.calls.kinds))
+        traces.append(replace(trace, timeline=timeline, calls=calls))
     path = to_perfetto(tmp_path / "job.json", traces, join(traces), diagnose(traces))
     events = json.loads(path.read_text())["traceEvents"]
     assert sum(event["ph"] == "s" for event in events) == 3 * 6  # three ranks wait, in each step
@@ -166,7 +167,7 @@ def test_the_legend_names_what_can_be_seen(folder: Path) -> None:
     diagnosis = diagnose(read_traces(folder))
     phase_s = diagnosis.phase_s.copy()
     phase_s[:, :, PHASES.index("zero_grad")], phase_s[:, :, PHASES.index("h2d")] = 1e-6, 1e-2
-    keys = {key.label for key in draw_phases(attrs.evolve(diagnosis, phase_s=phase_s)).legend}
+    keys = {key.label for key in draw_phases(replace(diagnosis, phase_s=phase_s)).legend}
     assert "h2d" in keys
     assert "zero_grad" not in keys
 
@@ -207,7 +208,7 @@ def test_dumps_of_a_hang_name_the_rank_that_did_not_come(tmp_path: Path) -> None
 
 def test_without_a_trace_nobody_is_drawn_as_the_latest(folder: Path) -> None:
     traces = [trace for trace in read_traces(folder) if trace.rank != 2]
-    traces = [attrs.evolve(trace, group_ranks={"0": (0, 1, 2, 3)}) for trace in traces]
+    traces = [replace(trace, group_ranks={"0": (0, 1, 2, 3)}) for trace in traces]
     drawn = to_svg(draw_step(traces, join(traces), diagnose(traces)))
     assert "no trace of rank 2" in drawn
     assert "starts its last collective" not in drawn

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from rankscope.common.frozen import evolve
 from rankscope.diagnose import read_traces
 from rankscope.diagnose.trace import Trace, gpu_times
 
@@ -301,7 +301,7 @@ def test_pieces_give_what_the_whole_gives(tmp_path: Path, monkeypatch: pytest.Mo
         assert same(whole, pieced)
         path.with_name("list.json").write_text(json.dumps(SAMPLE, indent=indent))
         (bare,) = read_traces(path.with_name("list.json"))
-        assert same(evolve(bare, rank=1, timeline=whole.timeline), whole)
+        assert same(replace(bare, rank=1, timeline=whole.timeline), whole)
         assert len(bare.timeline) == len(whole.timeline)
 
 

@@ -6,15 +6,13 @@ The cases of each part of the library are in its `explorer_cases`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rankscope import explorers
-from rankscope.common.frozen import ReadOnly
-from rankscope.explorers.entries import catalogue
+from rankscope.explorers.entries import EXPLORERS
 from rankscope.explorers.explorer import Explorer, Setting, explorer_of
 from rankscope.explorers.panel import Panel
-
-from ..contributed import contributed
 
 
 class Case(NamedTuple):
@@ -22,7 +20,7 @@ class Case(NamedTuple):
 
     name: str
     inputs: tuple[Any, ...] = ()
-    start: Mapping[str, Any] = ReadOnly()
+    start: Mapping[str, Any] = MappingProxyType({})
 
     def open(self, **settings: Any) -> Panel:
         return getattr(explorers, self.name)(*self.inputs, **settings)
@@ -32,14 +30,16 @@ class Case(NamedTuple):
 
 
 def all_cases() -> dict[str, Case]:
-    """Return the cases of the core and of each subpackage that is installed, by name.
+    """Return the cases of all packages, by name.
 
     An explorer that no table has is a case without inputs, opened at its defaults.
     """
-    cases = {entry.name: Case(entry.name) for entry in catalogue()}
-    for module in contributed("explorer_cases"):
-        cases.update(module.CASES)
-    return cases
+    cases = {name: Case(name) for name in EXPLORERS}
+    from ..box.explorer_cases import CASES as OF_BOX  # these import this module
+    from ..train.explorer_cases import CASES as OF_TRAIN
+    from .explorer_cases import CASES
+
+    return cases | CASES | OF_BOX | OF_TRAIN
 
 
 def controls(box: Panel) -> dict[str, Any]:

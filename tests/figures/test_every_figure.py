@@ -23,7 +23,9 @@ from rankscope.figures.marks import Drawing, Key, Rects, Texts
 from rankscope.figures.palette import PAPER, WORK, rank_colors
 from rankscope.figures.svg import to_svg
 
-from ..contributed import contributed
+from ..box import figure_cases as of_box
+from ..train import figure_cases as of_train
+from . import figure_cases
 from .hues import drawing_problems, entries_problem
 from .readable import figure_problems, svg_problems
 from .shown import keys_of, words_of
@@ -32,7 +34,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 FIGURES: dict[str, Callable[..., Axes]] = {}
 DRAWINGS: dict[str, Drawing] = {}
 REFUSED: list[tuple[Callable[[], Any], str]] = []
-for module in contributed("figure_cases"):
+for module in (figure_cases, of_box, of_train):
     FIGURES.update(module.FIGURES)
     DRAWINGS.update(module.DRAWINGS)
     REFUSED.extend(getattr(module, "REFUSED", []))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 
-import attrs
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
+from msgspec.structs import replace
 
 from rankscope import figures
 from rankscope.cluster import Cluster, Link
@@ -70,7 +70,7 @@ def test_lines_in_svg_end_where_they_should() -> None:
 
 def test_the_label_of_an_axis_is_below_its_middle_and_not_below_that_of_the_picture() -> None:
     whole = Drawing("t", "time", "y", 10.0, 1.0, (300.0, 100.0))
-    for drawing, middle in ((whole, 150), (attrs.evolve(whole, x_axis=(2.0, 6.0)), 120)):
+    for drawing, middle in ((whole, 150), (replace(whole, x_axis=(2.0, 6.0)), 120)):
         assert f'<text x="{middle}" y="131" text-anchor="middle" font-size="12">time</text>' in to_svg(drawing)
         assert to_axes(drawing).xaxis.label.get_position()[0] == middle / 300
     play = playback(build("allreduce", "ring", 4), 1e6, Cluster.uniform(4, Link(1e-5, 1e9)))

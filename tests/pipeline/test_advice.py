@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 from torch.utils.data import DataLoader, Dataset
 
 from rankscope.pipeline import advise, record_dataloader
@@ -87,14 +87,14 @@ def test_no_more_is_promised_than_the_cores_allow():
     assert all(row.predicted_s > 0.99 * bound_s for row in advice.rows)
     assert advice.best.settings.num_workers <= 4
     assert any(f"{bound_s:.3g} s on 2 cores" in note for note in advice.notes)
-    many_cores = advise(evolve(two_cores, num_cores=64), num_workers=[16])
+    many_cores = advise(replace(two_cores, num_cores=64), num_workers=[16])
     assert many_cores.best.predicted_s < 0.5 * bound_s  # the check above can fail
 
 
 def test_the_order_is_kept_unless_leaving_it_is_worth_it():
     even = profile(read=0.04, step=0.01)
     assert advise(even).best.settings.in_order
-    uneven = evolve(even, read_s=np.where(np.arange(BATCHES) % 12 == 0, 0.4, 0.004))
+    uneven = replace(even, read_s=np.where(np.arange(BATCHES) % 12 == 0, 0.4, 0.004))
     advice = advise(uneven, num_workers=[4], prefetch_factors=[1])
     assert not advice.best.settings.in_order
     assert any("from run to run" in note for note in advice.notes)
@@ -108,7 +108,7 @@ def test_pinning_is_tried_where_it_is_known_and_left_out_where_there_is_nothing_
     assert advice.best.settings.pin_memory
     assert advice.best.speedup > 1.3
     pinned = profile(read=0.02, step=0.02, pin=0.004, num_workers=4, accelerator=True, pinning=costs)
-    without_pinning = simulate_profile(pinned, evolve(pinned.settings, pin_memory=False))
+    without_pinning = simulate_profile(pinned, replace(pinned.settings, pin_memory=False))
     assert "pin" not in {span.kind for span in without_pinning}
     assert without_pinning.makespan_s == pytest.approx(BATCHES * 0.028, rel=0.1)
     expensive = PinningCosts(pageable_copy_s=0.003, pin_s=0.040, pinned_copy_s=0.002)  # a copy that is itself slow
@@ -118,7 +118,7 @@ def test_pinning_is_tried_where_it_is_known_and_left_out_where_there_is_nothing_
 
 def test_an_epoch_can_be_completed_and_workers_that_persist_have_started_long_ago():
     short = profile(startup_s=5.0, read=0.01)
-    lasting = evolve(short, settings=evolve(short.settings, persistent_workers=True))
+    lasting = replace(short, settings=replace(short.settings, persistent_workers=True))
     short_s = advise(short, num_batches=60).current.predicted_s
     whole_epoch_s = advise(short, num_batches=600).current.predicted_s
     lasting_s = advise(lasting, num_batches=60).current.predicted_s
@@ -128,7 +128,7 @@ def test_an_epoch_can_be_completed_and_workers_that_persist_have_started_long_ag
 
 def test_the_wait_for_a_lock_in_some_receives_is_part_of_the_hand_over():
     even = profile(num_workers=4, read=0.03, step=0.001)
-    held_up = evolve(even, receive_s=np.where(np.arange(BATCHES) % 5 == 0, 0.03, 1e-4))
+    held_up = replace(even, receive_s=np.where(np.arange(BATCHES) % 5 == 0, 0.03, 1e-4))
     held_up_s = simulate_profile(held_up, held_up.settings).makespan_s
     assert held_up_s > simulate_profile(even, even.settings).makespan_s
     assert held_up_s > simulate_profile(held_up, held_up.settings, faster="hand-over").makespan_s
@@ -150,7 +150,7 @@ def by_hand(num_batches: int, **changes: object) -> LoaderProfile:
 
 
 def durations_s(profile: LoaderProfile, kind: str, faster: str | None = None, **settings: object) -> list[float]:
-    spans = simulate_profile(profile, evolve(profile.settings, **settings), faster).select(kind=kind)
+    spans = simulate_profile(profile, replace(profile.settings, **settings), faster).select(kind=kind)
     return (spans.stop_s - spans.start_s).tolist()
 
 
@@ -207,14 +207,14 @@ def test_copies_take_longer_without_pinning_and_a_loss_is_noise_only_where_pinni
         pageable = by_hand(3, pinning=costs)
         assert durations_s(pageable, "step", pin_memory=True) == pytest.approx([with_pinning_s] * 3)
         assert durations_s(pageable, "pin", pin_memory=True) == pytest.approx([0.05] * 3)
-        pinned = evolve(pageable, settings=LoaderSettings(1, pin_memory=True), pin_s=[0.2] * 3)
+        pinned = replace(pageable, settings=LoaderSettings(1, pin_memory=True), pin_s=[0.2] * 3)
         assert durations_s(pinned, "step", pin_memory=False) == pytest.approx([without_pinning_s] * 3)
         assert durations_s(pinned, "pin", "pinning") == pytest.approx([0.1] * 3)
 
 
 def test_shares_and_bounds_of_a_profile() -> None:
     recorded = by_hand(10, wait_s=[1.0, 2.0, 3.0], cpu_s=[6.0, 7.0, 8.0], step_cpu_s=[1.0, 2.0, 3.0])
-    recorded = evolve(recorded, num_cores=4)
+    recorded = replace(recorded, num_cores=4)
     assert recorded.waiting_share == 6 / 7.5
     assert recorded.epoch_s == (2 + 0.5) * 10
     assert recorded.cpu_bound_s == (7 + 2) * 10 / 4
@@ -271,7 +271,7 @@ def test_settings_that_are_tried() -> None:
         return sorted((row.settings for row in advise(recorded, **options).rows), key=str)  # type: ignore[arg-type]
 
     for num_cores, most_workers in ((1, 8), (4, 8), (6, 8), (8, 16)):
-        rows = advise(evolve(by_hand(3), num_cores=num_cores)).rows
+        rows = advise(replace(by_hand(3), num_cores=num_cores)).rows
         assert {row.settings.num_workers for row in rows} == {
             0,
             *(2**power for power in range(5) if 2**power <= most_workers),
@@ -280,13 +280,13 @@ def test_settings_that_are_tried() -> None:
         assert {row.settings.persistent_workers for row in rows} == {False, True}
     costs = PinningCosts(0.3, 0.1, 0.1)
     some = {"num_workers": [0, 2], "prefetch_factors": [3]}
-    recorded = evolve(by_hand(3), settings=LoaderSettings(0, pin_memory=False), startup_s=0.0, startup_each_s=0.0)
+    recorded = replace(by_hand(3), settings=LoaderSettings(0, pin_memory=False), startup_s=0.0, startup_each_s=0.0)
     in_any_order = [LoaderSettings(2, 3), LoaderSettings(2, 3, in_order=False)]
     assert tried(recorded, **some) == sorted([LoaderSettings(0), *in_any_order], key=str)
-    pinned = [evolve(settings, pin_memory=True) for settings in (LoaderSettings(0), *in_any_order)]
+    pinned = [replace(settings, pin_memory=True) for settings in (LoaderSettings(0), *in_any_order)]
     expected = sorted([LoaderSettings(0), *in_any_order, *pinned], key=str)
-    assert tried(evolve(recorded, pinning=costs), **some) == expected
-    assert tried(evolve(recorded, pinning=costs, accelerator=False), **some) == tried(recorded, **some)
+    assert tried(replace(recorded, pinning=costs), **some) == expected
+    assert tried(replace(recorded, pinning=costs, accelerator=False), **some) == tried(recorded, **some)
 
 
 def test_a_speedup_is_over_the_prediction_for_the_recorded_settings() -> None:
@@ -304,7 +304,7 @@ def test_notes_say_by_how_much_a_prediction_is_off() -> None:
     recorded = LoaderProfile(LoaderSettings(1), 20, 64, True, **columns | {"step_s": np.ones(20)})
 
     def notes(**changes: object) -> tuple[str, ...]:
-        return advise(evolve(recorded, **changes), num_workers=[1], prefetch_factors=[2]).notes
+        return advise(replace(recorded, **changes), num_workers=[1], prefetch_factors=[2]).notes
 
     (pinning,) = notes()  # 20 batches are enough
     assert "pinning" in pinning
@@ -330,7 +330,7 @@ def test_workers_are_kept_if_their_start_takes_a_clear_share_of_an_epoch(
     saved_s = advice.current.predicted_s - advice.best.predicted_s
     assert saved_s == pytest.approx(startup_s if recommended.persistent_workers else 0.0)
     assert any(f"{startup_s:g} s" in note for note in advice.notes) is recommended.persistent_workers
-    kept = evolve(recorded, settings=LoaderSettings(2, persistent_workers=True))
+    kept = replace(recorded, settings=LoaderSettings(2, persistent_workers=True))
     assert advise(kept).best.settings == kept.settings
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 from torch.utils.data import DataLoader
 
 from rankscope.pipeline import (
@@ -82,8 +82,8 @@ REFUSED = [
     ("advise", lambda: advise("loader")),
     ("num_workers", lambda: advise(PROFILE, num_workers=4)),
     ("prefetch_factors", lambda: advise(PROFILE, prefetch_factors=[0])),
-    ("column", lambda: evolve(PROFILE, step_s=[1.0])),
-    ("wait_s", lambda: evolve(PROFILE, wait_s=[-1.0] * 3)),
+    ("column", lambda: replace(PROFILE, step_s=[1.0])),
+    ("wait_s", lambda: replace(PROFILE, wait_s=[-1.0] * 3)),
     ("pin_memory", lambda: simulate_profile(PROFILE, LoaderSettings(1, pin_memory=True))),
     ("within", lambda: closest(float, abs, within=-1)),
     ("tries", lambda: closest(float, abs, within=1, tries=0)),

@@ -22,7 +22,7 @@ import nbformat.v4
 from nbclient import NotebookClient
 from nbformat.validator import iter_validate
 
-from rankscope.common.storage import write_atomically
+from rankscope.common.files import write_whole
 
 sys.path.insert(1, str(Path(__file__).parents[2]))  # as a script, too
 from tests.tools.pictures import KERNEL, PNG, SVG, copy_as_png, is_copy, stored
@@ -48,7 +48,7 @@ Notebook = dict[str, Any]  # a nbformat.NotebookNode is one
 
 
 def every_notebook() -> list[Path]:
-    """The notebooks of the course in reading order: the main ones, then those of the appendix."""
+    """The notebooks in reading order: the main ones, then those of the appendix."""
     return [*sorted(NOTEBOOKS.glob("*.ipynb")), *sorted((NOTEBOOKS / "appendix").glob("*.ipynb"))]
 
 
@@ -137,7 +137,7 @@ def execute(path: Path, timeout_s: int = 600) -> Notebook:
 def write(path: Path, nb: Notebook) -> None:
     for error in iter_validate(nb):
         raise error
-    write_atomically(path, lambda file: file.write(serialise(nb).encode()))
+    write_whole(path, serialise(nb).encode())
 
 
 def main(arguments: list[str]) -> None:

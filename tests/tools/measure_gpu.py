@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
+from msgspec.structs import replace
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
@@ -52,10 +52,10 @@ def gloo_points(device: str, sizes: Sequence[int], protocol: Protocol) -> list[P
     """Return what Gloo's own collectives take on tensors of a device that all ranks share."""
     what: dict[str, Any] = {"collectives": ("allreduce", "broadcast"), "algorithms": ["native"], "transfers": False}
     with tempfile.TemporaryDirectory() as folder:
-        chosen = attrs.evolve(protocol, sizes=sizes, **what)
+        chosen = replace(protocol, sizes=sizes, **what)
         found = measure(f"{folder}/gloo.json", chosen, num_ranks=GLOO_RANKS, device=device)
     options = {"executor": "gloo", "schedule": "native", "device": device, "num_ranks": GLOO_RANKS}
-    return [attrs.evolve(point, options=options) for point in found.select(algorithm="native")]
+    return [replace(point, options=options) for point in found.select(algorithm="native")]
 
 
 def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[Point]:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import attrs
 import numpy as np
+from msgspec.structs import replace
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build
@@ -90,8 +90,8 @@ def animated(plays: Sequence[Playback], seconds: float = 12.0, title: str | None
     laid = strips(plays)
     film = Film(laid[0].horizon_s, number("seconds", seconds, above=0, high=MOST_SECONDS))
     still = still_parts(laid, title, -1.0)
-    bare = attrs.evolve(still, rects=(), lines=(), texts=())
-    paused = marks(attrs.evolve(still, **moment_parts(laid, laid[0].horizon_s * TELLING)._asdict()))
+    bare = replace(still, rects=(), lines=(), texts=())
+    paused = marks(replace(still, **moment_parts(laid, laid[0].horizon_s * TELLING)._asdict()))
     over = (
         "<style>@media (prefers-reduced-motion: reduce){.playing{display:none!important}"
         ".paused{display:inline!important}}</style>"
@@ -183,7 +183,7 @@ class Film:
         """All that moves, from the bottom up."""
 
         def painted(*rects: Rects, lines: Sequence[Lines] = (), texts: Sequence[Texts] = ()) -> str:
-            return marks(attrs.evolve(bare, rects=rects, lines=lines, texts=texts))
+            return marks(replace(bare, rects=rects, lines=lines, texts=texts))
 
         end_s, left = self.horizon_s, laid[0].left
         past = self.glides("width", 0.0, end_s, "0", f"{TIME_PX:g}")
@@ -261,7 +261,7 @@ class Film:
         bars = [strip.done(at_s) for at_s in times]
         grows = self.jumps("width", zip(times, (f"{bar.width[1]:.5g}" for bar in bars), strict=True))
         ground, bar = bars[0], bars[-1]
-        yield painted(attrs.evolve(ground, width=(ground.width[0], 0.0)))
+        yield painted(replace(ground, width=(ground.width[0], 0.0)))
         yield f'<rect x="0" y="{bar.y[1]:.5g}" width="0" height="{bar.height[1]:g}" fill="{bar.fill[1]}">{grows}</rect>'
 
     def _packets(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
@@ -288,7 +288,7 @@ class Film:
             for nth, after in zip(firsts, [*firsts[1:], None], strict=True):
                 until_s = None if after is None else times[after]
                 if words[nth]:
-                    text = painted(texts=[attrs.evolve(place, text=(words[nth],))])
+                    text = painted(texts=[replace(place, text=(words[nth],))])
                     yield self.shown(text, times[nth] if nth else -1.0, until_s)
 
 

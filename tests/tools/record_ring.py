@@ -7,7 +7,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rankscope.common.storage import write_atomically
+from rankscope.common.files import write_whole
 from rankscope.timeline import Recorder, Timeline
 from tests.tools.emulate import emulated
 
@@ -60,7 +60,7 @@ def main() -> None:
         trace = Path(folder, "trace.json")
         typical(recorder.timeline(), began_s).to_chrome_trace(trace)
         text = json.dumps(about | json.loads(trace.read_text()), separators=(",", ":"))
-    write_atomically(TARGET, lambda file: file.write(text.encode()))
+    write_whole(TARGET, text.encode())
     print(f"{TARGET.name}: {Timeline.from_chrome_trace(TARGET).end_s * 1e3:.1f} ms")
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-import attrs
 import numpy as np
 import torch
+from msgspec.structs import replace
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -51,7 +51,7 @@ def middle(run: DDPRun, num_steps: int) -> DDPRun:
     nearest = sorted(run.used, key=lambda place: abs(run.step_s[place] - run.median_s))[:num_steps]
     names = "step_s", "clean", "steps"
     kept = {name: tuple(getattr(run, name)[place] for place in sorted(nearest)) for name in names}
-    return attrs.evolve(run, provenance={**run.provenance, "command": COMMAND}, **kept)
+    return replace(run, provenance={**run.provenance, "command": COMMAND}, **kept)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attrs import evolve
+from msgspec.structs import replace
 from torch import nn
 
 from rankscope.cluster import Link
@@ -84,9 +84,9 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: Buckets([[0, 1], [3]]), "once"),
     (lambda: Buckets([[0, 1], []]), "at least one"),
     (lambda: buckets_of("buckets", [[0, 1]], 3), "3 parameters"),
-    (lambda: evolve(LOCAL, ready_s=[0.1]), "2 parameters"),
-    (lambda: evolve(LOCAL, ready_s=[0.1, 0.3]), "backward"),
-    (lambda: evolve(LOCAL, forward_s=math.inf), "forward_s"),
+    (lambda: replace(LOCAL, ready_s=[0.1]), "2 parameters"),
+    (lambda: replace(LOCAL, ready_s=[0.1, 0.3]), "backward"),
+    (lambda: replace(LOCAL, forward_s=math.inf), "forward_s"),
     (lambda: LocalStep.modelled([1.5], 1.0), "num_bytes"),  # type: ignore[list-item]
     (lambda: Contention(1.0, 0.9), "communication"),
     (lambda: ddp.simulate(LOCAL, proportional, buckets=[[0]]), "2 parameters"),
@@ -158,7 +158,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: uneven.simulate([], "join"), "num_batches"),
     (lambda: uneven.simulate([1, 2], "wait"), "handling"),
     (lambda: uneven.simulate([0, 2], "pad"), "padded"),
-    (lambda: uneven.predict(evolve(EPOCH, loader=None), "join"), "loader"),
+    (lambda: uneven.predict(replace(EPOCH, loader=None), "join"), "loader"),
     (lambda: uneven.files_epoch([3, -1], 2, 1), "file_sizes"),
     (lambda: uneven.measure(mlp(), *batch(9), EPOCH, CROSS), "12 samples"),
     (lambda: uneven.measure(nn.Linear(1, 1, bias=False), *batch(12), EPOCH, CROSS), "two parameter elements"),

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import get_origin
 
 import rankscope
-from rankscope.common.extensions import subpackages
 
 _INDEX = """API reference
 =============
@@ -22,11 +21,11 @@ Every public name, by package. Every example (a line after ``>>>``) is tested.
 
 
 def packages() -> list[ModuleType]:
-    """The public packages: those right below rankscope, and below its subpackages, that list their public names.
+    """The public packages: those right below rankscope, and below its packages, that list their public names.
 
     A package whose public names are all packages, as `rankscope.train`, has no page of its own; those packages have.
     """
-    places = [rankscope, *(import_module(f"rankscope.{name}") for name in subpackages())]
+    places = [rankscope, *(import_module(f"rankscope.{name}") for name in ("box", "train"))]
     with_names = []
     for place in places:
         for entry in pkgutil.iter_modules(place.__path__, f"{place.__name__}."):
@@ -58,6 +57,8 @@ def package_page(package: ModuleType) -> str:
     """What the package is for, then its functions, classes, errors and constants."""
     sections: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors": [], "Constants": []}
     for name in sorted(package.__all__, key=str.lower):
+        if inspect.ismodule(getattr(package, name)):  # it has a page of its own
+            continue
         section, text = _entry(package, name)
         sections[section].append(text)
     text = (

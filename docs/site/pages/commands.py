@@ -7,7 +7,7 @@ import re
 
 import typer
 
-from rankscope.cli import app
+from rankscope.cli.program import COMMANDS, program
 
 _HEAD = """# Command line
 
@@ -17,13 +17,13 @@ _HEAD = """# Command line
 
 def page() -> str:
     """Return the page as Markdown: for each command its usage, what it does, and a table of its arguments, if any."""
-    group = typer.main.get_command(app)
+    return _HEAD + "".join(_section(name) for name in COMMANDS)
+
+
+def _section(name: str) -> str:
+    group = typer.main.get_command(program(name))
     top = typer.Context(group, info_name="rankscope")
-    return _HEAD + "".join(_section(top, name) for name in group.list_commands(top))  # type: ignore[attr-defined]
-
-
-def _section(top: typer.Context, name: str) -> str:
-    command = top.command.get_command(top, name)  # type: ignore[attr-defined]
+    command = group.get_command(top, name)  # type: ignore[attr-defined]
     context = typer.Context(command, info_name=name, parent=top)
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     records = [parameter.get_help_record(context) for parameter in command.params]

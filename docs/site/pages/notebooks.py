@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rankscope import figures
-from rankscope.explorers.entries import catalogue
+from rankscope.explorers.entries import EXPLORERS
 
 from .states import Shown
 
@@ -18,7 +18,7 @@ Cell = dict[str, Any]
 Notebook = dict[str, Any]
 Place = Callable[[Shown], str]
 
-_EXPLORERS = {entry.name for entry in catalogue()} | {"gallery"}
+_EXPLORERS = {"gallery", *EXPLORERS}
 _GALLERY = "In JupyterLab (`make lab`) this cell has all explorers. Here they are on [one page](../index.md)."
 _KEYS = re.compile(r"\n\n[^\n]*\*\*Shift\+Enter\*\*[^\n]*")  # a paragraph on keys, which a page does not have
 _WIDGET = "In JupyterLab (`make lab`) this cell has controls."

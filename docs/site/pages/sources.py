@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from rankscope.explorers.entries import catalogue
+from rankscope.explorers.entries import EXPLORERS
 from tests.tools.execute_notebooks import WIDGET_TEXT, every_notebook, read
 
 from . import api, commands, gpu_box, notebooks
@@ -63,7 +63,7 @@ def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]
         (to / "notebooks" / f"{name}.ipynb").write_text(json.dumps(nb), encoding="utf-8")
     readme = (root / "README.md").read_text(encoding="utf-8")
     parts = [_HOME.format(lead=_lead(readme), start=START)]
-    for entry in catalogue():
+    for entry in EXPLORERS.values():
         shown = at_first.get(entry.name, Shown(entry.name))
         part = _EXPLORER.format(
             title=entry.title,

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 from rankscope.box import Profile, recorded
 from rankscope.common.checks import one_of
-from rankscope.explorers.entries import catalogue
+from rankscope.explorers.entries import EXPLORERS, Entry
 from rankscope.explorers.explorer import Explorer, Now, Setting, Steps, explorer_of
-from rankscope.explorers.opening import Entry
 
 PROFILES = Path(__file__).parents[3] / "notebooks" / "profiles"
 MACHINES = {
@@ -44,8 +43,7 @@ class Shown(NamedTuple):
 
     @property
     def entry(self) -> Entry:
-        entries = {entry.name: entry for entry in catalogue()}
-        return entries[one_of("name", self.name, tuple(entries))]
+        return EXPLORERS[one_of("name", self.name, tuple(EXPLORERS))]
 
     @property
     def explorer(self) -> Explorer:
@@ -64,7 +62,7 @@ class Shown(NamedTuple):
         start = explorer.at(**dict(self.settings))
         offered = {setting.name: setting for setting in explorer.settings}
         axes: dict[str, tuple[Any, ...]] = {}
-        for name, values in self.entry.on_the_site.items():
+        for name, values in self.entry.show.on_the_site.items():
             own = values or offered[name].values
             if unknown := [value for value in own if value not in offered[name].values]:
                 raise ValueError(f"on_the_site of {self.name} has {name} {unknown}, which the setting does not offer")

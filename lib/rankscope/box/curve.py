@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import number
-from ..common.frozen import ReadOnly, checked, frozen
+from ..common.checks import check_field, number
 from .fit import LEAST_SIZES, Times
 
 # In log time: by how much more than each neighbour an odd size takes, …
@@ -26,12 +26,12 @@ _LEAST_OCTAVES = 0.35  # the interval at this distance covers 90 % of the sizes 
 _MOST = math.log(1e6)  # largest half-width: beyond it nothing is known
 
 
-def _measured(name: str, value: Any) -> ReadOnly:
+def _measured(name: str, value: Any) -> dict[int, float]:
     """Return the seconds by size, in ascending order of size. Raises ValueError for too few sizes above 0."""
     sizes = sorted(value)
     if sum(size > 0 for size in sizes) < LEAST_SIZES:
         raise ValueError(f"{name} must be of at least {LEAST_SIZES} sizes above 0, got {sizes}")
-    return ReadOnly({size: value[size] for size in sizes})
+    return {size: value[size] for size in sizes}
 
 
 class _Knots(NamedTuple):
@@ -41,8 +41,7 @@ class _Knots(NamedTuple):
     log_s: Times
 
 
-@frozen
-class Curve:
+class Curve(msgspec.Struct, frozen=True, dict=True):
     """The time of an operation at every size, interpolated from `measured_s`, the seconds by size in bytes.
 
     Between measured sizes, `seconds` is a monotone cubic (Fritsch and Carlson 1980, as scipy's PchipInterpolator) in
@@ -67,7 +66,10 @@ class Curve:
     59.1 µs; {}
     """
 
-    measured_s: Mapping[int, float] = checked(_measured, hash=False)
+    measured_s: Mapping[int, float]
+
+    def __post_init__(self) -> None:
+        check_field(self, "measured_s", _measured)
 
     def seconds(self, num_bytes: float) -> float:
         """Return the time of `num_bytes` in seconds. Raises ValueError for a negative size."""
@@ -124,7 +126,7 @@ class Curve:
             odd[sizes.pop(worst)] = math.exp(off[worst])
             octaves = np.delete(octaves, worst)
             log_s = np.delete(log_s, worst)
-        return ReadOnly(sorted(odd.items()))
+        return dict(sorted(odd.items()))
 
     @cached_property
     def _knots(self) -> _Knots:

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
 
 from ..common.units import bytes_words, percent_words, rate_words
@@ -63,8 +63,7 @@ _P2P_FORBIDDEN = re.compile(r"(NCCL_P2P_DISABLE)=1|(NCCL_P2P_LEVEL)=(?:0|LOC)")
 _GPUDIRECT_FORBIDDEN = re.compile(r"NCCL_NET_GDR_LEVEL=(?:0|LOC)")
 
 
-@attrs.frozen
-class Stated:
+class Stated(msgspec.Struct, frozen=True):
     """What the log of a machine states about how its ranks communicate; None for what it does not state.
 
     Rules ask here first. Figures decide only where nothing is stated, so no rule contradicts the log.
@@ -108,8 +107,7 @@ def _decided(is_stated: bool | None, is_seen: bool) -> bool:
     return is_seen if is_stated is None else is_stated
 
 
-@attrs.frozen
-class RuleFinding:
+class RuleFinding(msgspec.Struct, frozen=True):
     """One result of a rule: the rule's name, a sentence with the figures, and whether it reports a fault."""
 
     rule: str
@@ -177,8 +175,7 @@ def gpu_of(about: Mapping[str, Any]) -> str:
     return models.pop() if len(models) == 1 else ""
 
 
-@attrs.frozen(slots=False)
-class PeerComparison:
+class PeerComparison(msgspec.Struct, frozen=True, dict=True):
     """A profile and similar machines, its peers, by name.
 
     If `is_series` is true, no similar machine has as many nodes, and the peers have fewer and more. The time of small

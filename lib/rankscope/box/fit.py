@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ..cluster import Link
-from ..common.checks import count_of, is_scalar, number, several, whole
-from ..common.frozen import each
+from ..common.checks import count_of, each, is_scalar, number, several, whole
 from ..common.units import bytes_words, cell_words, percent_words, rate_words, times_in_one_unit
 
 LEAST_SIZES = 5  # of a fit
@@ -60,8 +60,7 @@ class SizeEnds(NamedTuple):
     largest: SizeEnd
 
 
-@attrs.frozen
-class LinkFit:
+class LinkFit(msgspec.Struct, frozen=True):
     """The fit of a link to every second size; the sizes in between are held out.
 
     `link` is one line over all sizes. There is more than one of the `pieces` if the protocol switches. The intervals
@@ -161,7 +160,7 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
     )
     predicted_s = np.array([fit.seconds(size) for size in sizes[1::2]])
     error = float(np.median(np.abs(predicted_s / medians_s[1::2] - 1)))
-    return attrs.evolve(fit, held_out_error=error)
+    return replace(fit, held_out_error=error)
 
 
 def slope_s_per_byte(num_bytes: Sequence[int], seconds: Sequence[Any]) -> float:

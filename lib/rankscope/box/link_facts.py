@@ -8,8 +8,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..common.checks import number, of_type, one_of
-from ..common.frozen import checked, frozen
+import msgspec
+
+from ..common.checks import check_field, number, of_type, one_of
 from .measuring.plan import ON_THE_FLY, TRANSFER_METHODS
 from .pcie import PCIE, pcie_bytes_per_s
 from .profile import FORMAT, WHAT, Point, Profile
@@ -20,8 +21,7 @@ METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
 _GPU0 = re.compile(r"^GPU0: PCIe (\d+) x(\d+)", re.MULTILINE)  # as `provenance.pcie` writes generation and lanes
 
 
-@frozen
-class LinkFacts:
+class LinkFacts(msgspec.Struct, frozen=True):
     """The rates that bound a copy: the link in each direction, and a copy within host memory.
 
     `seconds` gives the lower bound of a copy. Raises ValueError if a rate is 0 or less or `start_s` is negative.
@@ -33,11 +33,18 @@ class LinkFacts:
     [2.31, 6.72, 9.02]
     """
 
-    name: str = checked(str)
-    h2d_bytes_per_s: float = checked(number, above=0, high=math.inf)
-    d2h_bytes_per_s: float = checked(number, above=0, high=math.inf)
-    host_copy_bytes_per_s: float = checked(number, above=0, high=math.inf, default=HOST_COPY_BYTES_PER_S)
-    start_s: float = checked(number, 0, default=START_S)
+    name: str
+    h2d_bytes_per_s: float
+    d2h_bytes_per_s: float
+    host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S
+    start_s: float = START_S
+
+    def __post_init__(self) -> None:
+        check_field(self, "name", of_type, str)
+        check_field(self, "h2d_bytes_per_s", number, above=0, high=math.inf)
+        check_field(self, "d2h_bytes_per_s", number, above=0, high=math.inf)
+        check_field(self, "host_copy_bytes_per_s", number, above=0, high=math.inf)
+        check_field(self, "start_s", number, 0)
 
     def bytes_per_s(self, direction: str) -> float:
         """Return the maximum rate of a copy in this direction, "h2d" or "d2h"."""
@@ -133,7 +140,7 @@ def recorded(
     """Return the latest GPU profile in a folder that has points of `what`, which is "transfer" or a collective.
 
     If there is none, return the profile that `otherwise` names (a file or one of the bank, such as "bank:h100_8"), or
-    None. Other files are ignored. Raises StorageError if a profile is damaged; OSError if the folder cannot be read.
+    None. Other files are ignored. Raises FileError if a profile is damaged; OSError if the folder cannot be read.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -141,17 +148,14 @@ def recorded(
     None 8
     """
     one_of("what", what, WHAT)
-    # Most files are of another kind. These bytes, as `Profile.save` writes them, show that without decoding the file.
-    head = f'{{"format": "{FORMAT}"'.encode()
-    mark = f'{{"what":"{what}"'.encode()  # of a point
     profiles = []
     for path in sorted(Path(folder).glob("*.json")):
-        raw = path.read_bytes() if path.is_file() else b""
-        if raw.startswith(head) and mark in raw:
-            profile = Profile.load(path)
-            # Copies are of a GPU, but a collective may have been measured on CPUs.
-            if what == "transfer" or profile.provenance.get("gpus"):
-                profiles.append(profile)
+        if FORMAT not in path.read_text(errors="replace")[:100]:  # most files are of another kind
+            continue
+        profile = Profile.load(path)
+        # Copies are of a GPU, but a collective may have been measured on CPUs.
+        if profile.select(what) and (what == "transfer" or profile.provenance.get("gpus")):
+            profiles.append(profile)
     if profiles:
         return max(profiles, key=lambda profile: str(profile.provenance.get("date", "")))  # ISO dates sort as text
     return None if otherwise is None else Profile.load(otherwise)

@@ -1,4 +1,4 @@
-"""Machines as networks that explorers offer: those of the bank, and those that rankscope was measured on over Gloo."""
+"""Machines as networks that explorers offer: the bank's, NCCL's model, and those that we measured over Gloo."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from pathlib import Path
 
 from ..networks import Network
 from .machines import PREFIX, bank, is_sick, provenances
+from .nccl.networks import of_the_model
 from .profile import Profile
 
 RECORDED = Path(__file__).parent / "recorded"
 # A curve that explorers can use at any bucket cap: it must reach from latency to bandwidth.
 _SMALLEST_BYTES = 64 * 2**10
 _LARGEST_BYTES = 16 * 2**20
+
+
+def offered() -> tuple[Network, ...]:
+    """Return all networks, in the order in which explorers list them; their names differ."""
+    return (*of_the_bank(), *of_the_model(), *recorded())
 
 
 def of_the_bank() -> tuple[Network, ...]:

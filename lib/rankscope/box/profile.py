@@ -7,23 +7,22 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from ..cluster import Cluster, Link
 from ..collectives import ALGORITHMS, build, simulate_executor
 from ..collectives.schedule import COLLECTIVES
 from ..collectives.wire.twin import ELEMENT_BYTES, tensor_chunk_ends
-from ..common import storage
-from ..common.checks import count_of, number, of_type, one_line, one_of, truth, whole
-from ..common.frozen import ReadOnly, checked, each, frozen, mapping
-from ..common.samples import LEAST_CLEAN, used_places
+from ..common.checks import check_field, count_of, each, number, of_type, one_line, one_of, truth, whole
+from ..common.files import read_json, write_json
 from ..common.units import bytes_words
 from ..networks import CostTable, Network
-from ..provenance import PROTOCOL, checked_provenance, items
+from ..provenance import checked_provenance
 from .curve import Curve
 from .fit import LinkFit, fit_link, slope_s_per_byte
 from .machines import file_of, notes_of, origin_of
@@ -34,12 +33,12 @@ if TYPE_CHECKING:
     from ..timeline import Timeline
 
 FORMAT = "rankscope profile"
-VERSION = 1
 EVEN_RANKS = 64  # in a prediction, from this number on all chunks are equally long
 MOST_RANKS = 256  # in a prediction by algorithm: 1,024 ranks would take half a minute and 2 GiB
 MOST_BYTES = 1 << 60  # of a point, and the limits of its seconds
 LEAST_S = 1e-9
 MOST_S = 1e6
+LEAST_CLEAN = 4  # iterations: with fewer clean ones, all are used
 NATIVE = "native"  # stands for the backend's own collective instead of an algorithm's name
 TRANSFERS = ("transfer", "transfer_host", "pin")
 WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy", *TRANSFERS)
@@ -47,54 +46,20 @@ LINKS = ("inter", "intra")
 PATTERNS = ("together", "ping_pong")  # of messages over a link
 _SPLIT = ("reduce_scatter", "allgather", "all_to_all", "scatter", "gather")  # a rank keeps or brings only its part
 NAMED = ("algorithm", "in_place", "link")  # options that have their own columns
-_SINGLE = (  # options with one word, number or boolean; others, such as the shape of a torus, may have several numbers
-    *NAMED,
-    "num_segments",
-    "gpus_per_node",
-    "root",
-    "direction",
-    "method",
-    "pieces",
-    "both",
-    "cached",
-    "src",
-    "dst",
-    "gpu",
-    "numa",
-    "pairs",
-    "size",
-)
 _PREDICTED_BYTES = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB
 
 
 # ---- points
 
 
-def _seconds(name: str, value: Any) -> tuple[float, ...]:
-    """Return the seconds of iterations, rounded to six digits."""
-    if not isinstance(value, list | tuple) or not value:
-        raise ValueError(f"{name} must be of at least one iteration, got {value!r}")
-    return tuple(float(f"{number(name, seconds, LEAST_S, MOST_S):.6g}") for seconds in value)
+def _rounded(name: str, seconds: Any) -> float:
+    """Return the seconds of an iteration, rounded to six digits."""
+    return float(f"{number(name, seconds, LEAST_S, MOST_S):.6g}")
 
 
-def _options(name: str, value: Any) -> ReadOnly:
-    options = mapping(name, value)
-    return ReadOnly({key: _option(name, key, option) for key, option in options.items()})
-
-
-def _option(name: str, key: Any, value: Any) -> str | int | bool | tuple[int, ...]:
-    """Return the value of an option; several numbers, such as the shape of a torus, as a tuple."""
-    if isinstance(key, str) and key.isprintable():
-        if isinstance(value, str) and value.isprintable():
-            return value
-        if isinstance(value, int):
-            return value
-        if isinstance(value, list | tuple) and key not in _SINGLE:
-            are_whole = all(isinstance(entry, int) and not isinstance(entry, bool) for entry in value)
-            if are_whole and len(value) >= 2:
-                return tuple(value)
-    known = "printable strings, whole numbers, several of them (such as a shape), or booleans by name"
-    raise ValueError(f"{name} must be {known}, got {key!r}: {value!r}")
+def _options(name: str, options: Any) -> dict[str, Any]:
+    """Return a copy of a point's options; several numbers, such as the shape of a torus, as a tuple."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in dict(options).items()}
 
 
 class PointKey(NamedTuple):
@@ -105,8 +70,7 @@ class PointKey(NamedTuple):
     options: tuple[tuple[str, Any], ...]
 
 
-@frozen
-class Point:
+class Point(msgspec.Struct, frozen=True, dict=True):
     """One measured operation at one size: the seconds of each iteration, those of its slowest rank.
 
     `what` is a collective ("allreduce", …), "ping_pong" (a one-way message on an idle network), "together" (every rank
@@ -123,15 +87,25 @@ class Point:
     (0.002, 2)
     """
 
-    what: str = checked(one_of, WHAT)
-    num_bytes: int = checked(whole, 0, MOST_BYTES)
-    seconds: tuple[float, ...] = checked(_seconds)
-    clean: tuple[bool, ...] = checked(each, truth)
-    options: Mapping[str, Any] = checked(_options, factory=dict, hash=False)
+    what: str
+    num_bytes: int
+    seconds: tuple[float, ...]
+    clean: tuple[bool, ...]
+    options: Mapping[str, Any] = {}
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "what", one_of, WHAT)
+        check_field(self, "num_bytes", whole, 0, MOST_BYTES)
+        check_field(self, "seconds", each, _rounded)
+        check_field(self, "clean", each, truth)
+        check_field(self, "options", _options)
+        if not self.seconds:
+            raise ValueError("seconds must be of at least one iteration, got none")
         if len(self.clean) != len(self.seconds):
             raise ValueError(f"clean must have an entry for each of {len(self.seconds)} iterations, got {self.clean!r}")
+
+    def __hash__(self) -> int:  # of what can be hashed, unlike `options`
+        return hash((self.key, self.seconds))
 
     @property
     def key(self) -> PointKey:
@@ -143,8 +117,9 @@ class Point:
 
     @cached_property
     def used_s(self) -> tuple[float, ...]:
-        """The seconds of the iterations that count; see `used_places`."""
-        return tuple(self.seconds[place] for place in used_places(self.clean))
+        """The seconds of the clean iterations, or of all if fewer than `LEAST_CLEAN` are clean."""
+        clean_s = tuple(second for second, is_clean in zip(self.seconds, self.clean, strict=True) if is_clean)
+        return clean_s if len(clean_s) >= LEAST_CLEAN else self.seconds
 
     def percentile_s(self, percent: float) -> float:
         """Return a percentile of `used_s`, in seconds."""
@@ -221,53 +196,37 @@ def busbw_factor(what: str, num_ranks: int) -> float:
 # ---- profiles
 
 
-def _points(name: str, value: Any) -> tuple[Point, ...]:
-    """Return the points of a profile. Raises ValueError if two have the same key."""
-    points = items(name, value, partial(of_type, kind=Point))
-    keys: set[PointKey] = set()
-    for index, point in enumerate(points):
-        if point.key in keys:
-            options = ", ".join(f"{key}={option}" for key, option in point.options.items())
-            words = f"{point.what} of {point.num_bytes} bytes ({options})"
-            raise ValueError(f"{name}[{index}] must differ from those before, got {words} again")
-        keys.add(point.key)
-    return points
-
-
-@frozen
-class Profile:
+class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FORMAT):
     """The measurements of a machine: where and with what (`provenance`), how (`protocol`), and the points.
 
     Raises ValueError if a field is invalid or two points have the same key.
     """
 
-    provenance: Mapping[str, Any] = checked(checked_provenance, hash=False)
-    protocol: Mapping[str, Any] = checked(mapping, PROTOCOL, hash=False)
-    points: tuple[Point, ...] = checked(_points, default=())
+    provenance: Mapping[str, Any]
+    protocol: Mapping[str, Any]
+    points: tuple[Point, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_field(self, "provenance", checked_provenance)
+        check_field(self, "points", each, of_type, Point)
+        keys: set[PointKey] = set()
+        for index, point in enumerate(self.points):
+            if point.key in keys:
+                raise ValueError(f"points[{index}] must differ from those before, got {point.key} again")
+            keys.add(point.key)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
         """Load a profile from a file that `save` wrote, or from the `bank`, as in "bank:dgx_h100_8".
 
-        Raises StorageError (a one-line ValueError that names the file and the place in it) if the file is not a profile
-        or is damaged, cut short, changed or written by a newer version; ValueError if the bank has no such name;
-        OSError if the file cannot be opened.
+        Raises FileError (a one-line ValueError that names the file and the place in it) if the file is not a profile or
+        is damaged; ValueError if the bank has no such name; OSError if the file cannot be opened.
         """
-        return storage.load(file_of(path), FORMAT, VERSION, _StoredProfile, _profile)
+        return read_json(file_of(path), cls, strict=False)  # some have 0 and 1 in place of false and true
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the profile as JSON, one point per line, atomically. Raises OSError if that fails."""
-        points = [
-            {
-                "what": point.what,
-                "num_bytes": point.num_bytes,
-                "options": point.options,
-                "seconds": point.seconds,
-                "clean": list(map(int, point.clean)),  # as 0 and 1
-            }
-            for point in self.points
-        ]
-        return storage.save(path, FORMAT, VERSION, provenance=self.provenance, protocol=self.protocol, points=points)
+        """Write the profile as JSON, atomically. Raises OSError if that fails."""
+        return write_json(path, self)
 
     def add(self, *points: Point) -> Profile:
         """Return a profile with these points added. A point with the same key as another replaces it."""
@@ -628,7 +587,7 @@ class Profile:
             predicted_s = self.point_s(point)
             if predicted_s is not None:
                 seconds[point.key] = predicted_s
-        return ReadOnly(seconds)
+        return seconds
 
     def point_s(self, point: Point) -> float | None:
         """Return the predicted time of a point of this profile in seconds, or None if it cannot be predicted.
@@ -721,26 +680,3 @@ def _operations(points: Sequence[Point]) -> dict[str, list[Any]]:
     columns["options"] = [point.builder_words for point in points]
     columns["num_bytes"] = [point.num_bytes for point in points]
     return columns
-
-
-class _StoredPoint(storage.StoredPart):
-    what: str
-    num_bytes: int
-    options: dict[str, Any]
-    seconds: tuple[float, ...]
-    clean: tuple[storage.Mark, ...]
-
-
-class _StoredProfile(storage.StoredFile):
-    provenance: dict[str, Any]
-    protocol: dict[str, Any]
-    points: list[_StoredPoint]
-
-
-def _profile(stored: _StoredProfile) -> Profile:
-    points = []
-    for place, point in enumerate(stored.points):
-        with storage.within(f"points[{place}]"):
-            clean = tuple(map(bool, point.clean))
-            points.append(Point(point.what, point.num_bytes, point.seconds, clean, point.options))
-    return Profile(stored.provenance, stored.protocol, tuple(points))

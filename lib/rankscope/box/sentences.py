@@ -8,19 +8,18 @@ from contextlib import suppress
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
 
 from ..cluster import Link
 from ..collectives import lower_bounds
 from ..collectives.cost import Bounds
 from ..common.checks import count_of, of_type
-from ..common.samples import LEAST_CLEAN
 from ..common.units import bytes_words, cell_words, percent_words, rate_words, three_digits
 from .expected import compare_with_peers
 from .fit import LinkFit
 from .link_facts import transfers_of
-from .profile import LINKS, NATIVE, PATTERNS, Point, Profile
+from .profile import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, Point, Profile
 
 _AS_FAST = 1.05  # as stated in the sentence
 _FAR_UNDER = 0.5  # of the link's rate
@@ -54,8 +53,7 @@ def verdict(profile: Profile) -> list[str]:
 # ---- the collectives of a profile
 
 
-@attrs.frozen
-class MeasuredCollective:
+class MeasuredCollective(msgspec.Struct, frozen=True):
     """One collective: by size (ascending) the fastest point of each algorithm; in-place points if there are any."""
 
     collective: str

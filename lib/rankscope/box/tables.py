@@ -14,14 +14,13 @@ from rich.text import Text
 
 from ..cli.output import heading, marked, table_of
 from ..common.checks import count_of
-from ..common.samples import LEAST_CLEAN
 from ..common.units import bytes_words, cell_words, rate_words, three_digits
 from . import Profile, verdict
 from .expected import LARGE_BYTES, LOW, PeerComparison, compare_with_peers, is_like
 from .link_facts import peer_rates
 from .logs.log import WARNING
 from .measuring.plan import NUM_PIECES
-from .profile import LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
+from .profile import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
 from .sentences import MeasuredCollective, bound_s, groups
 
 if TYPE_CHECKING:

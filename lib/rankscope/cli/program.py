@@ -1,46 +1,46 @@
-"""`rankscope`: the command line; each command imports what it needs when it runs."""
+"""`rankscope`: the command line. The module of a command is imported when the command runs."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
-from typing import Annotated
+from collections.abc import Sequence
+from pkgutil import resolve_name
+from typing import Annotated, NamedTuple
 
 import typer
 
 from .. import __version__
 from ..common.checks import one_line
-from ..ranks.errors import MachineError
-from .registry import commands, reasons_of_left_out_commands
-
-# In the order in which they are used. The help shows those whose command is installed.
-_EXAMPLES = (
-    ("rankscope profile -o box.json", "measure this machine"),
-    ("rankscope import all_reduce.log -o box.json", "or read other programs' logs"),
-    ("rankscope show box.json", "show its rates, explain slow ones"),
-    ("rankscope compare box.json bank:h100_8", "compare it with a public one"),
-    ("rankscope nccl h100x8 --nodes 4", "show what NCCL chooses"),
-    ("rankscope diagnose traces/", "find the rank that is late"),
-)
+from ..common.extras import naming_extra
 
 
-def _examples(names: Collection[str]) -> str:
-    """Return the examples of these commands as the end of the help, "" if they have none."""
-    width = max(len(example) for example, _ in _EXAMPLES)
-    lines = []
-    for example, purpose in _EXAMPLES:
-        _, name, *_ = example.split()  # rankscope, and the command
-        if name in names:
-            lines.append(f"  {example:<{width}}  {purpose}")
-    if not lines:
-        return ""
-    return "\n".join(["\b", "Examples:", *lines])  # \b keeps typer from joining the lines
+class Command(NamedTuple):
+    """The function of a command, as "module:name", and what the list of all commands says of it.
+
+    The function's type hints say what the command takes; its docstring is the command's own help.
+    """
+
+    function: str
+    summary: str
 
 
-EXAMPLES = _examples(commands())
-
-app = typer.Typer(epilog=EXAMPLES or None, add_completion=False, pretty_exceptions_enable=False)
+COMMANDS = {
+    "profile": Command("rankscope.box.commands.profile:profile", "Measure this machine."),
+    "import": Command("rankscope.box.commands.machines:import_", "Read the logs of other programs."),
+    "show": Command("rankscope.box.commands.machines:show", "Show what a profile contains, and a verdict on it."),
+    "compare": Command("rankscope.box.commands.machines:compare", "Show where one profile is slower than another."),
+    "nccl": Command("rankscope.box.commands.nccl:nccl", "Show what NCCL chooses, and how long it takes."),
+    "diagnose": Command("rankscope.diagnose.commands.diagnose:diagnose", "Find the rank that is late or stuck."),
+}
+EXAMPLES = """\b
+Examples:
+  rankscope profile -o box.json                measure this machine
+  rankscope import all_reduce.log -o box.json  or read other programs' logs
+  rankscope show box.json                      show its rates, explain slow ones
+  rankscope compare box.json bank:h100_8       compare it with a public one
+  rankscope nccl h100x8 --nodes 4              show what NCCL chooses
+  rankscope diagnose traces/                   find the rank that is late"""  # \b keeps typer from joining the lines
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -49,7 +49,6 @@ def _print_version(is_wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def options(
     context: typer.Context,
     version: Annotated[
@@ -61,8 +60,16 @@ def options(
         typer.echo(context.get_help())
 
 
-for _name, _function in commands().items():
-    app.command(_name)(_function)
+def program(name: str) -> typer.Typer:
+    """Return the program with one command that can run, or none; of the others it has only the summaries."""
+    app = typer.Typer(epilog=EXAMPLES, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback(invoke_without_command=True)(options)
+    for other, command in COMMANDS.items():
+        if other == name:
+            app.command(name)(resolve_name(command.function))
+        else:
+            app.command(other, help=command.summary)(lambda: None)
+    return app
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # for a terminal without letters such as α and µ
     try:
         # Not standalone: typer returns the exit code, or None after a command that ends normally, and raises errors.
-        exit_code = app(list(arguments), prog_name="rankscope", standalone_mode=False)
+        with naming_extra():
+            app = program("".join(arguments[:1]))
+            exit_code = app(list(arguments), prog_name="rankscope", standalone_mode=False)
         return int(exit_code or 0)
     except BrokenPipeError:  # the reader has closed the pipe; it is an OSError, so it comes first
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for output that will still be flushed
@@ -90,41 +99,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except MemoryError as error:
-        message = f"there is not enough memory: {error}".removesuffix(": ")  # the error may have no text
+        message = str(error) or "there is not enough memory"
     except ValueError as error:
         message = str(error)
-    except MachineError as error:
-        message = str(error).partition("\n")[0]  # the rank's traceback follows
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("rankscope"):  # a bug, not a package that the user lacks
+        if not hasattr(error, "__notes__"):  # a bug, and no package of an extra
             raise
-        message = _install_hint(error)
+        message = "; ".join([str(error), *error.__notes__])
     except Exception as error:
+        from ..ranks.errors import MachineError  # here, because its package takes longer to import than the help does
+
+        if isinstance(error, MachineError):
+            message = str(error).partition("\n")[0]  # the rank's traceback follows
         # An error about an argument is a ClickException, of click or of the copy of click that newer typers bring.
-        if not hasattr(error, "format_message"):
+        elif hasattr(error, "format_message"):
+            message = str(error.format_message())
+        else:
             raise
-        message = str(error.format_message())
-        if message.startswith("No such command"):
-            message += _left_out_hint()
     message_in_one_line = " ".join(message.split())  # without the indents of further lines
     print(f"rankscope: {one_line(message_in_one_line)}", file=sys.stderr)
     return 2
-
-
-def _install_hint(error: ModuleNotFoundError) -> str:
-    """Return the message of an error about a missing package. It says how to install one that an extra brings."""
-    from ..common.extras import naming_extras
-
-    try:
-        with naming_extras("this command"):  # replaces such an error by one that names the extra
-            raise error
-    except ModuleNotFoundError as named:
-        return str(named)
-
-
-def _left_out_hint() -> str:
-    """Return which modules of commands are left out for a missing package; "" if all are there."""
-    reasons = reasons_of_left_out_commands()
-    if not reasons:
-        return ""
-    return f" Commands of these modules are left out: {'; '.join(reasons)}."

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..common.lazy import lazy
+from ..common.extras import naming_extra
 from .algorithms import ALGORITHMS, Algorithm, build
 from .best import best
 from .cost import closed_form, lower_bounds
@@ -37,4 +37,19 @@ __all__ = [
     "verify",
 ]
 
-__getattr__, __dir__ = lazy(__name__, {"run_local": "local", "execute": "wire.run"})
+
+@naming_extra()
+def __getattr__(name: str) -> Any:
+    if name == "run_local":
+        from .local import run_local
+
+        return run_local
+    if name == "execute":
+        from .wire.run import execute
+
+        return execute
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
+
+import msgspec
 
 Kind = TypeVar("Kind")
 _MOST_CHARACTERS = 400  # of an error message, which may quote a foreign file
@@ -186,6 +189,50 @@ def several(name: str, values: Any, what: str = "") -> list[Any]:
         expected = f"a list of {what}" if what else "a list"
         raise ValueError(f"{name} must be {expected}, got {values!r}")
     return list(values)
+
+
+def each(name: str, values: Any, check: Callable[..., Any], *limits: Any, **options: Any) -> tuple[Any, ...]:
+    """Return a tuple with the result of the check for each of several values.
+
+    >>> each("step_s", [1, 2.5], number, 0)
+    (1.0, 2.5)
+    >>> each("step_s", [1, -1], number, 0)
+    Traceback (most recent call last):
+    ValueError: step_s must be a finite number of at least 0, got -1
+    """
+    return tuple([check(name, value, *limits, **options) for value in several(name, values)])
+
+
+def optional(name: str, value: Any, check: Callable[..., Any], *limits: Any, **options: Any) -> Any:
+    """Return None for None, and the result of the check for any other value.
+
+    >>> optional("ports", None, whole, 1), optional("ports", 2, whole, 1)
+    (None, 2)
+    """
+    if value is None:
+        return None
+    return check(name, value, *limits, **options)
+
+
+def check_field(value: msgspec.Struct, name: str, check: Callable[..., Any], *limits: Any, **options: Any) -> None:
+    """Replace a field by the result of its check, in the ``__post_init__`` of a frozen value."""
+    field = check(name, getattr(value, name), *limits, **options)
+    msgspec.structs.force_setattr(value, name, field)
+
+
+@contextmanager
+def while_processing(what: str) -> Iterator[None]:
+    """Begin the message of a ValueError with what was processed, such as a name or the place in a file.
+
+    >>> with while_processing("points[2]"):
+    ...     whole("num_bytes", -1, 0)
+    Traceback (most recent call last):
+    ValueError: points[2]: num_bytes must be a whole number of at least 0, got -1
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
 
 
 def count_of(number: int, noun: str) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import secrets
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar, get_args
 
 import msgspec
+import numpy as np
 
 from .checks import one_line
 
 MOST_BYTES = 1 << 30  # of a file that is read as a whole
+_GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a gzipped file
 
 PathLike = str | os.PathLike[str]
 Value = TypeVar("Value")
@@ -30,37 +34,64 @@ class FileError(ValueError):
 
 
 def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return the content of a file.
+    """Return the content of a file, unpacked if it is gzipped.
 
-    Raises FileError for one that is empty or longer than `most_bytes`, and for anything but a file, OSError for one
-    that is missing or cannot be read.
+    Raises FileError for one that is damaged or longer than `most_bytes`, and for anything but a file; OSError for one
+    that is missing or cannot be opened.
     """
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise FileError(path, "it is not a file")
-    with open(path, "rb") as file:
-        content = file.read(most_bytes + 1)
+    with _open(path) as file:
+        is_gzipped = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        file.seek(0)
+        reader = gzip.GzipFile(fileobj=file) if is_gzipped else file
+        try:
+            content = reader.read(most_bytes + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise FileError(path, f"it cannot be read: {error}") from error
     if len(content) > most_bytes:
         raise FileError(path, f"it has more than {most_bytes} bytes")
-    if not content.strip():
-        raise FileError(path, "it is empty")
     return content
 
 
-def read_json(path: PathLike, kind: type[Value]) -> Value:
-    """Return the JSON of a file as this type, by msgspec.
+def read_start(path: PathLike, num_bytes: int) -> bytes:
+    """Return the first bytes of a file of any length. Raises as `read_bytes`."""
+    with _open(path) as file:
+        return file.read(num_bytes)
 
-    Raises FileError for a file that is not JSON or does not fit the type, with the place, and as `read_bytes`.
+
+def _open(path: PathLike) -> BinaryIO:
+    if os.path.exists(path) and not os.path.isfile(path):  # a FIFO would wait for its writer
+        raise FileError(path, "it is not a file")
+    return open(path, "rb")
+
+
+def read_json(path: PathLike, kind: type[Value], strict: bool = True) -> Value:
+    """Return the JSON of a file as this type, by msgspec; lists become arrays where the type is ``NDArray``.
+
+    Unless `strict`, 0 and 1 are truth values, too. Raises FileError for a file that is not JSON or does not fit the
+    type, with the place, and as `read_bytes`.
     """
     content = read_bytes(path)
     try:
-        return msgspec.json.decode(content, type=kind)
+        return msgspec.json.decode(content, type=kind, strict=strict, dec_hook=_to_array)
     except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise FileError(path, str(error)) from error
 
 
 def write_json(path: PathLike, value: Any) -> Path:
-    """Write a value of msgspec as indented JSON, as `write_whole` does."""
-    return write_whole(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    """Write a value of msgspec as JSON, as `write_whole` does; arrays become lists, and nan becomes null."""
+    return write_whole(path, msgspec.json.encode(value, enc_hook=_to_list) + b"\n")
+
+
+def _to_array(kind: Any, value: Any) -> Any:
+    """Return a list as an array of this kind, such as NDArray[np.float64]; null becomes nan."""
+    _, dtype = get_args(kind)
+    return np.array(value, *get_args(dtype))
+
+
+def _to_list(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise NotImplementedError(f"JSON cannot hold a {type(value).__name__}")
 
 
 def write_whole(path: PathLike, content: bytes) -> Path:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..common.lazy import lazy
+from ..common.extras import naming_extra
+from .diagnosis import diagnose
+from .dumps import read_dumps
+from .hangs import explain_hang
+from .kineto import read_traces
+from .logs import read_hang_text, read_logs
 
 if TYPE_CHECKING:
-    from .diagnosis import diagnose
-    from .dumps import read_dumps
-    from .hangs import explain_hang
-    from .kineto import read_traces
     from .live import watch
-    from .logs import read_hang_text, read_logs
 
 __all__ = ["diagnose", "explain_hang", "read_dumps", "read_hang_text", "read_logs", "read_traces", "watch"]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "diagnose": "diagnosis",
-        "explain_hang": "hangs",
-        "read_dumps": "dumps",
-        "read_hang_text": "logs",
-        "read_logs": "logs",
-        "read_traces": "kineto",
-        "watch": "live",
-    },
-)
+
+@naming_extra()
+def __getattr__(name: str) -> Any:
+    if name == "watch":
+        from .live import watch
+
+        return watch
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,10 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from ..common.checks import count_of, of_type, several
-from ..common.frozen import frozen
 from ..common.units import percent_words
 from ..common.words import listed
 from .join import Joined, join
@@ -41,8 +41,7 @@ class CallCost(NamedTuple):
     late_s: float
 
 
-@frozen(eq=False)
-class JobDiagnosis:
+class JobDiagnosis(msgspec.Struct, frozen=True, eq=False):
     """Why a job's steps take as long as they do. ``str()`` says it in words.
 
     `window_s`, `waiting_s` (exposed communication), `covered_s` (hidden communication) and `idle_s` (the GPU does

@@ -26,9 +26,8 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from ..common.checks import count_of, one_line, several, whole
-from ..common.frozen import frozen, optional
-from ..common.storage import PathLike, StorageError, naming, open_of_any_size, read_bytes
+from ..common.checks import count_of, one_line, optional, several, whole
+from ..common.files import FileError, PathLike, read_bytes, read_start
 from .pickles import read_pickle
 
 MOST_RANKS = 1 << 20  # of a job
@@ -114,8 +113,7 @@ class Call(NamedTuple):
         return f"{self.label()} at {self.where}" if self.where else self.label()
 
 
-@frozen(eq=False)
-class Dump:
+class Dump(msgspec.Struct, frozen=True, eq=False):
     """The contents of a rank's recorder: its calls in order, and each group's name and ranks (none: not stated)."""
 
     rank: int
@@ -174,10 +172,9 @@ class _File(msgspec.Struct, Generic[_Undecoded]):
 def is_dump(path: PathLike) -> bool:
     """Whether a file begins as a flight-recorder dump does.
 
-    Raises StorageError for a folder, a FIFO, a socket or a device, and OSError for what cannot be opened.
+    Raises FileError for a folder, a FIFO, a socket or a device, and OSError for what cannot be opened.
     """
-    with open_of_any_size(path) as file, naming(path):
-        return _HEAD.match(file.read(64)) is not None
+    return _HEAD.match(read_start(path, 64)) is not None
 
 
 def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int | None = None) -> tuple[Dump, ...]:
@@ -188,7 +185,7 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
     most of Gloo's; without it, a missing dump from the last rank goes unnoticed. Pickles are not executed: only
     containers, texts and numbers are decoded, about 10,000 calls per second.
 
-    Raises StorageError, which names the file, if a file is not a dump, is damaged, contains code, or has more than 64
+    Raises FileError, which names the file, if a file is not a dump, is damaged, contains code, or has more than 64
     MiB; ValueError if there are no dumps, two dumps of one rank, or dumps of jobs of different sizes, or if a dump
     states another number of ranks than `num_ranks`.
     """
@@ -203,7 +200,7 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
         except _DAMAGE as error:
             # the readers raise ValueErrors that say what is wrong; the other errors are Python's own
             reason = str(error) if isinstance(error, ValueError) else "damaged or cut short"
-            raise StorageError(path, f"not a readable flight-recorder dump: {reason}") from error
+            raise FileError(path, f"not a readable flight-recorder dump: {reason}") from error
         if num_ranks is not None and dump.num_ranks != num_ranks:  # then it is what the dump states
             raise ValueError(f"num_ranks must be {dump.num_ranks}, as {dump.source} states, got {num_ranks}")
         other = dumps.setdefault(dump.rank, dump)
@@ -236,7 +233,7 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
         raise ValueError("its name must end in the number of its rank")
     if b'"traceEvents"' in raw:
         raise ValueError("it is a trace: rankscope.diagnose.read_traces reads it")
-    starts_as_pickle = raw[0] == pickle.PROTO[0]
+    starts_as_pickle = raw.startswith(pickle.PROTO)
     file, entries = _of_pickle(raw) if starts_as_pickle else _of_json(raw)
     if not file.version.startswith("2."):
         raise ValueError(f"version must be 2.x, of torch 2.4 or later, got {file.version!r}")

@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import attrs
+import msgspec
+from msgspec.structs import replace
 
-from ..common.checks import count_of, of_type
-from ..common.frozen import each
+from ..common.checks import count_of, each, of_type
 from ..common.units import time_words
 from ..common.words import listed
 from .dumps import Call, Dump
@@ -58,8 +58,7 @@ def group_words(name: str) -> str:
     return "the default group" if name == "default_pg" else name
 
 
-@attrs.frozen(eq=False)
-class Group:
+class Group(msgspec.Struct, frozen=True, eq=False):
     """A process group: its ranks, and of those that left a dump their collectives by number."""
 
     name: str
@@ -102,8 +101,7 @@ class Group:
         return 0
 
 
-@attrs.frozen(eq=False)
-class Hang:
+class Hang(msgspec.Struct, frozen=True, eq=False):
     """The result of `explain_hang`: the causes, by time; their consequences, in sentences; and the groups compared."""
 
     findings: tuple[HangFinding, ...]
@@ -129,8 +127,7 @@ class Hang:
         return "\n".join([*lines, *self.notes])
 
 
-@attrs.frozen(eq=False)
-class _Stop:
+class _Stop(msgspec.Struct, frozen=True, eq=False):
     """The call at which a group stops, and which ranks came to it, and how."""
 
     group: Group
@@ -141,7 +138,7 @@ class _Stop:
     late: list[int]  # came after the timeout of the first one
     behind: list[int]  # whose call has made less progress than that of others
     dead: list[int]  # left no dump
-    waits: dict[int, _Stop] = attrs.field(factory=dict)  # by rank: the stop that explains why it did not come
+    waits: dict[int, _Stop] = {}  # by rank: the stop that explains why it did not come
 
     @property
     def missing(self) -> set[int]:
@@ -196,7 +193,7 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
     Rank 2 did not reach monitored_barrier in time, as its rank 0 reports.
       These are the numbers of the ranks in the group. In the default group, they are the job's.
     """
-    dumps = each("dumps", dumps, Dump)
+    dumps = each("dumps", dumps, of_type, Dump)
     if logs is None and not dumps:
         raise ValueError("explain_hang needs dumps or logs, got neither")
     hang = _explain_dumps(dumps)
@@ -209,7 +206,7 @@ def _with_logs(hang: Hang, dumps: Sequence[Dump], logs: HangLogs) -> Hang:
     """Add what logs say to what dumps say; the dumps of a rank say more of its calls than its log does."""
     from_logs = explain_logs(logs, _queues(dumps))
     if not dumps:
-        return attrs.evolve(hang, findings=tuple(from_logs))
+        return replace(hang, findings=tuple(from_logs))
     if not logs.facts:  # they have nothing to add, not even a note that they do not show the rank
         return hang
     with_dump = {dump.rank for dump in dumps}
@@ -227,7 +224,7 @@ def _with_logs(hang: Hang, dumps: Sequence[Dump], logs: HangLogs) -> Hang:
     notes = [*hang.notes]
     if not findings:  # then what logs say of calls, or that they do not show the rank, is at least a note
         notes += [finding.words for finding in from_logs]
-    return attrs.evolve(hang, findings=tuple(findings), notes=tuple(notes))
+    return replace(hang, findings=tuple(findings), notes=tuple(notes))
 
 
 def _queues(dumps: Sequence[Dump]) -> list[StuckQueue]:

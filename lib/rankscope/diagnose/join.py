@@ -9,11 +9,11 @@ from difflib import Match, SequenceMatcher
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..common.checks import of_type, several
-from ..common.frozen import frozen
 from ..common.words import listed
 from ..timeline.timeline import Times
 from .trace import Ints, Trace
@@ -41,8 +41,7 @@ class _TracedGroup(NamedTuple):
     ranks: tuple[int, ...]  # () if the trace does not say
 
 
-@frozen(eq=False)
-class Joined:
+class Joined(msgspec.Struct, frozen=True, eq=False):
     """The calls of several ranks, matched.
 
     `calls[i, j]` is the place in the calls of the j-th trace of the i-th matched call, -1 where that rank has no

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..common.checks import count_of, several, whole
-from ..common.storage import naming, open_of_any_size
+from ..common.files import read_start
 from ..ranks.host import num_cores
 from ..ranks.pool import Worker, WorkerPool
 from ..ranks.worker import answer
@@ -124,8 +124,7 @@ def _may_be_trace(path: Path) -> bool:
         return False
     if path.name.endswith((".json", ".gz")):
         return True
-    with open_of_any_size(path) as file, naming(path):
-        return _TRACE_HEAD.match(file.read(_HEAD_BYTES)) is not None
+    return _TRACE_HEAD.match(read_start(path, _HEAD_BYTES)) is not None
 
 
 def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_TraceOfFile]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from ..common.checks import of_type, several
-from ..common.frozen import frozen
-from ..common.storage import PathLike, StorageError, naming, open_file
+from ..common.files import PathLike, read_bytes
 from .log_lines import (
     FIRST_FAILURE,
     LAUNCHERS,
@@ -26,7 +25,6 @@ from .log_lines import (
     first_failure,
 )
 
-MOST_LOG_BYTES = 1 << 30  # of one log
 _MOST_LINE_BYTES = 1 << 14  # of a line that is read in one piece
 _LEAST_LABELLED = 0.8  # of the lines: fewer that begin with a number are no output of srun
 _LABEL_BEGINS = tuple(bytes([code]) for code in b"[ 0123456789")  # what the prefix of a launcher may begin with
@@ -42,8 +40,7 @@ _LOG_NAME = re.compile(r"(?:\.(?:log|out|err|txt|stdout|stderr)(?:\.\d{1,9})?|^s
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})", re.ASCII)  # a folder of torchrun's --log-dir
 
 
-@frozen(eq=False)
-class HangLogs:
+class HangLogs(msgspec.Struct, frozen=True, eq=False):
     """What logs say about a hang: each fact once, the number of lines, and the ranks that a line or a file is of."""
 
     facts: tuple[LogFact, ...]
@@ -86,7 +83,7 @@ def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
     torch's ``[rank3]:``, by the prefix of torchrun (``[default3]:``), srun (``3:``) or mpirun (``[1,3]<stderr>:``), or
     by the name of the file ("rank3.log").
 
-    Raises StorageError if a log has more than 1 GiB or is gzipped and damaged; ValueError if there are no logs; OSError
+    Raises FileError if a log has more than 1 GiB or is gzipped and damaged; ValueError if there are no logs; OSError
     if a log cannot be opened.
     """
     files = _log_files(folder_or_files)
@@ -94,15 +91,7 @@ def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
         raise ValueError(f"{folder_or_files} has no log, a file whose name ends in .log, .out, .err or .txt")
     reader = _HangLogReader()
     for path in files:
-        try:
-            file = open_file(path, MOST_LOG_BYTES)
-        except ValueError as error:
-            raise StorageError(path, str(error)) from error
-        with file, naming(path):
-            try:
-                reader.read(_plain(file), path)
-            except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise StorageError(path, str(error)) from error
+        reader.read(BytesIO(read_bytes(path)).read, path)
     return reader.logs()
 
 
@@ -129,13 +118,6 @@ def _log_files(folder_or_files: Any) -> list[Path]:
 
 
 Read = Callable[[int], bytes]  # at most so many bytes of a file, none at its end
-
-
-def _plain(file: BinaryIO) -> Read:
-    """Return a function that reads a file, unpacked if it is gzipped."""
-    is_gzipped = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-    file.seek(0)
-    return gzip.GzipFile(fileobj=file).read if is_gzipped else file.read
 
 
 class _Block(NamedTuple):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from attrs import evolve
 
-from ..common.frozen import evolve
-from ..common.storage import PathLike
+from ..common.files import PathLike
 from ..common.words import listed
 from ..timeline import Span, Timeline
 from ..timeline.nesting import nested

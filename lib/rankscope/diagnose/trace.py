@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,8 +16,7 @@ CALL_KINDS = (*Timeline.COMMUNICATION, "barrier", "gather", "scatter")
 PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "host")  # "host" is what no span covers
 
 
-@attrs.frozen(eq=False)
-class Calls:
+class Calls(msgspec.Struct, frozen=True, eq=False):
     """A rank's collectives in the order of their launch; `group` and `kind` are places in `groups` and `kinds`.
 
     A kind is a word of `CALL_KINDS`; the group is "" where the trace does not say it. `num_bytes` is what the rank puts
@@ -39,8 +38,7 @@ class Calls:
         return self.kind.size
 
 
-@attrs.frozen(eq=False)
-class Trace:
+class Trace(msgspec.Struct, frozen=True, eq=False):
     """What one rank did: spans and collectives, both in seconds from the first event of this trace.
 
     Lanes of `timeline` and their kinds:
@@ -67,8 +65,8 @@ class Trace:
     timeline: Timeline
     calls: Calls
     source: str = ""
-    group_ranks: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)  # as far as the trace says
-    joint_calls: Ints = attrs.field(factory=lambda: np.zeros(0, np.int64))
+    group_ranks: Mapping[str, tuple[int, ...]] = {}  # as far as the trace says
+    joint_calls: Ints = msgspec.field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 class GpuTimes(NamedTuple):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 
 import ipywidgets as widgets
 
-from .opening import Entry
+from .entries import EXPLORERS
 from .panel import Panel, PicturedWidget
 
 
 class Gallery(PicturedWidget):
     """A button for each explorer, a heading, and the panel of the explorer that is picked."""
 
-    def __init__(self, entries: Sequence[Entry], opened: str) -> None:
-        self.entries = {entry.name: entry for entry in entries}
+    def __init__(self, opened: str) -> None:
         self.panels: dict[str, Panel] = {}  # of the explorers that were picked so far
         self.picked = widgets.ToggleButtons(
-            options=[(entry.title, entry.name) for entry in entries], value=opened, style={"button_width": "auto"}
+            options=[(entry.title, name) for name, entry in EXPLORERS.items()],
+            value=opened,
+            style={"button_width": "auto"},
         )
         self.picked.add_class("rankscope-gallery")
         self.heading = widgets.HTML()
@@ -37,7 +37,7 @@ class Gallery(PicturedWidget):
 
     def _show_picked(self) -> None:
         """Show the explorer that is picked. Its panel is made when it is picked for the first time."""
-        entry = self.entries[self.picked.value]
+        entry = EXPLORERS[self.picked.value]
         if entry.name not in self.panels:
             self.panels[entry.name] = entry.show()
         self.heading.value = f"<p><b>{escape(entry.title)}</b>, the subject of notebook {entry.notebook}</p>"

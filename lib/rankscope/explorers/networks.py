@@ -1,6 +1,6 @@
 """The list of networks of explorers that need the cost of an allreduce, and the settings that belong to it.
 
-A table of settings takes `SETTINGS` in, and an explorer made of it shows a `Networks`: what is registered in
+A table of settings takes `SETTINGS` in, and an explorer made of it shows a `Networks`: those of
 `rankscope.networks`, profiles of one's own before them, and "latency and bandwidth", which two sliders set, after them.
 """
 
@@ -38,12 +38,7 @@ class Networks:
         # one's own come first, and take the place of registered ones of the same name
         others = {name: network for name, network in registered().items() if name not in own}
         self.by_name = own | others
-        if own:
-            self.default = next(iter(own))
-        elif DEFAULT in others:
-            self.default = DEFAULT
-        else:  # the subpackage that registers it is not installed
-            self.default = next(iter(others), BY_HAND)
+        self.default = next(iter(own), DEFAULT)
 
     def settings(self, settings: Sequence[Setting]) -> tuple[Setting, ...]:
         """Return a table of settings in which these networks, and their numbers of ranks, can be chosen."""
@@ -55,22 +50,12 @@ class Networks:
             if setting.name == "network":
                 table.append(setting._replace(default=self.default, choices=choices))
             elif setting.name == "num_ranks":
-                default_ranks = setting.default
-                if self.default != BY_HAND:  # a network that was measured has its own number of ranks
-                    default_ranks = self.by_name[self.default].ranks(default_ranks)
+                default_ranks = self.by_name[self.default].ranks(setting.default)
                 steps = Steps(sorted(measured_ranks.union(setting.values)))
                 table.append(setting._replace(default=default_ranks, choices=steps))
             else:
                 table.append(setting)
         return tuple(table)
-
-    def presets(self, presets: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """Return the presets without those of a network that is not in the list.
-
-        A preset that names no network has the default one, which the list always has.
-        """
-        listed = (None, BY_HAND, *self.by_name)
-        return {label: preset for label, preset in presets.items() if preset.get("network") in listed}
 
     def num_ranks(self, now: Now) -> int:
         """Return the number of ranks: the network's own if it has one."""

@@ -1,7 +1,6 @@
 """`shows`: makes a function that returns an Explorer into one that opens its panel.
 
-ipywidgets is imported only when a panel is opened. A function with a title and a notebook is an entry of the catalogue,
-from which `gallery` is made.
+ipywidgets is imported only when a panel is opened.
 """
 
 from __future__ import annotations
@@ -9,50 +8,28 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from ..common.extras import naming_extras
-from ..common.frozen import ReadOnly
+from ..common.extras import naming_extra
 from .explorer import Explorer, Setting
 
 if TYPE_CHECKING:
     from .panel import Panel
 
 
-class Entry(NamedTuple):
-    """The function that opens an explorer, a title, and the notebook (its file's stem) that explains it.
-
-    `on_the_site` has the settings that move on its static page, where no kernel runs, with their values; `ALL` stands
-    for every value of the control.
-    """
-
-    show: Callable[..., Panel]
-    title: str
-    notebook: str
-    on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly()
-
-    @property
-    def name(self) -> str:
-        return self.show.__name__
-
-
-ENTRIES: dict[str, Entry] = {}  # by name; an explorer is added when its module is imported
-
-
 def shows(
     settings: Sequence[Setting],
     opens: str = "panel.Panel",
     *,
-    title: str = "",
-    notebook: str = "",
-    on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly(),
+    on_the_site: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
 ) -> Callable[[Callable[..., Explorer]], Callable[..., Panel]]:
     """Make a function that returns an Explorer into one that opens its panel, and also takes settings as keywords.
 
     The new function's signature and docstring list the settings; `explorer_of` returns the Explorer. `opens` is the
     module and the class of the panel, which is imported when one is opened, so that importing an explorer does not need
-    ipywidgets. With a `title` the function becomes an `Entry` of the catalogue, whose docstring describes `notebook`
-    and `on_the_site`.
+    ipywidgets. `on_the_site` has the settings that move on the explorer's static page, where no kernel runs, with their
+    values; `ALL` stands for every value of the control.
     """
 
     def decorate(make: Callable[..., Explorer]) -> Callable[..., Panel]:
@@ -76,7 +53,7 @@ def shows(
                 if applied != value:  # it follows from other settings
                     reason = explorer.without_effect(start)[name]
                     raise ValueError(f"{name} must be {applied!r}, got {value!r}: {reason}")
-            panel: Panel = open_panel(opens, explorer.name, explorer, start)
+            panel: Panel = open_panel(opens, explorer, start)
             return panel
 
         # `functools.wraps` would also set __wrapped__, and then Sphinx would look for the defaults of the settings in
@@ -89,8 +66,7 @@ def shows(
         show_signature = inspect.Signature(parameters, return_annotation="Panel")
         show.__signature__ = show_signature  # type: ignore[attr-defined]
         show.explorer = make_named  # type: ignore[attr-defined]  # for `explorer_of`
-        if title:
-            ENTRIES[make.__name__] = Entry(show, title, notebook, on_the_site)
+        show.on_the_site = on_the_site  # type: ignore[attr-defined]
         return show
 
     return decorate
@@ -118,13 +94,10 @@ def _keyword_of(setting: Setting) -> inspect.Parameter:
     )
 
 
-def open_panel(panel: str, user: str, *arguments: Any) -> Any:
-    """Return a new panel of these arguments; `panel` is its module in this package and its class, as "panel.Panel".
-
-    If ipywidgets is missing, the error says how to install it, and that the explorer `user` needs it.
-    """
+@naming_extra()
+def open_panel(panel: str, *arguments: Any) -> Any:
+    """Return a new panel of these arguments; `panel` is its module in this package and its class, as "panel.Panel"."""
     module_name, _, class_name = panel.partition(".")
-    with naming_extras(f"rankscope.explorers.{user}"):
-        module = import_module(f".{module_name}", __package__)
+    module = import_module(f"{__package__}.{module_name}")
     panel_class = getattr(module, class_name)
     return panel_class(*arguments)

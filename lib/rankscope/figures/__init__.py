@@ -1,44 +1,46 @@
 """Figures: functions that draw a value on matplotlib Axes. `svg.to_svg` writes the same drawings as SVG.
 
-Every function takes the value and an optional `ax`, returns the Axes, and never shows. The core and the subpackages
-name their figures in their `Extension`; each is loaded, and matplotlib with it, when it is first used.
+Every function takes the value and an optional `ax`, returns the Axes, and never shows. Each is imported, and matplotlib
+with it, when it is first used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from inspect import Parameter, signature
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from ..common.extensions import extensions
-from ..common.extras import naming_extras
+from ..common.extras import naming_extra
 from .marks import Drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Where each figure comes from: a function of the figure's name, which draws on Axes, or one that returns a drawing.
+_FIGURES = {
+    "assignment": "rankscope.figures.assignments:draw_assignment",
+    "bars": "rankscope.figures.bar_charts:draw_bars",
+    "bucket_caps": "rankscope.train.figures.lines:bucket_caps",
+    "buckets": "rankscope.train.figures.ddp:draw_buckets",
+    "copies": "rankscope.box.figures.profiles:copies",
+    "costs": "rankscope.figures.lines:costs",
+    "coverage": "rankscope.figures.assignments:draw_coverage",
+    "curves": "rankscope.figures.lines:curves",
+    "fsdp_step": "rankscope.train.figures.fsdp:draw_fsdp_step",
+    "lengths": "rankscope.figures.assignments:draw_lengths",
+    "nccl_choices": "rankscope.box.figures.choices:draw_nccl_choices",
+    "profile": "rankscope.box.figures.profiles:profile",
+    "schedule": "rankscope.figures.schedules:draw_schedule",
+    "slowdowns": "rankscope.figures.rankings:draw_slowdowns",
+    "step_costs": "rankscope.figures.assignments:draw_step_costs",
+    "timeline": "rankscope.figures.timelines:draw_timeline",
+    "winners": "rankscope.figures.rankings:draw_winners",
+    "zero_memory": "rankscope.train.figures.lines:zero_memory",
+}
 
-def _modules() -> dict[str, str]:
-    """Return the name of each figure's module, by the figure's name."""
-    modules: dict[str, str] = {}
-    for extension in extensions():
-        modules.update(extension.figures)
-    return modules
-
-
-@cache
-def _figure(name: str) -> Callable[..., Axes]:
-    """Return a figure by its name: the function of that name in its module, or made from `draw_` and the name."""
-    module_name = _modules()[name]
-    with naming_extras("rankscope.figures"):  # some of these modules import matplotlib
-        module = import_module(module_name)
-    draw = getattr(module, f"draw_{name}", None)
-    if draw is not None:
-        return _painted(draw)
-    figure: Callable[..., Axes] = getattr(module, name)
-    return figure
+__all__ = list(_FIGURES)
 
 
 def _painted(draw: Callable[..., Drawing]) -> Callable[..., Axes]:
@@ -49,9 +51,9 @@ def _painted(draw: Callable[..., Drawing]) -> Callable[..., Axes]:
     parameters.insert(index_of_title, ax_parameter)
     figure_signature = signature(draw).replace(parameters=parameters, return_annotation="Axes")
 
+    @naming_extra()
     def figure(*args: Any, **options: Any) -> Axes:
-        with naming_extras("rankscope.figures"):
-            from .axes import to_axes  # imports matplotlib
+        from .axes import to_axes  # imports matplotlib
 
         arguments = figure_signature.bind(*args, **options).arguments  # without those that are left at their defaults
         ax = arguments.pop("ax", None)
@@ -64,13 +66,16 @@ def _painted(draw: Callable[..., Drawing]) -> Callable[..., Axes]:
     return figure
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return sorted(_modules())
-    if name not in _modules():
+@cache
+@naming_extra()
+def __getattr__(name: str) -> Callable[..., Axes]:
+    if name not in _FIGURES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _figure(name)
+    function: Callable[..., Any] = resolve_name(_FIGURES[name])
+    if function.__name__.startswith("draw_"):
+        return _painted(function)
+    return function
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_modules()})
+    return __all__

@@ -9,8 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from ..common.checks import number, one_of
-from ..common.frozen import optional
+from ..common.checks import number, one_of, optional
 from ..common.units import bytes_words
 from .line_axes import Floats, dash, explain, line_axes, markers, name_ends, note, plain_ticks, size_axes
 from .marks import WIDE_INCHES

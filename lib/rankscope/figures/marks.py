@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import attrs
+import msgspec
 import numpy as np
+from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import printable
@@ -45,12 +46,14 @@ def _ticks(ticks: Iterable[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
     return tuple((place, plain(label)) for place, label in ticks)
 
 
-def _tuple(values: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(values)
-
-
 def _strings(values: Sequence[str] | str) -> Any:
     return values if isinstance(values, str) else tuple(values)
+
+
+def _convert(value: msgspec.Struct, to: Callable[[Any], Any], *names: str) -> None:
+    """Convert fields of a new value, which may have been given in other types."""
+    for name in names:
+        force_setattr(value, name, to(getattr(value, name)))
 
 
 def _align(marks: Any, kind: str, columns: Sequence[str], strings: Sequence[str]) -> None:
@@ -60,18 +63,17 @@ def _align(marks: Any, kind: str, columns: Sequence[str], strings: Sequence[str]
     """
     aligned = np.broadcast_arrays(*(getattr(marks, name) for name in columns))
     for name, column in zip(columns, aligned, strict=True):
-        object.__setattr__(marks, name, column)  # here and below, because the class is frozen
+        force_setattr(marks, name, column)
     size = aligned[0].size
     for name in strings:
         values = getattr(marks, name)
         if isinstance(values, str):
-            object.__setattr__(marks, name, (values,) * size)
+            force_setattr(marks, name, (values,) * size)
         elif len(values) != size:
             raise ValueError(f"{size} {kind} need {size} values of {name}, got {len(values)}")
 
 
-@attrs.frozen(eq=False)
-class Rects:
+class Rects(msgspec.Struct, frozen=True, eq=False):
     """Rectangles as columns: left edge, top edge, fill (``#rrggbb``), width, height, hatched or not.
 
     A value that all share may be given once. `edge` colours every outline. `joined` says that an SVG may have one shape
@@ -79,75 +81,83 @@ class Rects:
     lengths.
     """
 
-    x: FloatArray = attrs.field(converter=_column)
-    y: FloatArray = attrs.field(converter=_column)
-    fill: tuple[str, ...] = attrs.field(converter=_strings)
-    width: FloatArray = attrs.field(converter=_column, default=1.0)
-    height: FloatArray = attrs.field(converter=_column, default=1.0)
-    hatched: NDArray[np.bool_] = attrs.field(converter=_flags, default=False)
+    x: FloatArray
+    y: FloatArray
+    fill: tuple[str, ...]
+    width: FloatArray = 1.0
+    height: FloatArray = 1.0
+    hatched: NDArray[np.bool_] = False
     edge: str = "#ffffff"
     joined: bool = False
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        _convert(self, _column, "x", "y", "width", "height")
+        _convert(self, _flags, "hatched")
+        _convert(self, _strings, "fill")
         _align(self, "rectangles", ("x", "y", "width", "height", "hatched"), ("fill",))
 
 
-@attrs.frozen(eq=False)
-class Texts:
+class Texts(msgspec.Struct, frozen=True, eq=False):
     """Texts at points, a colour each; `halo`, if not empty, has the colour that outlines each, for a hatched ground.
 
     A value that all share may be given once. Raises ValueError for columns of other lengths.
     """
 
-    x: FloatArray = attrs.field(converter=_column)
-    y: FloatArray = attrs.field(converter=_column)
-    text: tuple[str, ...] = attrs.field(converter=_plain_texts)
-    color: tuple[str, ...] = attrs.field(converter=_strings, default=INK)
+    x: FloatArray
+    y: FloatArray
+    text: tuple[str, ...]
+    color: tuple[str, ...] = INK
     size_px: float = 11.0
     anchor: str = "middle"
-    halo: tuple[str, ...] = attrs.field(converter=_strings, default=())
+    halo: tuple[str, ...] = ()
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        _convert(self, _column, "x", "y")
+        _convert(self, _plain_texts, "text")
+        _convert(self, _strings, "color", "halo")
         strings = ["text", "color"]
         if self.halo:  # it may be empty, and the others may not
             strings.append("halo")
         _align(self, "texts", ("x", "y"), strings)
 
 
-@attrs.frozen(eq=False)
-class Lines:
+class Lines(msgspec.Struct, frozen=True, eq=False):
     """Straight lines as columns, a colour each, dashed or not; `arrows` puts a head at the end of each.
 
     A value that all share may be given once. Raises ValueError for columns of other lengths.
     """
 
-    x0: FloatArray = attrs.field(converter=_column)
-    y0: FloatArray = attrs.field(converter=_column)
-    x1: FloatArray = attrs.field(converter=_column)
-    y1: FloatArray = attrs.field(converter=_column)
-    color: tuple[str, ...] = attrs.field(converter=_strings, default=INK)
-    dashed: NDArray[np.bool_] = attrs.field(converter=_flags, default=False)
+    x0: FloatArray
+    y0: FloatArray
+    x1: FloatArray
+    y1: FloatArray
+    color: tuple[str, ...] = INK
+    dashed: NDArray[np.bool_] = False
     arrows: bool = False
     width_px: float = 1.5
     joined: bool = False
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        _convert(self, _column, "x0", "y0", "x1", "y1")
+        _convert(self, _flags, "dashed")
+        _convert(self, _strings, "color")
         _align(self, "lines", ("x0", "y0", "x1", "y1", "dashed"), ("color",))
 
 
-@attrs.frozen
-class Key:
+class Key(msgspec.Struct, frozen=True):
     """One entry of a legend: a box, or a piece of line if `line` is "solid" or "dashed", or no mark if it is "none"."""
 
-    label: str = attrs.field(converter=plain)
+    label: str
     fill: str
     hatched: bool = False
     edge: str = "#ffffff"
     line: str = ""
 
+    def __post_init__(self) -> None:
+        _convert(self, plain, "label")
 
-@attrs.frozen
-class Drawing:
+
+class Drawing(msgspec.Struct, frozen=True):
     """Marks in data units, x to the right and y DOWN (rank 0 on top), with title, labels, ticks and legend.
 
     `width` and `height` are the extent in data units from (0, 0); `size_px` is the size of the area they fill. Lines
@@ -156,21 +166,26 @@ class Drawing:
     its label is below the middle of it. All texts are written as `plain` returns them.
     """
 
-    title: str = attrs.field(converter=plain)
-    x_label: str = attrs.field(converter=plain)
-    y_label: str = attrs.field(converter=plain)
+    title: str
+    x_label: str
+    y_label: str
     width: float
     height: float
     size_px: tuple[float, float]
-    rects: tuple[Rects, ...] = attrs.field(converter=_tuple, default=())
-    lines: tuple[Lines, ...] = attrs.field(converter=_tuple, default=())
-    texts: tuple[Texts, ...] = attrs.field(converter=_tuple, default=())
-    rules: tuple[float, ...] = attrs.field(converter=_tuple, default=())
+    rects: tuple[Rects, ...] = ()
+    lines: tuple[Lines, ...] = ()
+    texts: tuple[Texts, ...] = ()
+    rules: tuple[float, ...] = ()
     rules_to: float | None = None
     x_axis: tuple[float, float] | None = None
-    x_ticks: tuple[tuple[float, str], ...] = attrs.field(converter=_ticks, default=())
-    y_ticks: tuple[tuple[float, str], ...] = attrs.field(converter=_ticks, default=())
-    legend: tuple[Key, ...] = attrs.field(converter=_tuple, default=())
+    x_ticks: tuple[tuple[float, str], ...] = ()
+    y_ticks: tuple[tuple[float, str], ...] = ()
+    legend: tuple[Key, ...] = ()
+
+    def __post_init__(self) -> None:
+        _convert(self, plain, "title", "x_label", "y_label")
+        _convert(self, tuple, "rects", "lines", "texts", "rules", "legend")
+        _convert(self, _ticks, "x_ticks", "y_ticks")
 
     @property
     def x_middle(self) -> float:

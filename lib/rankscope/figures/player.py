@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ..collectives.playback import Playback
@@ -91,8 +92,7 @@ class BusyBars(NamedTuple):
     past: Rects
 
 
-@attrs.frozen(eq=False)
-class Strip:
+class Strip(msgspec.Struct, frozen=True, eq=False, dict=True):
     """One collective in the picture: its chunks to the left, its messages and the busy ranks to the right.
 
     All is in pixels, from `top` on. `horizon_s` is the time at the right edge, `grid_px` the width of a rank's buffer,
@@ -571,7 +571,7 @@ def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) 
     laid = strips(plays)
     still = still_parts(laid, title, at_s)
     moment = moment_parts(laid, at_s)
-    return attrs.evolve(
+    return replace(
         still,
         rects=[*still.rects, *moment.rects],
         lines=[*still.lines, *moment.lines],
@@ -629,7 +629,7 @@ def moment_parts(laid: Sequence[Strip], at_s: float) -> MomentParts:
         parts.lines.extend([past_lines, playhead(strip, now_s)])
         parts.texts.extend([strip.numbers(at_s), words_on_packets])
         for empty_text, words in zip(strip.caption_places(), strip.captions(at_s), strict=True):
-            parts.texts.append(attrs.evolve(empty_text, text=(words,)))
+            parts.texts.append(replace(empty_text, text=(words,)))
     parts.texts.append(_clock(laid[0], now_s))
     return parts
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from ..collectives.schedule import MOVES, Ints, Schedule, Step
 from ..collectives.verify import holdings
-from ..common.checks import count_of, of_type, whole
-from ..common.frozen import optional
+from ..common.checks import count_of, of_type, optional, whole
 from ..common.words import run_words
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
 from .palette import EMPTY, INK, PAPER, ramp, rank_colors

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..common.storage import PathLike, write_atomically
+from ..common.files import PathLike, write_whole
 from .marks import NARROW_PX, Drawing, FloatArray, Key, Lines, Rects, Texts
 from .palette import FAINT, INK, PAPER, hatch_on
 
@@ -107,8 +107,7 @@ def _title_line(words: str, x: float, number: int) -> str:
 
 def save_svg(drawing: Drawing, path: PathLike) -> None:
     """Write the drawing as an SVG, atomically."""
-    svg = f"{to_svg(drawing)}\n".encode()
-    write_atomically(path, lambda file: file.write(svg))
+    write_whole(path, f"{to_svg(drawing)}\n".encode())
 
 
 def marks(drawing: Drawing) -> str:

@@ -5,9 +5,9 @@ The datasets need torch, and are brought in when first asked for; everything els
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..common.lazy import lazy
+from ..common.extras import naming_extra
 from .files import DelayedLoad, PartError, write_parts
 from .simulate import idle_share, simulate
 
@@ -25,6 +25,15 @@ __all__ = [
     "write_parts",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__, {"AsyncPartDataset": "datasets", "SyncPartDataset": "datasets", "in_step": "datasets"}
-)
+
+@naming_extra()
+def __getattr__(name: str) -> Any:
+    if name in ("AsyncPartDataset", "SyncPartDataset", "in_step"):
+        from . import datasets
+
+        return getattr(datasets, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

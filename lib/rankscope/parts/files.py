@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import function, one_line, whole
-from ..common.frozen import checked, frozen
-from ..common.storage import read_arrays, read_bytes, write_atomically
+from ..common.checks import check_field, function, one_line, whole
+from ..common.files import read_bytes, write_whole
 from ..pipeline.service import Distribution, Service, check, check_times, draw
 
 Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's
@@ -48,9 +48,6 @@ _MOST_PART_NUMBER = 999_999  # of a part whose delay is drawn, because the delay
 # waits for the reader, because the lock of a thread that does not exist in the forked process is never released there.
 _ONE_READER = threading.Lock()
 os.register_at_fork(before=_ONE_READER.acquire, after_in_parent=_ONE_READER.release, after_in_child=_ONE_READER.release)
-
-
-MOST_PART_BYTES = 1 << 30  # unpacked: each loader has a whole part in memory
 
 
 class PartError(RuntimeError):
@@ -89,24 +86,23 @@ def write_parts(
     paths = []
     for number, (start, stop) in enumerate(pairwise(edges)):
         rows_of_part = {name: rows[start:stop] for name, rows in part.items()}
-        write = partial(np.savez, allow_pickle=False, **rows_of_part)
-        paths.append(write_atomically(target / f"part-{number:05d}.npz", write))
+        packed = io.BytesIO()
+        np.savez(packed, allow_pickle=False, **rows_of_part)
+        paths.append(write_whole(target / f"part-{number:05d}.npz", packed.getvalue()))
     return paths
 
 
 def load_part(path: str | os.PathLike[str]) -> Part:
     """Return the arrays of a part file by their names; pickles are never read.
 
-    Raises ValueError or zipfile.BadZipFile for any other file and for one of more than `MOST_PART_BYTES`, OSError if it
-    cannot be opened.
+    Raises ValueError, TypeError or zipfile.BadZipFile for any other file, OSError if it cannot be opened.
     """
-    raw = read_bytes(path, MOST_PART_BYTES)
-    with _ONE_READER:
-        return read_arrays(raw, MOST_PART_BYTES)
+    packed = io.BytesIO(read_bytes(path))
+    with _ONE_READER, np.load(packed, allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
-@frozen(eq=False)
-class DelayedLoad:
+class DelayedLoad(msgspec.Struct, frozen=True, eq=False):
     """Load a part after a delay, so that local files behave like remote storage with known times.
 
     `delays_s` is a number of seconds, a list with one time per part, a distribution, or a function of the part's
@@ -118,9 +114,14 @@ class DelayedLoad:
     0.7
     """
 
-    delays_s: Service = checked(check)
-    load: Load = checked(function, "of a path", default=load_part)
-    seed: int = checked(whole, default=0)
+    delays_s: Service
+    load: Load = load_part
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_field(self, "delays_s", check)
+        check_field(self, "load", function, "of a path")
+        check_field(self, "seed", whole)
 
     def delay_s(self, path: str | os.PathLike[str]) -> float:
         """Return the delay of this file in seconds."""

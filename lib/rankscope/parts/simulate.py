@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..common.checks import is_scalar, number, of_type, whole
-from ..common.frozen import optional
+from ..common.checks import is_scalar, number, of_type, optional, whole
 from ..pipeline.service import Service, check, check_times, draw
 from ..sampling.permutation import SEEDS
 from ..timeline import Span, Timeline

@@ -5,9 +5,9 @@ What needs torch is imported when it is first used; everything else is numpy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..common.lazy import lazy
+from ..common.extras import naming_extra
 from .advice import advise
 from .closest import closest
 from .dataloader_model import Cores, Handover, simulate_dataloader
@@ -36,4 +36,15 @@ __all__ = [
     "simulate_dataloader",
 ]
 
-__getattr__, __dir__ = lazy(__name__, {"record_dataloader": "dataloader"})
+
+@naming_extra()
+def __getattr__(name: str) -> Any:
+    if name == "record_dataloader":
+        from .dataloader import record_dataloader
+
+        return record_dataloader
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import NamedTuple, Protocol
 
-import attrs
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from ..common.checks import count_of, number, of_type, truth, whole
-from ..common.frozen import checked, each, evolve, frozen, optional
+from ..common.checks import check_field, count_of, each, whole
 from ..common.units import percent_words
 from ..timeline import Timeline
-from .dataloader_model import MOST_BATCHES, Cores, Handover, simulate_dataloader
+from .dataloader_model import Cores, Handover, simulate_dataloader
 from .service import Seconds, check_times
 
 PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")
@@ -38,18 +38,14 @@ _USUAL_NUM_WORKERS = (0, *(2**power for power in range(16)))
 _FASTER = 2  # by this factor a part is made faster to see whether it is the bottleneck
 
 
-@frozen
-class LoaderSettings:
-    """The settings of a DataLoader; `pin_memory` is true only if there is an accelerator to pin for.
+class LoaderSettings(msgspec.Struct, frozen=True):
+    """The settings of a DataLoader; `pin_memory` is true only if there is an accelerator to pin for."""
 
-    Raises ValueError for fewer than 0 workers and a prefetch_factor below 1.
-    """
-
-    num_workers: int = checked(whole, 0)
-    prefetch_factor: int = checked(whole, 1, default=2)
-    in_order: bool = checked(truth, default=True)
-    pin_memory: bool = checked(truth, default=False)
-    persistent_workers: bool = checked(truth, default=False)
+    num_workers: int
+    prefetch_factor: int = 2
+    in_order: bool = True
+    pin_memory: bool = False
+    persistent_workers: bool = False
 
     def __str__(self) -> str:
         pinned = ", pinned" if self.pin_memory else ""
@@ -59,20 +55,15 @@ class LoaderSettings:
         return f"{count_of(self.num_workers, 'worker')}, prefetch_factor {self.prefetch_factor}, {order}{pinned}"
 
 
-@frozen
-class PinningCosts:
-    """Seconds to copy one batch to the accelerator, as it is and from pinned memory, and to pin it (also a copy).
+class PinningCosts(msgspec.Struct, frozen=True):
+    """Seconds to copy one batch to the accelerator, as it is and from pinned memory, and to pin it (also a copy)."""
 
-    Raises ValueError for times that are negative or not finite.
-    """
-
-    pageable_copy_s: float = checked(number, 0)
-    pin_s: float = checked(number, 0)
-    pinned_copy_s: float = checked(number, 0)
+    pageable_copy_s: float
+    pin_s: float
+    pinned_copy_s: float
 
 
-@frozen(eq=False)
-class LoaderProfile:
+class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     """The measured times of a loader and its training loop: columns with a time per batch, in seconds.
 
     `read_s` is the dataset access, `collate_s` the collate_fn, and `cpu_s` the CPU time of both and of sending the
@@ -85,24 +76,26 @@ class LoaderProfile:
     Raises ValueError for no batch, columns of different lengths, and times that are negative or not finite.
     """
 
-    settings: LoaderSettings = checked(LoaderSettings)
-    num_batches: int = checked(whole, 1, MOST_BATCHES)
-    num_cores: int = checked(whole, 1)
-    accelerator: bool = checked(truth)
-    read_s: Seconds = checked(check_times)
-    collate_s: Seconds = checked(check_times)
-    cpu_s: Seconds = checked(check_times)
-    receive_s: Seconds = checked(check_times)
-    pin_s: Seconds = checked(check_times)
-    wait_s: Seconds = checked(check_times)
-    step_s: Seconds = checked(check_times)
-    step_cpu_s: Seconds = checked(check_times)
-    handover_s: Seconds = checked(check_times)
-    startup_s: float = checked(number, 0, default=0.0)
-    startup_each_s: float = checked(number, 0, default=0.0)
-    pinning: PinningCosts | None = checked(optional, of_type, PinningCosts, default=None)
+    settings: LoaderSettings
+    num_batches: int
+    num_cores: int
+    accelerator: bool
+    read_s: Seconds
+    collate_s: Seconds
+    cpu_s: Seconds
+    receive_s: Seconds
+    pin_s: Seconds
+    wait_s: Seconds
+    step_s: Seconds
+    step_cpu_s: Seconds
+    handover_s: Seconds
+    startup_s: float = 0.0
+    startup_each_s: float = 0.0
+    pinning: PinningCosts | None = None
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        for name in COLUMNS:
+            check_field(self, name, check_times)
         # `handover_s` has a time only for those batches for which the loop was waiting.
         sizes = {name: getattr(self, name).size for name in COLUMNS if name != "handover_s"}
         if len(set(sizes.values())) != 1 or self.read_s.size == 0:
@@ -131,8 +124,7 @@ class Recorded(Protocol):
     def profile(self) -> LoaderProfile: ...
 
 
-@attrs.frozen
-class SettingsForecast:
+class SettingsForecast(msgspec.Struct, frozen=True):
     """Settings, the predicted seconds of an epoch with them, and the speedup over the recorded settings."""
 
     settings: LoaderSettings
@@ -140,8 +132,7 @@ class SettingsForecast:
     speedup: float
 
 
-@attrs.frozen
-class Advice:
+class Advice(msgspec.Struct, frozen=True):
     """The result of `advise`; ``str()`` is the report.
 
     `bottleneck` is one of `PARTS`: the one that would shorten the epoch most if it were twice as fast;
@@ -208,7 +199,7 @@ def advise(
     else:
         raise ValueError(f"advise takes a recorded loader or its profile, got a {type(recorded).__name__}")
     if num_batches is not None:
-        profile = evolve(profile, num_batches=num_batches)
+        profile = replace(profile, num_batches=num_batches)
     if num_workers is None:
         most_workers = max(_LEAST_MOST_WORKERS, 2 * profile.num_cores)
         num_workers = [number for number in _USUAL_NUM_WORKERS if number <= most_workers]

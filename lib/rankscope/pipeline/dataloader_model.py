@@ -17,11 +17,11 @@ from heapq import heappop, heappush
 from itertools import cycle
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import number, of_type, truth, whole
-from ..common.frozen import checked, frozen, optional
+from ..common.checks import check_field, number, of_type, optional, truth, whole
 from ..sampling.permutation import SEEDS
 from ..timeline import Timeline
 from .service import Seconds, Service, check, draw
@@ -38,8 +38,7 @@ def worker_lane(worker: int) -> str:
     return f"worker {worker}"
 
 
-@frozen(eq=False)
-class Handover:
+class Handover(msgspec.Struct, frozen=True, eq=False):
     """The costs of a batch between its worker and the training loop. Raises ValueError if a field is not a time.
 
     The worker's sending thread needs `handover_s`. Receiving the batch costs the training loop `receive_s` or, if
@@ -48,11 +47,18 @@ class Handover:
     Python's interpreter lock. For the pin thread, this is not modelled. Workers start to read at `startup_s`.
     """
 
-    handover_s: Service = checked(check, default=0.0)
-    receive_s: Service = checked(check, default=0.0)
-    pin_s: Service | None = checked(optional, check, default=None)
-    held_s: float = checked(number, 0, default=0.0)
-    startup_s: float = checked(number, 0, default=0.0)
+    handover_s: Service = 0.0
+    receive_s: Service = 0.0
+    pin_s: Service | None = None
+    held_s: float = 0.0
+    startup_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_field(self, "handover_s", check)
+        check_field(self, "receive_s", check)
+        check_field(self, "pin_s", optional, check)
+        check_field(self, "held_s", number, 0)
+        check_field(self, "startup_s", number, 0)
 
 
 class _Speeds(NamedTuple):
@@ -62,17 +68,21 @@ class _Speeds(NamedTuple):
     step: float
 
 
-@frozen
-class Cores:
+class Cores(msgspec.Struct, frozen=True):
     """Cores that fetches and steps share fairly. Raises ValueError if a field is negative or not a number.
 
     `fetch_cpu` and `step_cpu` are the numbers of cores that a fetch or step keeps busy while it runs alone, such as 0.1
     if it mostly waits, or 4 for a step with 4 threads.
     """
 
-    num_cores: float = checked(number, above=0, high=math.inf, default=math.inf)
-    fetch_cpu: float = checked(number, 0, default=1.0)
-    step_cpu: float = checked(number, 0, default=1.0)
+    num_cores: float = math.inf
+    fetch_cpu: float = 1.0
+    step_cpu: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_field(self, "num_cores", number, above=0, high=math.inf)
+        check_field(self, "fetch_cpu", number, 0)
+        check_field(self, "step_cpu", number, 0)
 
     def speeds(self, num_fetches: int, stepping: bool) -> _Speeds:
         """Return the speeds of each fetch and of the step, relative to running alone.

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import is_scalar, number
-from ..common.frozen import checked, frozen
+from ..common.checks import check_field, is_scalar, number
 
 Seconds: TypeAlias = NDArray[np.float64]
 
@@ -34,8 +34,7 @@ _LARGE_CV = 1e100  # above this, the square of a coefficient of variation could 
 Service: TypeAlias = float | Sequence[float] | Seconds | Distribution | Callable[[int], float]
 
 
-@frozen
-class Lognormal:
+class Lognormal(msgspec.Struct, frozen=True):
     """Times with a long tail, such as those of reads from shared storage; `cv` is the standard deviation over the mean.
 
     Raises ValueError if the mean or the cv is negative or not finite.
@@ -44,8 +43,12 @@ class Lognormal:
     [0.0095, 0.0084, 0.0121]
     """
 
-    mean_s: float = checked(number, 0)
-    cv: float = checked(number, 0)
+    mean_s: float
+    cv: float
+
+    def __post_init__(self) -> None:
+        check_field(self, "mean_s", number, 0)
+        check_field(self, "cv", number, 0)
 
     def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
         # The variance of the logarithm is log(1 + cv²). For a large cv, the 1 is lost in rounding anyway.

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from ..common.checks import function, of_type, truth, whole
-from ..common.frozen import checked, each, frozen, optional
+from ..common.checks import check_field, each, function, of_type, optional, truth, whole
 from ..timeline.timeline import WAITS, Timeline
 from .items import Items
 from .service import Distribution, Seconds, Service, check, check_times, draw
@@ -27,8 +27,7 @@ def _word(name: str, value: Any) -> str:
     return value
 
 
-@frozen(eq=False)
-class Stage:
+class Stage(msgspec.Struct, frozen=True, eq=False):
     """A kind of work on each item, done by `num_workers` workers, and the queue in which its results wait.
 
     `service_s` is the time of an item: seconds, a list of times by the item's number, a distribution (`Lognormal`, or
@@ -45,15 +44,22 @@ class Stage:
     Raises ValueError if the stage has no name, if both `service_s` and `fn` are None, or if a number is out of range.
     """
 
-    name: str = checked(_word)
-    service_s: Service | None = checked(optional, check, default=None)
-    fn: Callable[[Any], Any] | None = checked(optional, function, default=None)
-    num_workers: int = checked(whole, 1, _MOST_WORKERS, default=1)
-    capacity: int = checked(whole, 1, _MOST_CAPACITY, default=2)
-    ordered: bool = checked(truth, default=True)
-    processes: bool = checked(truth, default=False)
+    name: str
+    service_s: Service | None = None
+    fn: Callable[[Any], Any] | None = None
+    num_workers: int = 1
+    capacity: int = 2
+    ordered: bool = True
+    processes: bool = False
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "name", _word)
+        check_field(self, "service_s", optional, check)
+        check_field(self, "fn", optional, function)
+        check_field(self, "num_workers", whole, 1, _MOST_WORKERS)
+        check_field(self, "capacity", whole, 1, _MOST_CAPACITY)
+        check_field(self, "ordered", truth)
+        check_field(self, "processes", truth)
         if self.service_s is None and self.fn is None:
             raise ValueError(f"stage {self.name!r} must have a service_s, a fn or both")
 
@@ -100,7 +106,7 @@ class Stage:
 
 
 def _stages(name: str, value: Any) -> tuple[Stage, ...]:
-    stages = each(name, value, Stage)
+    stages = each(name, value, of_type, Stage)
     whole("number of stages", len(stages), 1, MOST_STAGES)
     _check_different("name", [stage.name for stage in stages])
     _check_different("lane", [lane for stage in stages for lane in stage.lanes()])
@@ -113,8 +119,7 @@ def _check_different(what: str, words: list[str]) -> None:
             raise ValueError(f"stages must differ in {what}, got {word!r} twice")
 
 
-@frozen(eq=False)
-class Pipeline:
+class Pipeline(msgspec.Struct, frozen=True, eq=False):
     """Stages in the order in which an item passes them.
 
     Raises ValueError if there is no stage, or if two stages have the same name or a lane of the same name.
@@ -126,7 +131,10 @@ class Pipeline:
     'train'
     """
 
-    stages: Sequence[Stage] = checked(_stages)
+    stages: Sequence[Stage]
+
+    def __post_init__(self) -> None:
+        check_field(self, "stages", _stages)
 
     def __getitem__(self, name: str) -> Stage:
         """Return a stage by its name; raises KeyError for a name that does not exist."""
@@ -137,7 +145,7 @@ class Pipeline:
 
     def changed(self, name: str, **changes: Any) -> Pipeline:
         """Return a pipeline with one stage changed, as by ``num_workers=4``, to answer "what if" questions."""
-        changed_stage = attrs.evolve(self[name], **changes)  # type: ignore[misc]
+        changed_stage = replace(self[name], **changes)
         return Pipeline([changed_stage if stage.name == name else stage for stage in self.stages])
 
     def bounds_per_s(self) -> dict[str, float]:
@@ -174,7 +182,7 @@ class Pipeline:
                 expected = f"one span of {stage.name!r} for each item from 0"
                 raise ValueError(f"a timeline must have {expected}, got {len(spans)} spans")
             times_s = spans.stop_s - spans.start_s
-            stages.append(attrs.evolve(stage, service_s=times_s))  # type: ignore[misc]
+            stages.append(replace(stage, service_s=times_s))
         return Pipeline(stages)
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..common.lazy import lazy
 from .errors import RankError
-
-if TYPE_CHECKING:
-    from .launcher import launch
-    from .threads import in_threads
+from .launcher import launch
+from .threads import in_threads
 
 __all__ = ["RankError", "in_threads", "launch"]
 
-__getattr__, __dir__ = lazy(__name__, {"in_threads": "threads", "launch": "launcher"})
+
+def __dir__() -> list[str]:
+    return __all__

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from ..common.checks import function, number, one_of, truth, whole
-from ..common.extras import require
 from . import joined, pickling
 from .errors import MachineError, RankError
 from .host import MOST_RANKS, MOST_TIMEOUT_S, how_it_ended, is_ending
@@ -104,7 +103,6 @@ def launch_after(
 
 def _checked(fn: Any, args: Any, backend: Any, timeout_s: Any, progress: Any) -> float:
     """Check the arguments of a launch, and return `timeout_s` as a float."""
-    require("torch", "rankscope.ranks")
     function("fn", fn)
     if not isinstance(args, Sequence) or isinstance(args, str):
         raise ValueError(f"args must be a tuple of what fn is called with, got {args!r}")

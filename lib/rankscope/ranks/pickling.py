@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ..common.extras import install_command
 from ..common.storage import naming
 
 try:
@@ -30,7 +29,7 @@ except ImportError:
                 where = "a notebook, a script's own file, a lambda or another function"
                 raise pickle.PicklingError(
                     f"{value!r} is defined in {where}: sending it needs cloudpickle, which is not installed: "
-                    + install_command("cloudpickle")
+                    "pip install 'rankscope[torch]'"
                 )
             return NotImplemented
 

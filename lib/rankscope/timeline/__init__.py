@@ -6,3 +6,7 @@ from .recorder import Recorder
 from .timeline import Span, Timeline
 
 __all__ = ["Recorder", "Span", "Timeline"]
+
+
+def __dir__() -> list[str]:
+    return __all__

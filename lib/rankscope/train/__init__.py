@@ -7,8 +7,20 @@ combines gradients. Each is imported when it is first used.
 
 from __future__ import annotations
 
-from ..common.lazy import lazy
+from importlib import import_module
+from typing import Any
+
+from ..common.extras import naming_extra
 
 __all__ = ["data_parallel", "ddp", "fsdp", "gradients", "pipeline_parallel", "uneven", "zero"]
 
-__getattr__, __dir__ = lazy(__name__, {}, submodules=__all__)
+
+@naming_extra()
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

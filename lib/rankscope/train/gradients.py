@@ -9,25 +9,20 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
+import torch
+import torch.distributed as dist
+from msgspec.structs import replace
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from ..common.checks import count_of, function, of_type, whole
-from ..common.extras import naming_extras
-from ..common.frozen import checked, frozen, optional
+from ..common.checks import check_field, count_of, function, of_type, optional, whole
 from ..common.units import percent_words
 from ..ranks.launcher import launch
 from ..sampling.audit import Finding, Findings
-
-with naming_extras("rankscope.train.gradients"):
-    import torch
-    import torch.distributed as dist
-    from torch import Tensor, nn
-    from torch.nn.parallel import DistributedDataParallel
-
-    from .losses import checked_loss
-
+from .losses import checked_loss
 
 __all__ = ["Work", "audit_step", "differing"]
 
@@ -57,8 +52,7 @@ def _trainable(name: str, value: Any) -> nn.Module:
     return module
 
 
-@frozen(eq=False)
-class Work:
+class Work(msgspec.Struct, frozen=True, eq=False):
     """A module, a whole batch, and ``loss_fn(outputs, targets)``, which is usually a mean over the samples.
 
     Raises ValueError if the module has no gradients or if inputs and targets differ in length.
@@ -68,12 +62,16 @@ class Work:
     ValueError: targets must have the 8 samples of the inputs, got 7
     """
 
-    module: nn.Module = checked(_trainable)
-    inputs: Tensor = checked(_samples)
-    targets: Tensor = checked(_samples)
-    loss_fn: LossFn = checked(function, "of outputs and targets")
+    module: nn.Module
+    inputs: Tensor
+    targets: Tensor
+    loss_fn: LossFn
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "module", _trainable)
+        check_field(self, "inputs", _samples)
+        check_field(self, "targets", _samples)
+        check_field(self, "loss_fn", function, "of outputs and targets")
         if len(self.inputs) != len(self.targets):
             raise ValueError(f"targets must have the {len(self.inputs)} samples of the inputs, got {len(self.targets)}")
 
@@ -218,8 +216,7 @@ class _Audited(NamedTuple):
     num_allreduces: float
 
 
-@attrs.frozen(eq=False)
-class StepAudit(Findings):
+class StepAudit(Findings, msgspec.Struct, frozen=True, eq=False):
     """The gradients of a step under DDP, by rank, and that of one process with the whole batch.
 
     `unused` has the parameters that each rank leaves without a gradient, and `buffers` the buffers that differ between
@@ -351,7 +348,7 @@ def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> Step
     if all(finding.kind != "not_the_whole_batch" for finding in audit.findings):
         return audit
     with torch.random.fork_rng(devices=[]):
-        return attrs.evolve(audit, causes=_causes(work, audit, has_step=step is not None))
+        return replace(audit, causes=_causes(work, audit, has_step=step is not None))
 
 
 def _causes(work: Work, audit: StepAudit, has_step: bool) -> tuple[str, ...]:

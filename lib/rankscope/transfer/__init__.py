@@ -5,9 +5,9 @@ Modules that need torch are imported on first use; the models need only numpy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..common.lazy import lazy
+from ..common.extras import naming_extra
 from .model import overlap_share, simulate
 
 if TYPE_CHECKING:
@@ -19,4 +19,15 @@ __all__ = [
     "simulate",
 ]
 
-__getattr__, __dir__ = lazy(__name__, {"prefetched": "prefetch"})
+
+@naming_extra()
+def __getattr__(name: str) -> Any:
+    if name == "prefetched":
+        from .prefetch import prefetched
+
+        return prefetched
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

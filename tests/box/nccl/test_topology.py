@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from rankscope.box import nccl
 from rankscope.box.figures.topology import draw_topology
 from rankscope.box.nccl.topology import Topology
-from rankscope.cli import app
+from rankscope.cli.program import program
 from rankscope.figures.svg import to_svg
 
 X16 = 'link_speed="32.0 GT/s PCIe" link_width="16"'
@@ -131,6 +131,6 @@ def test_it_is_drawn_and_the_command_says_what_connects_the_gpus(tmp_path: Path)
     assert "NVLink" in svg
     picture, topo = tmp_path / "topo.svg", str(tmp_path / "topo")
     words = ["nccl", "h100x8", "--nodes", "4", "--topo", topo, "--picture", str(picture)]
-    shown = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
+    shown = CliRunner().invoke(program("nccl"), words, env={"COLUMNS": "120"})
     assert "28 pairs NV18, 370.8 GB/s; 4 network cards of 50 GB/s" in shown.output
     assert picture.read_text(encoding="utf-8").startswith("<svg")

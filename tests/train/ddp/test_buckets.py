@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import sys
 
-import attrs
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import nn
 
 from rankscope.train.ddp import assign_buckets, buckets
@@ -53,7 +53,7 @@ def test_random_lists_are_assigned_as_torch_does() -> None:
         rng = random.Random(case)
         tensors, sparse = random_tensors(rng)
         rows = zip(parameter_specs(tensors), sparse, strict=True)
-        specs = [attrs.evolve(spec, sparse=alone) for spec, alone in rows]
+        specs = [replace(spec, sparse=alone) for spec, alone in rows]
         order = rng.sample(range(len(specs)), len(specs))
         cap, small = rng.choice([0.001, 0.01, 1, 25, 1000]), rng.choice([1e-6, 0.001, 1])
         limits = [int(small * MIB), int(cap * MIB)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attrs import evolve
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.utils.data import DistributedSampler
 
@@ -134,6 +134,6 @@ def test_ranks_with_different_parameters_are_found(followed: FollowedSteps) -> N
     off = followed.parameters[1].copy()
     off[7] += 1e-9
     with pytest.raises(ValueError, match="rank 1 is off rank 0 by 1e-09"):
-        evolve(followed, parameters=(followed.parameters[0], off)).check()
+        replace(followed, parameters=(followed.parameters[0], off)).check()
     with pytest.raises(ValueError, match="number must be a whole number from 0 to 5, got 6"):
         followed.step(6)

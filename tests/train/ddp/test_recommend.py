@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rankscope.cluster import Link
-from rankscope.common.frozen import evolve
 from rankscope.train.ddp import Contention, LocalStep, cost, recommend, simulate
 from rankscope.train.ddp.recommend import DEFAULT_CAPS_MB, CapCandidate, Recommendation
 
@@ -39,7 +39,7 @@ def test_each_candidate_is_a_simulated_step_and_none_is_much_better_than_the_cho
     sizes: list[int], backward_s: float, alpha_s: float, rate: float, slow: float, slower: float, accumulation: int
 ) -> None:
     local, contention = LocalStep.modelled(sizes, backward_s, optimizer_s=0.01), Contention(slow, slower)
-    local = evolve(local, unpack_s=backward_s / 10)
+    local = replace(local, unpack_s=backward_s / 10)
     wire = cost(Link(alpha_s, rate), num_ranks=4)
     advice = recommend(local, wire, contention=contention, accumulation=accumulation)
     for candidate in (advice.default, *advice.candidates):

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from torch import nn
 
 from rankscope.timeline import Timeline
@@ -29,7 +29,7 @@ def proportional(mib_per_s: float) -> Any:
 
 def four(**changed: Any) -> LocalStep:
     """Four tensors of 1 MiB, ready after 1, 2, 3, 4 s of the backward, the last first."""
-    return evolve(LocalStep.modelled([MIB] * 4, 4.0, forward_s=2.0, optimizer_s=0.5), **changed)
+    return replace(LocalStep.modelled([MIB] * 4, 4.0, forward_s=2.0, optimizer_s=0.5), **changed)
 
 
 def spans(timeline: Timeline, kind: str) -> list[tuple[int, float, float]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 
 from rankscope.train import ddp
 from rankscope.train.ddp import Contention, LocalStep, load_sweeps, recommend, simulate
@@ -39,7 +39,7 @@ def cap(cap_mb: float, buckets: Any = BUCKETS, step_s: Any = (0.7,), clean: Any 
 
 
 def sweep(**changes: Any) -> CapSweep:
-    measured = cap(1.0, BUCKETS, (0.5, 0.4, 0.6), (True, True, False)), cap(25.0, [[2, 1, 0]])
+    measured = cap(1.0, BUCKETS, (0.5, 0.4, 0.6), (True, True, False)), cap(25.0, ((2, 1, 0),))
     values = {"name": "two caps", "provenance": PROVENANCE, "local": LOCAL, "cost": COST, "measured": measured}
     return CapSweep(**{**values, "contention": Contention(1.5, 2.0), **changes})
 
@@ -64,7 +64,7 @@ def test_clean_iterations_count_if_there_are_enough() -> None:
 
 
 def test_a_file_is_the_same_again_to_seven_digits(tmp_path: Path) -> None:
-    saved = sweep(local=evolve(LOCAL, ready_s=[np.nan, 0.1, 1 / 30]))
+    saved = sweep(local=replace(LOCAL, ready_s=[np.nan, 0.1, 1 / 30]))
     path = save_sweeps(tmp_path / "sweeps.json", [saved, sweep(name="other")], "a command")
     first, second = load_sweeps(path)
     assert (first.measured, first.cost, first.local.parameters) == (saved.measured, COST, LOCAL.parameters)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from attrs import evolve
+from msgspec.structs import replace
 from torch import nn
 
 from rankscope.train import ddp, fsdp, zero
@@ -107,8 +107,8 @@ def test_ddp_updates_all_parameters_on_each_rank() -> None:
 def test_an_optimizer_measured_on_other_ranks_updates_the_shards_that_are_predicted() -> None:
     net = module(4)
     step = step_of(net)
-    on_two = evolve(step, optimizer_s=0.004, optimizer_shards=2)  # 0.008 for all parameters
-    on_eight = evolve(step, optimizer_s=0.001)
+    on_two = replace(step, optimizer_s=0.004, optimizer_shards=2)  # 0.008 for all parameters
+    on_eight = replace(step, optimizer_s=0.001)
     found, expected = [advice(module=net, step=one) for one in (on_two, on_eight)]
     for measured, known in zip(found.candidates, expected.candidates, strict=True):
         assert measured.name == known.name

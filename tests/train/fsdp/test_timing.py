@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attrs import evolve
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -106,7 +106,7 @@ def test_on_shared_cores_the_last_rank_catches_up_while_the_others_compute() -> 
     together = predicted(overlap=False, cost=costs(0.5, 0.25))
     cost = costs(0.5, 0.25, allgather_spread=0.2)
     # a forward of 1 s lets it catch up by 0.1 s, a backward of 2 s by 0.2 s
-    shared = predicted(overlap=False, cost=evolve(cost, cores_per_rank=0.9))
+    shared = predicted(overlap=False, cost=replace(cost, cores_per_rank=0.9))
     collectives = [call.kind for call in shared.collectives]
     assert collectives == ["allgather"] * 6 + ["reduce_scatter", "allgather"] * 2 + ["reduce_scatter"] * 2
     between_gathers_s = 3 * 0.1 + 0.1  # of forwards: after the fourth, the first all-gather of the backward follows
@@ -340,7 +340,7 @@ def test_live_bytes_are_those_of_the_model_over_the_whole_step() -> None:
     module = equal()
     observed = fsdp.run(module, mean, num_ranks=2, wrap=["*"], iterations=1)
     step = fsdp.observed_step(module, mean)
-    step = evolve(step, events=tuple([event._replace(activation_bytes=0, working_bytes=0) for event in step.events]))
+    step = replace(step, events=tuple([event._replace(activation_bytes=0, working_bytes=0) for event in step.events]))
     expected = predicted(step, overlap=False)
     layer_bytes = 4 * 257 * 256
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attrs import evolve
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rankscope.cluster import Link
 from rankscope.train.pipeline_parallel import (
@@ -57,7 +57,7 @@ def interleaved(num_ranks: int, num_microbatches: int, num_chunks: int) -> Pipel
 
 def with_row(schedule: PipelineSchedule, rank: int, row: list[Action]) -> PipelineSchedule:
     rows = [*schedule.actions[:rank], row, *schedule.actions[rank + 1 :]]
-    return evolve(schedule, name="corrupted", actions=rows)
+    return replace(schedule, name="corrupted", actions=rows)
 
 
 # ---- against torch's own tables
@@ -313,7 +313,7 @@ def test_real_ranks_compute_what_one_process_does_and_send_what_is_predicted(run
         assert [g.shape for g in run.gradients] == [p.shape for p in model.parameters()]
         assert run.gradients_off < 1e-12
         assert max(float(gradient.abs().max()) for gradient in run.gradients) > 1e-4
-        wrong = evolve(run, gradients=(run.gradients[0] * (1 + 1e-6), *run.gradients[1:]))
+        wrong = replace(run, gradients=(run.gradients[0] * (1 + 1e-6), *run.gradients[1:]))
         assert wrong.gradients_off > 1e-9
         assert run.sent_bytes == traffic(run.executed, 4 * 32 * 8)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attrs import evolve
+from msgspec.structs import replace
 from torch import nn
 
 from rankscope.ranks import RankError, fork_server
@@ -282,14 +282,14 @@ def test_a_rank_without_any_batch_joins_from_the_start() -> None:
 
 def emptied(epoch: Assignment, rank: int) -> Assignment:
     none = np.empty(0, dtype=np.int64)
-    return evolve(epoch, ranks=tuple(none if other == rank else indices for other, indices in enumerate(epoch.ranks)))
+    return replace(epoch, ranks=tuple(none if other == rank else indices for other, indices in enumerate(epoch.ranks)))
 
 
 def swapped(epoch: Assignment, rank: int) -> Assignment:
     """The epoch in which the rank reads its first two samples in the other order."""
     shards = list(epoch.ranks)
     shards[rank] = shards[rank][[1, 0, *range(2, shards[rank].size)]]
-    return evolve(epoch, ranks=tuple(shards))
+    return replace(epoch, ranks=tuple(shards))
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_run_that_is_not_as_predicted_is_caught(
 ) -> None:
     good = runs["join"]
     with pytest.raises(UnevenError, match=message):
-        evolve(good, **change(good)).check()
+        replace(good, **change(good)).check()
 
 
 def test_an_allreduce_begins_where_the_last_rank_comes() -> None:

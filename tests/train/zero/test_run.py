@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 import torch
-from attrs import evolve
+from msgspec.structs import replace
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
@@ -88,9 +88,9 @@ def test_a_wrong_finding_is_told() -> None:
     right = zero.memory(even(), 2, "ddp"), zero.traffic(even(), 2, "ddp").by_collective()
     live = LiveMemory("ddp", 0, *right)
     assert differences([live], even) == []
-    wrong = evolve(live.memory, terms={**live.memory.terms, "gradients": live.memory.terms["gradients"] + 4})
-    assert len(differences([evolve(live, memory=wrong)], even)) == 1
-    assert len(differences([evolve(live, exchanged={"allreduce": 4})], even)) == 1
+    wrong = replace(live.memory, terms={**live.memory.terms, "gradients": live.memory.terms["gradients"] + 4})
+    assert len(differences([replace(live, memory=wrong)], even)) == 1
+    assert len(differences([replace(live, exchanged={"allreduce": 4})], even)) == 1
 
 
 def test_storages_count_once_and_views_count_whole() -> None:

@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 from ...cli.output import print_parts
-from ...cli.registry import command
 from ...common.checks import printable
 from ..options import ProfilePath, Sizes, show_command, sizes_of
 
 
-@command("show")
 def show(
     path: ProfilePath,
     num_bytes: Sizes = None,
@@ -25,7 +23,7 @@ def show(
 
     With --num-bytes, show every algorithm at that size, measured and predicted.
     """
-    from ...common.storage import check_output
+    from ...common.files import check_output
     from .. import Profile, tables
 
     if picture is not None:
@@ -42,7 +40,6 @@ def show(
         print_parts([f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines"])
 
 
-@command("import")
 def import_(
     files: Annotated[
         list[Path], typer.Argument(help="Logs of nccl-tests, rccl-tests or nvbandwidth, or traces of torch.")
@@ -62,7 +59,7 @@ def import_(
     ] = None,
 ) -> None:
     """Read logs of other programs. Print one line per table, and what similar machines reach. -o stores all tables."""
-    from ...common.storage import check_output
+    from ...common.files import check_output
     from .. import read_log, tables
     from ..logs import merged
 
@@ -77,7 +74,6 @@ def import_(
         print_parts([f"{printable(str(output))} contains all measurements; {show_command(output)} shows it"])
 
 
-@command("compare")
 def compare(
     before: Annotated[Path, typer.Argument(help="A profile.", metavar="A")],
     after: Annotated[Path, typer.Argument(help="The profile to compare it with.", metavar="B")],

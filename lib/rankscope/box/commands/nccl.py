@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...cli.output import print_parts, table_of
-from ...cli.registry import command
 from ..options import Collective, Sizes, sizes_of
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ _BOX = re.compile(r"([a-z]\w*)x(\d{1,2})")
 _SIZES = tuple(2**power for power in range(10, 34, 2))
 
 
-@command("nccl")
 def nccl(
     box: Annotated[str, typer.Argument(help="The GPU and the number of GPUs per node, as in h100x8.", metavar="BOX")],
     nodes: Annotated[int | None, typer.Option(help="Number of nodes. Default: 1, or the number in the log.")] = None,
@@ -42,7 +40,7 @@ def nccl(
     profile: Annotated[str | None, typer.Option(help="A measured profile of the box: a file or bank:NAME.")] = None,
 ) -> None:
     """Show, for each size, the algorithm and protocol that NCCL chooses, the time it expects, and our estimate."""
-    from ...common.storage import check_output
+    from ...common.files import check_output
     from .. import Profile
     from ..nccl import GPUS, Model, read_topology
 

@@ -15,7 +15,6 @@ from typer import Option
 
 from ...cli.ending import interruptible
 from ...cli.output import print_parts
-from ...cli.registry import command
 from ...common.checks import printable
 from ..options import show_command
 
@@ -29,7 +28,6 @@ _PLACES = {"in": (True,), "out": (False,), "both": (True, False)}  # the values 
 _LINE_EVERY_S = 5.0  # seconds between lines of progress without a terminal
 
 
-@command("profile")
 def profile(
     context: typer.Context,
     output: Annotated[

@@ -167,12 +167,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(
-    SETTINGS,
-    title="Collectives measured on GPU boxes",
-    notebook="05_your_box",
-    on_the_site=ON_THE_SITE,
-)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the time of collectives on up to three machines, from the bank or your own.
 

@@ -194,12 +194,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(
-    SETTINGS,
-    title="Recorded machines against the model",
-    notebook="05_your_box",
-    on_the_site=ON_THE_SITE,
-)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the predicted time of each algorithm on a machine, the waits of its ranks, and measurements.
 

@@ -349,9 +349,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(
-    SETTINGS, title="What NCCL chooses, and how long it takes", notebook="06_what_nccl_chooses", on_the_site=ON_THE_SITE
-)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def nccl() -> Explorer:
     """Return controls over NCCL's choice by size, the time that it expects, our estimate, and measured times."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

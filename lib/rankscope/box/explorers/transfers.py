@@ -202,7 +202,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="Copies to the GPU", notebook="03_onto_the_gpu", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def transfers(profile: Profile | None = None) -> Explorer:
     """Return controls over the time of each way to copy, the first batches of a loop that uses it, and its bottleneck.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
 
 from ...common.checks import number, of_type, one_of
@@ -45,8 +45,7 @@ _LOG_MARGIN = 0.1  # of a decade, below and above the lines
 _FEW_DECADES = 2.5  # an axis with fewer needs more ticks than the powers of ten
 
 
-@attrs.frozen(eq=False)
-class _BoxLine:
+class _BoxLine(msgspec.Struct, frozen=True, eq=False):
     """The times of a collective on a machine by size, and the factor to its bus bandwidth."""
 
     name: str

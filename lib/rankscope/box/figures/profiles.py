@@ -10,8 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from ...common.checks import of_type, one_of
-from ...common.frozen import optional
+from ...common.checks import of_type, one_of, optional
 from ...common.units import bytes_words, rate_words
 from ...figures.axes import to_axes
 from ...figures.line_axes import Floats, dash, explain, markers, name_ends, note, size_axes

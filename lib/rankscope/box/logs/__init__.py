@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ...collectives.schedule import COLLECTIVES
 from ...common.checks import one_of, whole
-from ...common.storage import StorageError
+from ...common.files import FileError
 from ...provenance import difference
 from ..profile import Point, PointKey, Profile
 from . import copies, nccl_tests
@@ -43,7 +43,7 @@ def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: i
     Figures agree if rounding of their last digits explains the difference. If it takes a whole unit of each last digit
     and 1 %, the source's notes contain a warning that names the line; any larger difference is an error.
 
-    Raises StorageError (a one-line ValueError that names the file and the line in it) if the file is not such a log, is
+    Raises FileError (a one-line ValueError that names the file and the line in it) if the file is not such a log, is
     cut short or contradicts itself; OSError if it cannot be opened.
     """
     if num_ranks is not None:
@@ -54,7 +54,7 @@ def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: i
     reader = READERS[kind or _recognised(log)]
     try:
         profiles = reader.read(log)
-    except StorageError:  # a ValueError that already names the line
+    except FileError:  # a ValueError that already names the line
         raise
     except (ValueError, ArithmeticError) as error:  # the profile as a whole is invalid, or a number is out of range
         log.fail(1, error)  # which line is to blame is not known
@@ -63,7 +63,7 @@ def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: i
 
 
 def _recognised(log: Log) -> str:
-    """Return which reader's program printed a log. Raises StorageError if it was none of them, or several."""
+    """Return which reader's program printed a log. Raises FileError if it was none of them, or several."""
     first_lines = {}  # by the name of a reader: the first line with one of its marks
     for name, reader in READERS.items():
         positions = [log.text.find(mark) for mark in reader.marks if mark in log.text]
@@ -81,7 +81,7 @@ def _recognised(log: Log) -> str:
 def _of_ranks(log: Log, profiles: Sequence[Profile], num_ranks: int) -> list[Profile]:
     """Return the tables of so many ranks, and those that are of no collective, such as copies and messages.
 
-    Raises StorageError if there are tables of collectives, but none of so many ranks.
+    Raises FileError if there are tables of collectives, but none of so many ranks.
     """
     numbers = _numbers_of_ranks(profiles)
     if numbers and num_ranks not in numbers:

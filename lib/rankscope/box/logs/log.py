@@ -6,18 +6,16 @@ no two neighbouring repetitions match the same character, so that a search takes
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import os
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from ...common.checks import printable
-from ...common.storage import MOST_BYTES, StorageError, read_bytes, unpacked
+from ...common.files import FileError, read_bytes
 from ...provenance import topology
 from ..profile import Point, Profile
 
@@ -51,7 +49,6 @@ FLOAT_TOLERANCE = 1 + 1e-9  # a factor: sums and quotients of floats may be off 
 TRUNCATED = 2
 SLACK = 0.01  # of a figure, for other ways of printing and averaging: the smallest wrong unit, KiB for kB, is 0.024
 WARNING = "warning: "  # how the note about figures that hardly agree begins
-_GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a gzipped file
 _MPI_TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")  # which mpirun --tag-output puts before each line
 # Of the table that nvidia-smi topo -m prints; a terminal's code for underlining may stand before the header.
 _TOPOLOGY_HEADER = re.compile(r"^\S*[ \t]*GPU0[ \t]")
@@ -68,13 +65,7 @@ class Log:
         self.path = path
         self.num_ranks = num_ranks  # as the caller states it
         self.name = printable(Path(path).name.split(".")[0])  # of the file, without its endings
-        try:
-            raw = read_bytes(path)
-            self.raw = unpacked(raw, MOST_BYTES) if raw.startswith(_GZIP_MAGIC) else raw
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise StorageError(path, f"it is damaged or cut short: {error}") from error
-        except ValueError as error:
-            raise StorageError(path, str(error)) from error
+        self.raw = read_bytes(path)
         text = self.raw.decode("utf-8", "replace")
         self.text = _MPI_TAG.sub("", text) if "<std" in text else text  # most logs have no tags, and some are long
         # `splitlines` would also end lines at form feeds and the like, unlike the line numbers of an editor.
@@ -83,11 +74,11 @@ class Log:
         self.topology = topology("\n".join(_topology_lines(self.lines))) if has_topology else ""
 
     def fail(self, line: Where, problem: object) -> NoReturn:
-        """Raise a StorageError that names the line, or the place in JSON."""
-        raise StorageError(self.path, f"{place_words(line)}: {problem}")
+        """Raise a FileError that names the line, or the place in JSON."""
+        raise FileError(self.path, f"{place_words(line)}: {problem}")
 
     def check(self, fits: object, line: Where, problem: str) -> None:
-        """Raise a StorageError that names the line, or the place in JSON, if `fits` is false."""
+        """Raise a FileError that names the line, or the place in JSON, if `fits` is false."""
         if not fits:
             self.fail(line, problem)
 
@@ -166,7 +157,7 @@ class Times:
 
         `deviation` is the distance between them, `rounding` what half a unit of each last digit amounts to, and `slack`
         what other ways of printing may add, all in the same unit. Within `rounding` they agree. Within a whole unit of
-        each last digit and `slack`, the problem is recorded as a warning. Otherwise it raises StorageError.
+        each last digit and `slack`, the problem is recorded as a warning. Otherwise it raises FileError.
         """
         if deviation <= rounding * FLOAT_TOLERANCE:
             return
@@ -179,7 +170,7 @@ class Times:
         """Return a time in seconds that fits both a printed time and a printed rate in bytes/s; see `between`.
 
         `off_s` and `rate_off` are the rounding errors of the two, half a unit of the last digit. If only `agree`'s
-        tolerance reconciles them, return the printed time and record the problem as a warning. Raises StorageError if
+        tolerance reconciles them, return the printed time and record the problem as a warning. Raises FileError if
         they contradict each other.
         """
         fitting = between(seconds, off_s, num_bytes, rate, rate_off)

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
-import attrs
+import msgspec
+from msgspec.structs import replace
 
 from ...common.checks import printable, whole
 from ...provenance import command_words
@@ -86,14 +87,13 @@ class HalfRow(NamedTuple):
     busbw_off: float
 
 
-@attrs.frozen
-class RunFacts:
+class RunFacts(msgspec.Struct, frozen=True):
     """What the lines around a table state about the run; empty where they state nothing."""
 
-    gpu_software: dict[str, str] = attrs.Factory(dict)  # the versions of NCCL and CUDA
+    gpu_software: dict[str, str] = {}  # the versions of NCCL and CUDA
     network: str = ""
     environment: str = ""
-    repetitions: dict[str, Any] = attrs.Factory(dict)  # warm_up and iterations, as in a profile's protocol
+    repetitions: dict[str, Any] = {}  # warm_up and iterations, as in a profile's protocol
     tests_version: str = ""
     date: str = ""
 
@@ -334,7 +334,7 @@ def _json(log: Log) -> Table:
         place = "config"
         repetitions = {"warm_up": config.get("warmup_iters"), "iterations": config.get("iterations")}
         stated = {name: number for name, number in repetitions.items() if number is not None}
-        table.facts = attrs.evolve(facts, repetitions=stated, date=content.get("start_time", ""))
+        table.facts = replace(facts, repetitions=stated, date=content.get("start_time", ""))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         log.fail(place, f"not what nccl-tests writes: {error}")
     return table

@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from ...cluster import Cluster, Link
 from ...collectives import ALGORITHMS, build
 from ...collectives.algorithms import algorithm_of
-from ...common.checks import number, one_of, several, truth, whole
-from ...common.frozen import checked, each, frozen, optional
+from ...common.checks import check_field, each, number, of_type, one_of, optional, several, truth, whole
 from ...common.units import bytes_words
 from ..fit import LEAST_SIZES
 from ..profile import NATIVE, TRANSFERS, PointKey, Profile
@@ -53,8 +54,7 @@ def _sizes(name: str, value: Any) -> tuple[int, ...]:
     return tuple(sorted(set(sizes)))
 
 
-@frozen
-class Protocol:
+class Protocol(msgspec.Struct, frozen=True):
     """What to measure, and how often.
 
     Methods that are compared take turns; the first `warm_up` iterations of each turn do not count. A point has
@@ -76,17 +76,26 @@ class Protocol:
     ValueError: sizes must be multiples of 4 bytes, an element's, got 1022
     """
 
-    warm_up: int = checked(whole, 0, 1000, default=1)
-    iterations: int = checked(whole, 1, 10_000, default=60)
-    budget_s: float = checked(number, above=0, high=3600, default=0.4)
-    real_time: bool = checked(truth, default=False)
-    sizes: Sequence[int] | None = checked(optional, _sizes, default=None)
-    collectives: Sequence[str] = checked(each, one_of, MEASURED, default=("allreduce",))
-    algorithms: Sequence[str] | None = checked(optional, each, str, default=None)
-    in_place: Sequence[bool] = checked(each, truth, default=(True,))
-    transfers: bool = checked(truth, default=True)
+    warm_up: int = 1
+    iterations: int = 60
+    budget_s: float = 0.4
+    real_time: bool = False
+    sizes: Sequence[int] | None = None
+    collectives: Sequence[str] = ("allreduce",)
+    algorithms: Sequence[str] | None = None
+    in_place: Sequence[bool] = (True,)
+    transfers: bool = True
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "warm_up", whole, 0, 1000)
+        check_field(self, "iterations", whole, 1, 10_000)
+        check_field(self, "budget_s", number, above=0, high=3600)
+        check_field(self, "real_time", truth)
+        check_field(self, "sizes", optional, _sizes)
+        check_field(self, "collectives", each, one_of, MEASURED)
+        check_field(self, "algorithms", optional, each, of_type, str)
+        check_field(self, "in_place", each, truth)
+        check_field(self, "transfers", truth)
         known = [NATIVE]
         for collective in self.collectives:
             known += [name for name in ALGORITHMS[collective] if name not in known]

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from ...cluster import node_sizes
 from ...common.checks import function, of_type, one_of, truth, whole
-from ...common.extras import require
-from ...common.storage import output_path
+from ...common.extras import naming_extra
+from ...common.files import check_output
 from ...provenance import FIELDS, difference, of_run
 from ...ranks.host import MOST_RANKS
 from ...ranks.interrupts import Interrupts
@@ -50,6 +50,7 @@ class Progress(NamedTuple):
     left_out: tuple[int, ...] = ()
 
 
+@naming_extra()
 def measure(
     path: str | os.PathLike[str],
     protocol: Protocol | None = None,
@@ -90,7 +91,6 @@ def measure(
     >>> [point.what for point in profile.select(algorithm="ring")]
     ['allreduce']
     """
-    require("torch", "rankscope.box.measure")
     chosen = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
     function("report", report, "of a Progress")
     fresh = truth("fresh", fresh)
@@ -100,7 +100,7 @@ def measure(
     chosen.check_algorithms(num_ranks)
     start = _starter(num_ranks, backend, device, network)
     if not is_joined(backend):
-        output_path(path)  # checks it before ranks are started; under torchrun, rank 0 does so in `run.open`, for all
+        check_output("path", path)  # before ranks are started; under torchrun, rank 0 does so in `run.open`, for all
     run = _Measurement(Path(path), chosen, backend, device, report, start)
     report(Progress(num_done=0, num_points=0, doing="starting the ranks"))  # the survey decides which points there are
     survey: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]  # rank 0's result of `rank.survey`
@@ -343,7 +343,7 @@ def _alone(path: Path) -> contextlib.AbstractContextManager[object]:
         return contextlib.nullcontext()
     lock = socket.socket(socket.AF_UNIX)
     # A path may be longer than the 107 bytes that the name of a socket may have.
-    name = hashlib.sha256(os.fsencode(output_path(path))).hexdigest()
+    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()
     try:
         lock.bind(f"\0rankscope-profile-{name}")
     except OSError:

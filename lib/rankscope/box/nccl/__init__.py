@@ -7,3 +7,7 @@ from .model import Model
 from .topology import read_topology
 
 __all__ = ["GPUS", "Graph", "Model", "read_topology"]
+
+
+def __dir__() -> list[str]:
+    return __all__

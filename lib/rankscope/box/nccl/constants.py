@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
 
-from ...common.checks import number, truth, whole
-from ...common.frozen import checked, frozen
+from ...common.checks import check_field, number, truth, whole
 
 Row = tuple[float, float, float]  # of LL, LL128, Simple; or of one node, two, more
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
@@ -167,19 +166,25 @@ GPUS = {
 }
 
 
-@frozen
-class Graph:
+class Graph(msgspec.Struct, frozen=True):
     """The paths of an algorithm: the number of channels, and the GB/s of each channel within and between nodes.
 
     NCCL's log states them, as in "Pattern 4, crossNic 0, nChannels 24, bw 15.000000/15.000000". Raises ValueError if a
     figure is out of range.
     """
 
-    num_channels: int = checked(whole, 1, MOST_CHANNELS)
-    intra: float = checked(number, above=0)
-    inter: float = checked(number, above=0)
-    is_plain_tree: bool = checked(truth, default=True)  # neither balanced nor split between GPUs
-    same_channels: bool = checked(truth, default=True)  # all channels go through the GPUs in the same order
+    num_channels: int
+    intra: float
+    inter: float
+    is_plain_tree: bool = True  # neither balanced nor split between GPUs
+    same_channels: bool = True  # all channels go through the GPUs in the same order
+
+    def __post_init__(self) -> None:
+        check_field(self, "num_channels", whole, 1, MOST_CHANNELS)
+        check_field(self, "intra", number, above=0)
+        check_field(self, "inter", number, above=0)
+        check_field(self, "is_plain_tree", truth)
+        check_field(self, "same_channels", truth)
 
 
 def constants(version: tuple[int, ...]) -> tuple[Era, dict[str, Any]]:
@@ -192,8 +197,7 @@ def constants(version: tuple[int, ...]) -> tuple[Era, dict[str, Any]]:
 # ---- the terms that NCCL's model lacks
 
 
-@attrs.frozen
-class GenerationTerms:
+class GenerationTerms(msgspec.Struct, frozen=True):
     """What a GPU generation adds to NCCL's model. `python -m tests.benchmarks.nccl --fit` finds the constants again.
 
     They were fitted to public curves of one NVLink node, 1 KiB to 512 MiB, half precision, out of place. The first

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from ...common.checks import one_line
-from ...common.storage import StorageError, read_bytes
+from ...common.files import read_bytes
 from .constants import COLLECTIVES, GPUS, PROTOCOLS, Graph
 
 _LOG_NAMES = {
@@ -96,10 +96,7 @@ def read_log(path: str | os.PathLike[str], gpu: str | None) -> dict[str, Any]:
     `gpu` is the user's, which overrides the log. Raises ValueError if the log has no tuning table, or if `gpu` is None
     and the log does not name exactly one GPU of GPUS.
     """
-    try:
-        text = read_bytes(path).decode("utf-8", "replace")
-    except ValueError as error:
-        raise StorageError(path, str(error)) from error
+    text = read_bytes(path).decode("utf-8", "replace")
     printed = _printed(text)
     if not printed:
         wanted = "run the job with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING to print it"

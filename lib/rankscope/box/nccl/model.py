@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ...common.checks import number, of_type, one_of, several, whole
-from ...common.frozen import ReadOnly, checked, evolve, frozen, mapping, optional
+from ...common.checks import check_field, number, of_type, one_of, optional, several, whole
 from .constants import (
     ALGORITHMS,
     COLLECTIVES,
@@ -74,8 +74,7 @@ def _version(name: str, value: Any) -> tuple[int, int, int]:
     raise ValueError(f"{name} must be from NCCL 2.19 to 2.99, as in (2, 29) or '2.29.2', got {value!r}")
 
 
-@attrs.frozen
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """NCCL's choice for a collective at a size: the algorithm, the protocol, and the number of channels.
 
     `nccl_s` is the time that NCCL expects. `time_s` is the time that a machine needs by this package's model, which is
@@ -100,17 +99,16 @@ class Compared(NamedTuple):
     time_s: Floats
 
 
-def _graphs(name: str, value: Any) -> ReadOnly:
+def _graphs(name: str, value: Any) -> dict[str, Graph]:
     """Return graphs by algorithm, after checking both."""
-    graphs = mapping(name, value)
+    graphs = dict(of_type(name, value, Mapping))
     for algorithm, graph in graphs.items():
         one_of(f"{name}: algorithm", algorithm, ALGORITHMS)
         of_type(f"{name}[{algorithm!r}]", graph, Graph)
     return graphs
 
 
-@frozen
-class Model:
+class Model(msgspec.Struct, frozen=True, dict=True):
     """NCCL's cost model of a cluster: the algorithm and protocol that it chooses for a collective, and their times.
 
     `gpu` is one of GPUS, `version` is NCCL's, and `cpu` is "intel", "amd" or "other". Each node has `nics` network
@@ -127,19 +125,29 @@ class Model:
     ('nvls', 'simple', '3.97 ms')
     """
 
-    gpu: str = checked(one_of, tuple(GPUS), default="h100")
-    gpus_per_node: int = checked(whole, 1, 72, default=8)
-    num_nodes: int = checked(whole, 1, 4096, default=1)
-    version: tuple[int, ...] = checked(_version, default=(2, 30))
-    cpu: str = checked(one_of, tuple(NET_OVERHEAD), default="intel")
-    nics: int | None = checked(optional, whole, 1, 64, default=None)
-    nic_bytes_per_s: float | None = checked(optional, number, above=0, default=None)
-    graphs: Mapping[str, Graph] = checked(_graphs, factory=dict, hash=False)
-    terms: GenerationTerms | None = checked(optional, of_type, GenerationTerms, default=None)
-    minimum_s: float = checked(number, 0, default=0.0)
-    printed: Mapping[tuple[str, str, str], tuple[float, float]] = checked(mapping, factory=dict, hash=False)
+    gpu: str = "h100"
+    gpus_per_node: int = 8
+    num_nodes: int = 1
+    version: tuple[int, ...] = (2, 30)
+    cpu: str = "intel"
+    nics: int | None = None
+    nic_bytes_per_s: float | None = None
+    graphs: Mapping[str, Graph] = {}
+    terms: GenerationTerms | None = None
+    minimum_s: float = 0.0
+    printed: Mapping[tuple[str, str, str], tuple[float, float]] = {}
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "gpu", one_of, tuple(GPUS))
+        check_field(self, "gpus_per_node", whole, 1, 72)
+        check_field(self, "num_nodes", whole, 1, 4096)
+        check_field(self, "version", _version)
+        check_field(self, "cpu", one_of, tuple(NET_OVERHEAD))
+        check_field(self, "nics", optional, whole, 1, 64)
+        check_field(self, "nic_bytes_per_s", optional, number, above=0)
+        check_field(self, "graphs", _graphs)
+        check_field(self, "terms", optional, of_type, GenerationTerms)
+        check_field(self, "minimum_s", number, 0)
         if self.num_ranks < 2:
             raise ValueError("gpus_per_node must be at least 2 on one node, got 1")
 
@@ -191,7 +199,7 @@ class Model:
             channels=int(channels[0]),
             nccl_s=expected_us[algorithm, protocol] * 1e-6,
             time_s=sum(terms_s.values()),
-            terms_s=ReadOnly(terms_s),
+            terms_s=terms_s,
         )
 
     def why_not(self, collective: str, algorithm: str, protocol: str) -> str:
@@ -669,13 +677,13 @@ class Model:
         terms = self.terms or TERMS[GPUS[self.gpu].generation]
         if fewer is None:
             reading = _smallest(profile, ("allreduce", "allgather", "reduce_scatter"))  # those with terms of our own
-            modelled = evolve(self, minimum_s=0.0).choose(reading.collective, reading.num_bytes)
+            modelled = replace(self, minimum_s=0.0).choose(reading.collective, reading.num_bytes)
             missing_s = reading.seconds - modelled.time_s
             if missing_s >= 0:
-                return evolve(self, minimum_s=reading.seconds)
+                return replace(self, minimum_s=reading.seconds)
             # The machine is faster than the model, which no minimum can express: shorten the launch.
             launch = max(terms.launch_us + missing_s * 1e6, 0.0)
-            return evolve(self, minimum_s=0.0, terms=attrs.evolve(terms, launch_us=launch))
+            return replace(self, minimum_s=0.0, terms=replace(terms, launch_us=launch))
         # The time of a small allgather is a launch and a hop per further rank, so two numbers of ranks determine both.
         if self.num_nodes > 1 or not 2 <= fewer.num_ranks < profile.num_ranks:
             raise ValueError(f"fewer must be of 2 to {self.num_ranks - 1} ranks of one node, got {fewer.num_ranks}")
@@ -683,7 +691,7 @@ class Model:
         few_s = _smallest(fewer, ("allgather",)).seconds
         hop = max((many_s - few_s) * 1e6 / (profile.num_ranks - fewer.num_ranks), 0.01)  # µs; it must be above 0
         launch = max(few_s * 1e6 - (fewer.num_ranks - 1) * hop, 0.0)
-        return evolve(self, minimum_s=0.0, terms=attrs.evolve(terms, launch_us=launch, hop_us=hop))
+        return replace(self, minimum_s=0.0, terms=replace(terms, launch_us=launch, hop_us=hop))
 
     @classmethod
     def from_log(cls, path: str | os.PathLike[str], gpu: str | None = None, **arguments: Any) -> Model:

@@ -9,12 +9,12 @@ from itertools import permutations, takewhile
 from typing import Any, NamedTuple
 from xml.parsers import expat
 
-import attrs
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ...common.checks import one_of
-from ...common.storage import StorageError, read_bytes
+from ...common.files import FileError, read_bytes
 from ...provenance import topology
 from ..pcie import ARCHITECTURE_GENERATIONS, PCIE, nccl_lane_gb_per_s
 from .constants import GPUS
@@ -36,8 +36,7 @@ _COLUMN = re.compile(r"\b(?:GPU\d+|NIC\d+|mlx\w+)\b")  # of the table of nvidia-
 _NVLINK = re.compile(r"^NV(\d{1,2})$")
 
 
-@attrs.frozen(eq=False)
-class Topology:
+class Topology(msgspec.Struct, frozen=True, eq=False):
     """A box: between each pair of GPUs a word, as in topo -m, and GB/s one way; its network cards; notes.
 
     The word ``ways[src][dst]`` says how GPU `src` reaches GPU `dst`, and ``gb_per_s[src, dst]`` how fast; the diagonals
@@ -71,9 +70,7 @@ def read_topology(path: str | os.PathLike[str], gpu: str) -> Topology:
     try:
         text = read_bytes(path).decode()
     except UnicodeDecodeError as error:
-        raise StorageError(path, "it is not text in UTF-8") from error
-    except ValueError as error:
-        raise StorageError(path, str(error)) from error
+        raise FileError(path, "it is not text in UTF-8") from error
     is_xml = text.lstrip("\ufeff \n\r\t").startswith("<")  # the first character is a byte order mark
     return _of_xml(path, text, gpu) if is_xml else _of_matrix(path, text, gpu)
 
@@ -85,11 +82,11 @@ def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
     lines = [*blank_lines, *topology(text).splitlines()]
     header = next((index for index, line in enumerate(lines) if _is_header(line)), None)
     if header is None:
-        raise StorageError(path, "it is neither NCCL's topology XML nor the table of nvidia-smi topo -m")
+        raise FileError(path, "it is neither NCCL's topology XML nor the table of nvidia-smi topo -m")
     names = _COLUMN.findall(lines[header])
     num_gpus = sum(name.startswith("GPU") for name in names)
     if num_gpus < 2:
-        raise StorageError(path, f"line {header + 1}: at least 2 GPUs are needed, got {num_gpus}")
+        raise FileError(path, f"line {header + 1}: at least 2 GPUs are needed, got {num_gpus}")
     generation = GPUS[gpu].generation
     ways = []
     rates = np.zeros((num_gpus, num_gpus))
@@ -97,12 +94,12 @@ def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
         index = header + 1 + row
         cells = lines[index].split() if index < len(lines) else []
         if cells[:1] != [f"GPU{row}"] or len(cells) <= num_gpus:
-            raise StorageError(path, f"line {index + 1}: the row of GPU{row} with {num_gpus} cells is missing")
+            raise FileError(path, f"line {index + 1}: the row of GPU{row} with {num_gpus} cells is missing")
         words = tuple(cells[1 : num_gpus + 1])
         for column, word in enumerate(words):
             rate = _rate_of_word(word, generation)
             if rate is None:
-                raise StorageError(path, f"line {index + 1}: {word!r} is not a link of nvidia-smi topo -m")
+                raise FileError(path, f"line {index + 1}: {word!r} is not a link of nvidia-smi topo -m")
             rates[row, column] = rate
         ways.append(words)
     nics = len(names) - num_gpus
@@ -132,8 +129,7 @@ def _rate_of_word(word: str, generation: str) -> float | None:
 _WHOLE = re.compile(r"-?\d{1,9}", re.ASCII)
 
 
-@attrs.frozen(eq=False)
-class _Tag:
+class _Tag(msgspec.Struct, frozen=True, eq=False):
     """A tag of the XML, as expat reads it: its file, attributes, the tags around it (outermost first), and its line."""
 
     path: Any
@@ -160,12 +156,12 @@ class _Tag:
         return lane * width
 
     def whole(self, name: str) -> int | None:
-        """Return a number that the tag states, None if it states none; StorageError, with the line, for other text."""
+        """Return a number that the tag states, None if it states none; FileError, with the line, for other text."""
         text = self.text(name).strip()
         if not text:
             return None
         if not _WHOLE.fullmatch(text):
-            raise StorageError(self.path, f"line {self.line}: {name} must be a whole number, got {text[:80]!r}")
+            raise FileError(self.path, f"line {self.line}: {name} must be a whole number, got {text[:80]!r}")
         return int(text)
 
 
@@ -188,7 +184,7 @@ def _tags(path: Any, text: str) -> list[_Tag]:
     try:
         parser.Parse(text.encode(), True)
     except expat.ExpatError as error:
-        raise StorageError(path, f"line {error.lineno}: {expat.errors.messages[error.code]}") from error
+        raise FileError(path, f"line {error.lineno}: {expat.errors.messages[error.code]}") from error
     return tags
 
 
@@ -196,10 +192,10 @@ def _of_xml(path: Any, text: str, gpu: str) -> Topology:
     """Parse NCCL's topology XML: nested tags of the system, its CPUs, PCIe bridges and devices, and their NVLinks."""
     tags = _tags(path, text)
     if tags[0].name != "system":
-        raise StorageError(path, f"line {tags[0].line}: <system> must come first, got <{tags[0].name}>")
+        raise FileError(path, f"line {tags[0].line}: <system> must come first, got <{tags[0].name}>")
     gpus = [tag for tag in tags if tag.name == "pci" and tag.text("class").startswith(_GPU_CLASS)]
     if len(gpus) < 2:
-        raise StorageError(path, f"at least 2 GPUs are needed, got {len(gpus)}")
+        raise FileError(path, f"at least 2 GPUs are needed, got {len(gpus)}")
     data_sheet = GPUS[gpu]
     gb_per_s_of_nvlink = NVLINKS[CAPABILITIES[data_sheet.generation]]
     num_assumed = None
@@ -260,7 +256,7 @@ def _num_nvlinks(path: Any, tags: Sequence[_Tag], gpus: Sequence[_Tag], num_assu
         count = tag.whole("count") or 0
         target = tag.text("target").lower()
         if owner is None or count < 1:
-            raise StorageError(path, f"line {tag.line}: an nvlink must belong to a GPU and have a count above 0")
+            raise FileError(path, f"line {tag.line}: an nvlink must belong to a GPU and have a count above 0")
         if tag.text("tclass").startswith(_NVSWITCH):  # the PCI class of the target
             to_switch[owner] += count
         elif target in index_of:  # and not a CPU

@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from ...cli.registry import command
 from ...common.checks import count_of, printable
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ _LEAST_SHARE = 0.01  # of the own time: a phase with less has no column
 _LEAST_LATE = 0.005  # of a step: a rank that is late by less is not shown as late
 
 
-@command("diagnose")
 def diagnose(
     paths: Annotated[
         list[Path],
@@ -54,7 +52,7 @@ def diagnose(
     For traces, --json prints culprits, findings, ranks, steps, step_s, exposed_s, hidden_s, phases and buckets. For
     dumps and logs, --json prints culprits, findings, notes and ranks.
     """
-    from ...common.storage import check_output
+    from ...common.files import check_output
     from ..kineto import TraceFiles, files_in
 
     folder_or_files = paths[0] if len(paths) == 1 else paths
@@ -92,7 +90,7 @@ def diagnose(
 def _explain_hang(path: Path, files: TraceFiles, is_stdin: bool, as_json: bool, output: Path | None) -> None:
     """Print which rank did not reach a collective, and write a page, named after `path`, if `output` is a path."""
     from ...cli.output import print_parts
-    from ...common.storage import write_atomically
+    from ...common.files import write_whole
     from .. import explain_hang, read_dumps, read_hang_text, read_logs
 
     dumps = read_dumps(files.dumps) if files.dumps else ()
@@ -116,13 +114,12 @@ def _explain_hang(path: Path, files: TraceFiles, is_stdin: bool, as_json: bool, 
         from ..figures.jobs import hang_page
 
         title = "standard input" if is_stdin else path.resolve().name  # "." alone has no name
-        page = hang_page(title, hang).encode()
-        write_atomically(output, lambda file: file.write(page))
+        write_whole(output, hang_page(title, hang).encode())
 
 
 def _standard_input() -> str:
-    """Return what is piped in. Raises ValueError if it has more than 64 MiB."""
-    from ...common.storage import MOST_BYTES
+    """Return what is piped in. Raises ValueError if it has more than 1 GiB."""
+    from ...common.files import MOST_BYTES
 
     raw = sys.stdin.buffer.read(MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
@@ -138,7 +135,7 @@ def _diagnose_traces(
 ) -> None:
     """Print who is late and why, and write the page and the trace for Perfetto if there are paths for them."""
     from ...cli.output import print_parts
-    from ...common.storage import write_atomically
+    from ...common.files import write_whole
     from .. import diagnose as diagnose_traces
     from .. import read_traces
 
@@ -157,8 +154,8 @@ def _diagnose_traces(
 
         # the page is named after the folder; of several files, after that of the first one
         folder = folder_or_files if isinstance(folder_or_files, Path) else folder_or_files[0].parent
-        page = job_page(folder.resolve().name, traces, diagnosis.joined, diagnosis).encode()
-        written.append(write_atomically(output, lambda file: file.write(page)))
+        page = job_page(folder.resolve().name, traces, diagnosis.joined, diagnosis)
+        written.append(write_whole(output, page.encode()))
     if perfetto is not None:
         from ..perfetto import to_perfetto
 

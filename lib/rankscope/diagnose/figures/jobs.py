@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-import attrs
 import numpy as np
+from msgspec.structs import replace
 
 from ...common.checks import printable
 from ...common.units import round_ticks, time_unit, time_words
@@ -103,7 +103,7 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
     for position, label in whole_ticks(len(columns), most=6):  # more labels would overlap on a narrow drawing
         first_step = steps_of_column[int(label)][0]  # the label is the number of the column
         ticks.append((position, str(diagnosis.steps[first_step])))
-    return attrs.evolve(_drawing("step", float(len(columns)), names, [cells], keys), x_ticks=ticks)
+    return replace(_drawing("step", float(len(columns)), names, [cells], keys), x_ticks=ticks)
 
 
 def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
@@ -147,10 +147,10 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     spans = Timeline.concat(parts).named(("main", "backward"), ())  # these lanes come first
     drawing = draw_timeline(spans, " ")  # a blank title, as the page has one; without any, the drawing gets its own
     legend = [*sorted(drawing.legend, key=_place_in_step), *_left_out(len(columns), len(traces), "ranks", "the latest")]
-    drawing = attrs.evolve(drawing, legend=legend)
+    drawing = replace(drawing, legend=legend)
     if diagnosis.missing:  # one of them may have been later than those that are drawn
         key = Key(f"no trace of {listed('rank', diagnosis.missing)}", PAPER, line="none")
-        return attrs.evolve(drawing, legend=(*drawing.legend, key))
+        return replace(drawing, legend=(*drawing.legend, key))
 
     latest = int(diagnosis.late_s[row, columns].argmax())  # in this step, as an index of `columns`
     # Collectives of gradients, with the last of which a step ends (see `own_times`), are launched in backward.
@@ -161,7 +161,7 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     scale, _unit = time_unit(spans.makespan_s)  # `draw_timeline` counts in this unit, from the first span
     rule = (float(launches.start_s.max()) - spans.begin_s) / scale
     key = Key(f"rank {diagnosis.ranks[columns[latest]]} starts its last collective", INK, line="solid")
-    return attrs.evolve(drawing, rules=(rule,), legend=(*drawing.legend, key))
+    return replace(drawing, rules=(rule,), legend=(*drawing.legend, key))
 
 
 def _place_in_step(key: Key) -> int:

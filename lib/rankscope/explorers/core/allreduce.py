@@ -244,7 +244,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="An allreduce, step by step", notebook="04_collectives", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def allreduce() -> Explorer:
     """Return controls over a step of an allreduce, a ranking of all algorithms, and its verified properties and time.
 

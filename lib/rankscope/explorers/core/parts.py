@@ -126,7 +126,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="Trainers on part files", notebook="appendix/a2_part_files", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def parts() -> Explorer:
     """Return controls over the first parts of trainers in lock step, and how idle they are in the long run.
 

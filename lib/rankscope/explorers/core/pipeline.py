@@ -131,7 +131,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="How a batch arrives", notebook="02_how_a_batch_arrives", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def pipeline() -> Explorer:
     """Return controls over the first 24 batches of a pipeline, and its bottleneck in the long run."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

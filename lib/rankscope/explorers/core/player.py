@@ -187,9 +187,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(
-    SETTINGS, "player_panel.Player", title="A collective that plays", notebook="04_collectives", on_the_site=ON_THE_SITE
-)
+@shows(SETTINGS, "player_panel.Player", on_the_site=ON_THE_SITE)
 def player() -> Explorer:
     """Return controls over a collective that plays: chunks, messages and busy ranks under one playhead.
 

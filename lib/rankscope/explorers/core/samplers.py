@@ -232,7 +232,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="Which rank reads which sample", notebook="01_who_reads_what", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def samplers() -> Explorer:
     """Return controls over which rank reads which sample in an epoch, and the audit of all epochs up to it."""
     return Explorer(SETTINGS, {"picture": picture, "cost": cost_picture}, report, PRESETS, without_effect)

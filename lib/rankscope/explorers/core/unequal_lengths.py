@@ -123,7 +123,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="What samples of unequal length cost", notebook="01_who_reads_what", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def unequal_lengths() -> Explorer:
     """Return controls over the lengths of samples and the sampler that groups them, and the resulting cost of steps."""
     return Explorer(SETTINGS, {"cost": cost_picture, "lengths": lengths_picture}, report, PRESETS, without_effect)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ...cluster import Link
 from ...collectives import build, closed_form
-from ...common.checks import number, of_type, one_of, whole
-from ...common.frozen import checked, frozen
+from ...common.checks import check_field, number, of_type, one_of, whole
 from ...timeline import Span, Timeline
 
 HOW = ("data_parallel", "ddp")
@@ -23,20 +23,27 @@ MOST_DEVICES = 1024  # `traffic` has a matrix with a row and a column for each
 _NO_DEVICE = -1  # the item of a span without another device
 
 
-@frozen
-class StepSizes:
+class StepSizes(msgspec.Struct, frozen=True):
     """The number of samples in a step, and the bytes of ONE sample's inputs and outputs and of a model.
 
     `parameter_bytes` are the bytes of parameters with gradients, which have the same size; `frozen_bytes` are those of
     parameters without. Raises ValueError if a field is not a whole number of at least 0, or if the batch is empty.
     """
 
-    batch_size: int = checked(whole, 1)
-    input_bytes: int = checked(whole, 0)
-    output_bytes: int = checked(whole, 0)
-    parameter_bytes: int = checked(whole, 0)
-    frozen_bytes: int = checked(whole, 0, default=0)
-    buffer_bytes: int = checked(whole, 0, default=0)
+    batch_size: int
+    input_bytes: int
+    output_bytes: int
+    parameter_bytes: int
+    frozen_bytes: int = 0
+    buffer_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        check_field(self, "batch_size", whole, 1)
+        check_field(self, "input_bytes", whole, 0)
+        check_field(self, "output_bytes", whole, 0)
+        check_field(self, "parameter_bytes", whole, 0)
+        check_field(self, "frozen_bytes", whole, 0)
+        check_field(self, "buffer_bytes", whole, 0)
 
 
 class DeviceCopy(NamedTuple):
@@ -49,21 +56,25 @@ class DeviceCopy(NamedTuple):
     num_bytes: int
 
 
-@frozen
-class StepCosts:
+class StepCosts(msgspec.Struct, frozen=True):
     """The times of a step: α + m/B on `link` per message; forward, backward and loss in seconds per sample.
 
     Raises ValueError if a number is below 0.
     """
 
-    link: Link = checked(Link)
-    forward_s: float = checked(number, 0)
-    backward_s: float = checked(number, 0)
-    loss_s: float = checked(number, 0, default=0.0)
+    link: Link
+    forward_s: float
+    backward_s: float
+    loss_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_field(self, "link", of_type, Link)
+        check_field(self, "forward_s", number, 0)
+        check_field(self, "backward_s", number, 0)
+        check_field(self, "loss_s", number, 0)
 
 
-@frozen(eq=False)
-class StepTraffic:
+class StepTraffic(msgspec.Struct, frozen=True, eq=False):
     """The bytes of one step: `link_bytes[src, dst]` on each link, and `bytes_of` each kind of data."""
 
     link_bytes: NDArray[np.float64]

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import attrs
+import msgspec
 
-from ...common.checks import count_of, number, several, truth, whole
-from ...common.frozen import checked, frozen
+from ...common.checks import check_field, count_of, number, of_type, several, truth, whole
 from ...common.units import bytes_words
 
 if TYPE_CHECKING:
@@ -32,19 +31,23 @@ class BucketError(ValueError):
 # ---- the parameters that go into buckets
 
 
-@frozen
-class ParameterSpec:
+class ParameterSpec(msgspec.Struct, frozen=True, array_like=True):
     """The properties of a parameter that decide its bucket; `num_bytes` is the size of its gradient.
 
     >>> ParameterSpec("fc.weight", 4 * 10 * 10)
     ParameterSpec(name='fc.weight', num_bytes=400, dtype='float32', device='cpu', sparse=False)
     """
 
-    name: str = checked(str)
-    num_bytes: int = checked(whole, 0, _MOST_BYTES)
+    name: str
+    num_bytes: int
     dtype: str = "float32"
     device: str = "cpu"
-    sparse: bool = checked(truth, default=False)
+    sparse: bool = False
+
+    def __post_init__(self) -> None:
+        check_field(self, "name", of_type, str)
+        check_field(self, "num_bytes", whole, 0, _MOST_BYTES)
+        check_field(self, "sparse", truth)
 
 
 def parameter_specs(parameters: Parameters) -> tuple[ParameterSpec, ...]:
@@ -152,8 +155,7 @@ def buckets_of(name: str, value: Any, num_parameters: int | None = None) -> Buck
     return buckets
 
 
-@attrs.frozen
-class Bucket:
+class Bucket(msgspec.Struct, frozen=True):
     """One bucket: its parameters' indices in the order of its buffer, and why it was closed.
 
     `closed` is "cap" if the bucket had reached `cap_bytes`, "end" if no parameters of its dtype and device were left,
@@ -180,8 +182,7 @@ class Bucket:
         return "no parameters are left"
 
 
-@attrs.frozen
-class DDPBuckets:
+class DDPBuckets(msgspec.Struct, frozen=True):
     """The buckets of a DistributedDataParallel in launch order: the `first` ones, and those `rebuilt` at `rebuilt_at`.
 
     Parameters have the numbers that DDP's own error messages use: those that require a gradient count from 0. If DDP
@@ -359,11 +360,10 @@ def _ready_order(specs: Sequence[ParameterSpec], order: Sequence[int] | None, ma
     return ready + missing
 
 
-@attrs.define
-class _Filling:
+class _Filling(msgspec.Struct):
     """The open bucket of a dtype and device, and how many buckets of these were closed."""
 
-    indices: list[int] = attrs.field(factory=list)
+    indices: list[int] = []
     num_bytes: int = 0
     num_closed: int = 0
 

@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ...common.checks import of_type, whole
-from ...common.frozen import frozen
 from ...pipeline import record_dataloader
 from ...ranks.launcher import launch
 from ...sampling import Assignment
@@ -30,8 +30,7 @@ Vector = NDArray[np.float64]
 _FIRST_TYPICAL = 2  # the first step after the one in which DDP rebuilds its buckets
 
 
-@frozen(eq=False)
-class FollowedSteps:
+class FollowedSteps(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Steps under DDP, fed by DataLoaders: the samples read, the timeline, and the losses and parameters.
 
     `read` has the samples of each rank in the order in which its steps read them. In `timeline` every span's item is
@@ -120,7 +119,7 @@ def follow(
     if of_type("assignment", assignment, Assignment).batch_stops is not None:
         raise ValueError("assignment must have no batches of its own, because each rank's DataLoader makes them")
     loader = assignment.loader or Loader()
-    assignment = msgspec.structs.replace(assignment, loader=loader)
+    assignment = replace(assignment, loader=loader)
     _check_dataset(dataset, assignment)
     full_batches = min(indices.size for indices in assignment.ranks) // loader.batch_size
     fewest_steps = _FIRST_TYPICAL + 1  # so that `typical` has one to choose
@@ -134,7 +133,7 @@ def follow(
     results: list[_RankResult] = launch(_follow, assignment.num_ranks, args, timeout_s=timeout_s)
     each_step = zip(*(result.steps for result in results), strict=True)
     return FollowedSteps(
-        read=msgspec.structs.replace(assignment, ranks=tuple(np.concatenate(result.numbers) for result in results)),
+        read=replace(assignment, ranks=tuple(np.concatenate(result.numbers) for result in results)),
         timeline=_timeline(results, recorder.timeline()),
         buckets=tuple(buckets_in_common(step) for step in each_step),
         losses=np.array([result.losses for result in results]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import attrs
+import msgspec
 
 from ...common.checks import number, whole
 from .architectures import architecture_step
@@ -26,8 +26,7 @@ class Interval(NamedTuple):
     high: float
 
 
-@attrs.frozen
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """A training job: the times of a step and of an epoch, as `ddp.job` predicts them.
 
     `allreduce_s` is the total time of the allreduces of one step, hidden or not.

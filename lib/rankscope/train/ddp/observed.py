@@ -9,21 +9,21 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...common import storage
-from ...common.checks import number, truth, whole
-from ...common.frozen import checked, each, fields_of, frozen, optional
-from ...common.samples import used_places
-from ...provenance import checked_provenance
+from ...common.checks import check_field, number, optional, truth, whole
+from ...common.files import PathLike, read_json, write_json
 from ...timeline import Timeline
-from .buckets import Buckets, ParameterSpec, buckets_of
+from .buckets import ParameterSpec
 from .contention import OverlappedStep
 from .cost import Seconds
-from .step import MOST_ACCUMULATION, NO_ITEM, LocalStep, numbers
+from .step import MOST_ACCUMULATION, NO_ITEM, LocalStep
 
-FORMAT = "rankscope ddp run"
-VERSION = 1
-_COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")  # of a timeline
-_NAMES = ("lanes", "kinds")  # of a timeline, to which entries of the columns "lane" and "kind" refer
+_LEAST_CLEAN = 4  # iterations
+
+
+def used_iterations(clean: Sequence[bool]) -> tuple[int, ...]:
+    """Return the indices of the clean iterations, or of all if fewer than four are clean."""
+    used = tuple(index for index, is_clean in enumerate(clean) if is_clean)
+    return used if len(used) >= _LEAST_CLEAN else tuple(range(len(clean)))
 
 
 class Iterations:
@@ -32,15 +32,10 @@ class Iterations:
     step_s: tuple[float, ...]
     clean: tuple[bool, ...]
 
-    def __attrs_post_init__(self) -> None:
-        if not self.step_s or len(self.clean) != len(self.step_s):
-            wanted = f"True or False of each of {len(self.step_s)} iterations"
-            raise ValueError(f"clean must say {wanted}, got {len(self.clean)}")
-
     @property
     def used(self) -> tuple[int, ...]:
-        """The indices of the iterations that are used; see `used_places`."""
-        return used_places(self.clean)
+        """The indices of the iterations that are used; see `used_iterations`."""
+        return used_iterations(self.clean)
 
     @property
     def used_s(self) -> Seconds:
@@ -52,18 +47,23 @@ class Iterations:
         return float(np.median(self.used_s))
 
 
-@frozen
-class DDPSettings:
+class DDPSettings(msgspec.Struct, frozen=True):
     """DDP's settings: its own options, the micro-batches of a step, and whether it communicates at all."""
 
-    bucket_cap_mb: float | None = checked(optional, number, above=0, default=None)
-    accumulation: int = checked(whole, 1, MOST_ACCUMULATION, default=1)
-    gradient_as_bucket_view: bool = checked(truth, default=False)
-    find_unused_parameters: bool = checked(truth, default=False)
-    static_graph: bool = checked(truth, default=False)
-    communicate: bool = checked(truth, default=True)
+    bucket_cap_mb: float | None = None
+    accumulation: int = 1
+    gradient_as_bucket_view: bool = False
+    find_unused_parameters: bool = False
+    static_graph: bool = False
+    communicate: bool = True
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "bucket_cap_mb", optional, number, above=0)
+        check_field(self, "accumulation", whole, 1, MOST_ACCUMULATION)
+        check_field(self, "gradient_as_bucket_view", truth)
+        check_field(self, "find_unused_parameters", truth)
+        check_field(self, "static_graph", truth)
+        check_field(self, "communicate", truth)
         if self.static_graph and self.accumulation > 1:
             raise ValueError(
                 "static_graph must be False with accumulation: DDP's first backward of one must communicate"
@@ -72,14 +72,13 @@ class DDPSettings:
     @property
     def ddp(self) -> dict[str, Any]:
         """The options of DistributedDataParallel itself."""
-        options = dict(fields_of(self))
+        options = msgspec.structs.asdict(self)
         del options["accumulation"]
         del options["communicate"]
         return options
 
 
-@frozen(eq=False)
-class ObservedStep:
+class ObservedStep(msgspec.Struct, frozen=True, eq=False):
     """One step: its buckets, when each gradient was in its bucket, and all spans.
 
     `ready_s` has a row for each rank and a column for each parameter, in seconds from the start of the rank's last
@@ -88,42 +87,25 @@ class ObservedStep:
     workers; the allreduces of the second one are on lane "allreduce 2".
     """
 
-    buckets: Buckets = checked(buckets_of)
-    ready_s: Seconds = checked(numbers)
-    timeline: Timeline = checked(Timeline)
+    buckets: tuple[tuple[int, ...], ...]
+    ready_s: Seconds
+    timeline: Timeline
 
 
-@frozen(eq=False)
-class DDPRun(Iterations):
+class DDPRun(Iterations, msgspec.Struct, frozen=True, eq=False, tag_field="format", tag="rankscope ddp run"):
     """Steps of DDP: the time of each iteration on its slowest rank in seconds, and its observed events.
 
     `parameters` are those that get gradients, in the order of ``module.parameters()``. `provenance` describes the
     machine, as in a Profile, and `setting` the options. `clean` states for each iteration whether the host left the
     ranks undisturbed. `steps` has one entry per iteration.
-
-    Raises ValueError if the values cannot come from a run.
     """
 
-    provenance: Mapping[str, Any] = checked(checked_provenance)
-    setting: DDPSettings = checked(DDPSettings)
-    parameters: tuple[ParameterSpec, ...] = checked(each, ParameterSpec)
-    step_s: tuple[float, ...] = checked(each, number, 0)
-    clean: tuple[bool, ...] = checked(each, truth)
-    steps: tuple[ObservedStep, ...] = checked(each, ObservedStep)
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        num_iterations = len(self.step_s)
-        if len(self.steps) != num_iterations:
-            raise ValueError(f"steps must be {num_iterations}, one for each iteration, got {len(self.steps)}")
-        shape = (self.num_ranks, len(self.parameters))
-        for step in self.steps:
-            # Unlike an infinite time, NaN is allowed: the parameter got no gradient.
-            if step.ready_s.shape != shape or np.isinf(step.ready_s).any():
-                raise ValueError(
-                    f"ready_s must have a time or nan for {shape} ranks and parameters, got {step.ready_s}"
-                )
-            buckets_of("buckets", step.buckets, len(self.parameters))  # for its error
+    provenance: Mapping[str, Any]
+    setting: DDPSettings
+    parameters: tuple[ParameterSpec, ...]
+    step_s: tuple[float, ...]
+    clean: tuple[bool, ...]
+    steps: tuple[ObservedStep, ...]
 
     def __repr__(self) -> str:
         size = f"{len(self.parameters)} parameters, {self.num_ranks} ranks, {len(self.step_s)} iterations"
@@ -134,7 +116,7 @@ class DDPRun(Iterations):
         return int(self.provenance["num_ranks"])
 
     @property
-    def buckets(self) -> Buckets:
+    def buckets(self) -> tuple[tuple[int, ...], ...]:
         """The buckets of the last iteration, which DDP keeps, in launch order."""
         return self.steps[-1].buckets
 
@@ -196,115 +178,11 @@ class DDPRun(Iterations):
             seconds.append(float(last_spans.stop_s.max(initial=0.0)) - float(last_spans.start_s.max(initial=0.0)))
         return float(np.median(seconds))
 
-    def save(self, path: storage.PathLike) -> Path:
+    def save(self, path: PathLike) -> Path:
         """Write the run as JSON, atomically. Raises OSError if the file cannot be written."""
-        return storage.save(
-            path,
-            FORMAT,
-            VERSION,
-            provenance=self.provenance,
-            setting=fields_of(self.setting),
-            parameters=[list(fields_of(spec).values()) for spec in self.parameters],
-            step_s=self.step_s,
-            clean=self.clean,
-            steps=[_as_stored(step) for step in self.steps],
-        )
+        return write_json(path, self)
 
     @classmethod
-    def load(cls, path: storage.PathLike) -> DDPRun:
-        """Read a run that `save` wrote. Raises StorageError, a one-line ValueError, if the file is anything else."""
-        return storage.load(path, FORMAT, VERSION, _StoredRun, _run)
-
-
-# ---- the file
-
-
-def _as_stored(step: ObservedStep) -> dict[str, Any]:
-    columns = {name: getattr(step.timeline, name).tolist() for name in _COLUMNS}
-    names = {name: getattr(step.timeline, name) for name in _NAMES}
-    return {
-        "buckets": step.buckets,
-        "ready_s": step.ready_s.tolist(),  # JSON has no nan: null
-        "timeline": {**columns, **names},
-    }
-
-
-class StoredParameter(storage.StoredPart, array_like=True):
-    """A `ParameterSpec` in a file."""
-
-    name: str
-    num_bytes: int
-    dtype: str
-    device: str
-    sparse: bool
-
-    def value(self) -> ParameterSpec:
-        return ParameterSpec(self.name, self.num_bytes, self.dtype, self.device, self.sparse)
-
-
-def parameters_of(stored: Sequence[StoredParameter]) -> tuple[ParameterSpec, ...]:
-    """Return the parameters of a file. Errors name the part of the file (`storage.within`)."""
-    parameters = []
-    for index, parameter in enumerate(stored):
-        with storage.within(f"parameters[{index}]"):
-            parameters.append(parameter.value())
-    return tuple(parameters)
-
-
-class _StoredTimeline(storage.StoredPart):
-    rank: list[int]
-    lane: list[int]
-    kind: list[int]
-    item: list[int]
-    start_s: list[float]
-    stop_s: list[float]
-    lanes: tuple[str, ...]
-    kinds: tuple[str, ...]
-
-    def value(self) -> Timeline:
-        columns: dict[str, Any] = {name: np.array(getattr(self, name)) for name in _COLUMNS}
-        return Timeline(**columns, lanes=self.lanes, kinds=self.kinds)
-
-
-class _StoredStep(storage.StoredPart):
-    buckets: list[list[int]]
-    ready_s: list[list[float | None]]
-    timeline: _StoredTimeline
-
-
-class _StoredSettings(storage.StoredPart):
-    bucket_cap_mb: float | None
-    accumulation: int
-    gradient_as_bucket_view: bool
-    find_unused_parameters: bool
-    static_graph: bool
-    communicate: bool
-
-
-class _StoredRun(storage.StoredFile):
-    provenance: dict[str, Any]
-    setting: _StoredSettings
-    parameters: list[StoredParameter]
-    step_s: tuple[float, ...]
-    clean: tuple[storage.Mark, ...]
-    steps: list[_StoredStep]
-
-
-def _run(stored: _StoredRun) -> DDPRun:
-    """Return the run of a file. Errors name the part of the file (`storage.within`)."""
-    with storage.within("setting"):
-        settings = DDPSettings(**msgspec.structs.asdict(stored.setting))
-    parameters = parameters_of(stored.parameters)
-    steps = []
-    for index, step in enumerate(stored.steps):
-        with storage.within(f"steps[{index}]"):
-            ready_s = np.array(step.ready_s, float)  # None, of a parameter that got no gradient, becomes nan
-            steps.append(ObservedStep(Buckets(step.buckets), ready_s, step.timeline.value()))
-    return DDPRun(
-        provenance=stored.provenance,
-        setting=settings,
-        parameters=parameters,
-        step_s=stored.step_s,
-        clean=tuple(map(bool, stored.clean)),
-        steps=tuple(steps),
-    )
+    def load(cls, path: PathLike) -> DDPRun:
+        """Read a run that `save` wrote. Raises FileError, a one-line ValueError, if the file is anything else."""
+        return read_json(path, cls)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
-import attrs
+import msgspec
 
 from ...common.checks import count_of, number, of_type, several
 from ...common.units import percent_words, times_in_one_unit
@@ -27,8 +27,7 @@ class CapCandidate(NamedTuple):
     wait_s: float
 
 
-@attrs.frozen
-class Recommendation:
+class Recommendation(msgspec.Struct, frozen=True, dict=True):
     """The candidates by rising cap, DDP's default, and the step without communication.
 
     A step consists of `alone_s`, the time by which allreduces slow computing down, and the time spent waiting for them.

@@ -10,16 +10,17 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ...cluster import node_sizes
 from ...collectives.timing import Ranks, TimedTask, network_id
-from ...common.checks import function, number, of_type, one_of, whole
-from ...common.frozen import checked, evolve, frozen, optional
+from ...common.checks import check_field, function, number, of_type, one_of, optional, whole
 from ...provenance import of_machine, of_run
 from ...ranks.host import MOST_RANKS
 from ...ranks.launcher import launch
@@ -45,8 +46,7 @@ _BATCH = 128  # samples in each of a rank's steps
 _LOCAL_STEP_FACTOR = 2  # times as many iterations without allreduces, because all predictions depend on that step
 
 
-@frozen
-class Where:
+class Where(msgspec.Struct, frozen=True):
     """Where ranks run, and the time in seconds after which they must have ended.
 
     Ranks compute on GPUs if the backend is NCCL, else on the CPU. `network` is None for this machine, or an object with
@@ -58,9 +58,13 @@ class Where:
     ValueError: backend must be one of 'gloo', 'nccl', 'mpi', got 'tcp'
     """
 
-    backend: str = checked(one_of, BACKENDS, default="gloo")
+    backend: str = "gloo"
     network: Any = None
-    timeout_s: float = checked(number, above=0, high=10**6, default=300.0)
+    timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        check_field(self, "backend", one_of, BACKENDS)
+        check_field(self, "timeout_s", number, above=0, high=10**6)
 
     def launch(self, fn: Callable[..., Any], args: tuple[Any, ...], num_ranks: int | None) -> list[Any]:
         """Run `fn` on the ranks and return its results. Raises ValueError if the network has no hosts for them."""
@@ -174,7 +178,7 @@ def measure_contention(
     this machine, number of ranks and network, for any module and cap. `backend` is by default that of `where`.
     """
     if backend is not None:
-        where = evolve(where, backend=backend)
+        where = replace(where, backend=backend)
     costs_s(cost, np.array([1e6]))  # any size: this raises an error for a wrong `cost` before anything is measured
     iterations = whole("iterations", iterations, 1, MOST_ITERATIONS // _LOCAL_STEP_FACTOR)
     alone, *overlapped = calibration_runs(num_ranks, iterations, where)

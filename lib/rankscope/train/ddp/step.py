@@ -8,11 +8,11 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.checks import count_of, number, of_type, several, truth, whole
-from ...common.frozen import checked, each, frozen
+from ...common.checks import check_field, count_of, each, number, of_type, several, truth, whole
 from ...timeline import Span, Timeline
 from .buckets import Buckets, ParameterSpec, buckets_of, parameter_specs
 from .buckets import buckets as ddp_buckets
@@ -38,8 +38,7 @@ def numbers(name: str, values: Any) -> Seconds:
     return copied
 
 
-@frozen(eq=False)
-class LocalStep:
+class LocalStep(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The times of forward, backward and optimizer of one rank in seconds, and when each gradient is ready.
 
     `parameters` are those that require a gradient, in the order of ``module.parameters()``. `ready_s` has one time per
@@ -55,14 +54,20 @@ class LocalStep:
     (array([0.01 , 0.006, 0.005]), (2, 1, 0))
     """
 
-    parameters: tuple[ParameterSpec, ...] = checked(each, ParameterSpec)
-    ready_s: Seconds = checked(numbers)
-    forward_s: float = checked(number, 0)
-    backward_s: float = checked(number, 0)
-    optimizer_s: float = checked(number, 0, default=0.0)
-    unpack_s: float = checked(number, 0, default=0.0)
+    parameters: tuple[ParameterSpec, ...]
+    ready_s: Seconds
+    forward_s: float
+    backward_s: float
+    optimizer_s: float = 0.0
+    unpack_s: float = 0.0
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "parameters", each, of_type, ParameterSpec)
+        check_field(self, "ready_s", numbers)
+        check_field(self, "forward_s", number, 0)
+        check_field(self, "backward_s", number, 0)
+        check_field(self, "optimizer_s", number, 0)
+        check_field(self, "unpack_s", number, 0)
         if self.ready_s.shape != (len(self.parameters),):
             wanted = count_of(len(self.parameters), "parameter")
             raise ValueError(f"ready_s must have one time for each of {wanted}, got shape {self.ready_s.shape}")
@@ -136,8 +141,7 @@ class LocalStep:
         return tuple(order[has_gradient].tolist())
 
 
-@frozen
-class Contention:
+class Contention(msgspec.Struct, frozen=True):
     """How much computing and communicating slow each other down when they share cores, memory or SMs.
 
     During an allreduce, computing takes `compute` times as long. While the rank computes, an allreduce takes
@@ -148,8 +152,12 @@ class Contention:
     ValueError: compute must be a finite number of at least 1, got 0.5
     """
 
-    compute: float = checked(number, 1, default=1.0)
-    communication: float = checked(number, 1, default=1.0)
+    compute: float = 1.0
+    communication: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_field(self, "compute", number, 1)
+        check_field(self, "communication", number, 1)
 
 
 FREE = Contention()  # no contention

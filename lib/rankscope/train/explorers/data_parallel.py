@@ -140,7 +140,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="DataParallel against DDP", notebook="07_ddp", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def data_parallel() -> Explorer:
     """Return controls over a step of DataParallel and one of DDP, on the same GPUs with the same batch.
 

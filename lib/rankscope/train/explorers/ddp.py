@@ -164,12 +164,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(
-    SETTINGS,
-    title="DDP's buckets and overlap",
-    notebook="07_ddp",
-    on_the_site=ON_THE_SITE,
-)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """Return controls over one step, its time with other caps, its parts, and the cap that is recommended.
 
@@ -185,7 +180,7 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
         settings=offered.settings(SETTINGS),
         pictures={"picture": training.picture, "caps": training.caps},
         report=training.report,
-        presets=offered.presets(PRESETS),
+        presets=PRESETS,
         without_effect=training.without_effect,
         derived=offered.derived,
     )

@@ -142,12 +142,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(
-    SETTINGS,
-    title="FSDP: streams and memory",
-    notebook="08_zero_and_fsdp",
-    on_the_site=ON_THE_SITE,
-)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """Return controls over one step under `fully_shard`: what runs on each of its streams, and the memory of a rank.
 
@@ -162,7 +157,7 @@ def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
         settings=offered.settings(SETTINGS),
         pictures={"picture": sharding.picture},
         report=sharding.report,
-        presets=offered.presets(PRESETS),
+        presets=PRESETS,
         without_effect=sharding.without_effect,
         derived=offered.derived,
     )

@@ -135,7 +135,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="Pipelines and their bubbles", notebook="09_pipelines", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def pipeline_parallel() -> Explorer:
     """Return controls over one step of a pipeline schedule, its bubble, its activations and its traffic.
 

@@ -93,7 +93,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="Ranks that run out of batches", notebook="07_ddp", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def uneven() -> Explorer:
     """Return controls over an epoch of three ranks with different numbers of batches, and its effect on samples."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -107,7 +107,7 @@ ON_THE_SITE = {
 }
 
 
-@shows(SETTINGS, title="Memory per rank with ZeRO", notebook="08_zero_and_fsdp", on_the_site=ON_THE_SITE)
+@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def zero(module: Any = None) -> Explorer:
     """Return controls over the memory per rank with each stage, the GPUs that the chosen one fits, and its traffic.
 

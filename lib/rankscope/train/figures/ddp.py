@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ...common.checks import count_of, of_type
@@ -135,7 +135,7 @@ def _pieces(buckets: DDPBuckets, shown: Sequence[Bucket], width: float) -> tuple
     piece_px = pieces.width / width * _WIDE_PX
     number_px = np.array([_DIGIT_PX * len(str(number)) + _MARGIN_PX for number in parameter.tolist()])
     # A number on hatching gets a halo. Here every number needs one, because the line of a cap may run through it.
-    for_halos = attrs.evolve(pieces, hatched=np.ones(row.size, dtype=bool))
+    for_halos = replace(pieces, hatched=np.ones(row.size, dtype=bool))
     return pieces, numbers_on(for_halos, parameter, wanted=piece_px >= number_px)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
+from msgspec.structs import replace
 
 from ...common.checks import of_type
 from ...common.units import decimal_words, percent_words, time_unit, time_words
@@ -52,7 +52,7 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     for term in TERMS:
         if memory.terms[term].any():
             keys.append(Key(term.replace("_", " "), MEMORY[term].hue, hatched=MEMORY[term].hatched))
-    return attrs.evolve(
+    return replace(
         above,
         height=bottom,
         size_px=(above.size_px[0], above.size_px[1] + _ROW_PX * (_GAP_ROWS + _MEMORY_ROWS)),

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from ...common.checks import number, of_type, several
-from ...common.frozen import mapping, optional
+from ...common.checks import number, of_type, optional, several
 from ...common.units import percent_words, time_unit
 from ...figures.axes import keys_below, to_axes
 from ...figures.line_axes import Floats, line_axes, note
@@ -82,7 +81,7 @@ def _caps_mb(candidates: Sequence[CapCandidate]) -> Floats:
 def _quartiles_s(measured: Mapping[float | None, Sequence[float]]) -> dict[float | None, Floats]:
     """The first quartile, the median and the third quartile of the steps at each cap, after checking them."""
     quartiles_s: dict[float | None, Floats] = {}
-    for cap, steps in mapping("measured", measured).items():
+    for cap, steps in of_type("measured", measured, Mapping).items():
         checked_cap = optional("a cap of measured", cap, number, above=0)
         listed = several("measured", steps, "seconds of steps for each cap")
         steps_s = [number("measured", step_s, 0) for step_s in listed]

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.checks import number, of_type
-from ...common.frozen import mapping
 from ...common.units import decimal_unit, decimal_words, round_ticks
 from ...figures.marks import Drawing, Key, Texts, frame, stacked
 from ...figures.palette import MEMORY, PAPER, WorkLook
@@ -48,7 +47,7 @@ def draw_memory(
     scale, unit = decimal_unit(longest)  # x counts this unit, of `scale` bytes
     width = (1 + _ROOM_FOR_TOTAL) * longest / scale
     limits = {}
-    for name, limit_bytes in mapping("limits_bytes", limits_bytes or {}).items():
+    for name, limit_bytes in of_type("limits_bytes", limits_bytes or {}, Mapping).items():
         limit = number("limits_bytes", limit_bytes, 0) / scale
         if limit < width:  # a limit beyond the drawing would make the bars tiny
             limits[name] = limit

@@ -11,9 +11,10 @@ CollectiveCall(kind='allgather', num_bytes=16640)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from ...common.lazy import lazy
+from ...common.extras import naming_extra
 from .costs import FSDPCosts
 from .memory import LiveBytes, PredictedMemory
 from .observed import FSDPRun
@@ -47,14 +48,23 @@ __all__ = [
     "run",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "collectives": "predicted",
-        "measure_costs": "measured",
-        "measure_step": "measured",
-        "observed_step": "calls",
-        "recommend": "recommending",
-        "run": "running",
-    },
-)
+# The modules of what needs torch, which is imported when it is first used.
+_MODULES = {
+    "collectives": "predicted",
+    "measure_costs": "measured",
+    "measure_step": "measured",
+    "observed_step": "calls",
+    "recommend": "recommending",
+    "run": "running",
+}
+
+
+@naming_extra()
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

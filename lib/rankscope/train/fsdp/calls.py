@@ -9,11 +9,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter, tree_map
 
-from ...common.checks import function, of_type
-from ...common.frozen import evolve, optional
+from ...common.checks import function, of_type, optional
 from ..losses import checked_loss
 from ..zero.run import storages
 from .live import LiveCounter
@@ -312,7 +312,7 @@ def observed_step(
     param_dtype = optional("param_dtype", param_dtype, dtype_name)
     observer = CallObserver(module, wrapped, param_dtype)
     observer.run_with_live_bytes(loss, 0, 0)
-    return evolve(
+    return replace(
         step,
         events=tuple(events_of_marks(observer.marks)),
         input_bytes=observer.input_bytes,

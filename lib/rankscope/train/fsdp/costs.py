@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ...cluster import Link
 from ...collectives import closed_form
-from ...common.checks import function, number, of_type, whole
-from ...common.frozen import checked, frozen, optional
+from ...common.checks import check_field, function, number, of_type, optional, whole
 from ...networks import Cost
 
 
@@ -19,8 +19,7 @@ def no_time(num_bytes: Any) -> float:
     return 0.0
 
 
-@frozen
-class FSDPCosts:
+class FSDPCosts(msgspec.Struct, frozen=True):
     """The times of an all-gather, a reduce-scatter and HSDP's all-reduce, without other traffic, and of copies.
 
     Each is a function from the bytes of the whole gathered, padded buffer to seconds; that of `allreduce` is a function
@@ -43,19 +42,34 @@ class FSDPCosts:
     (0.00078, 0.00078)
     """
 
-    allgather: Cost = checked(function, "of bytes")
-    reduce_scatter: Cost = checked(function, "of bytes")
-    allreduce: Cost | None = checked(optional, function, "of bytes", default=None)
-    copy_in: Cost = checked(function, "of bytes", default=no_time)
-    copy_out: Cost = checked(function, "of bytes", default=no_time)
-    reduce_copy_in: Cost = checked(function, "of bytes", default=no_time)
-    copy_out_reduced: Cost = checked(function, "of bytes", default=no_time)
-    forward_hooks_s: float = checked(number, 0, default=0.0)
-    backward_hooks_s: float = checked(number, 0, default=0.0)
-    allgather_spread: Cost = checked(function, "of bytes", default=no_time)
-    reduce_scatter_spread: Cost = checked(function, "of bytes", default=no_time)
-    allreduce_spread: Cost = checked(function, "of bytes", default=no_time)
-    cores_per_rank: float = checked(number, above=0, high=1, default=1.0)
+    allgather: Cost
+    reduce_scatter: Cost
+    allreduce: Cost | None = None
+    copy_in: Cost = no_time
+    copy_out: Cost = no_time
+    reduce_copy_in: Cost = no_time
+    copy_out_reduced: Cost = no_time
+    forward_hooks_s: float = 0.0
+    backward_hooks_s: float = 0.0
+    allgather_spread: Cost = no_time
+    reduce_scatter_spread: Cost = no_time
+    allreduce_spread: Cost = no_time
+    cores_per_rank: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_field(self, "allgather", function, "of bytes")
+        check_field(self, "reduce_scatter", function, "of bytes")
+        check_field(self, "allreduce", optional, function, "of bytes")
+        check_field(self, "copy_in", function, "of bytes")
+        check_field(self, "copy_out", function, "of bytes")
+        check_field(self, "reduce_copy_in", function, "of bytes")
+        check_field(self, "copy_out_reduced", function, "of bytes")
+        check_field(self, "forward_hooks_s", number, 0)
+        check_field(self, "backward_hooks_s", number, 0)
+        check_field(self, "allgather_spread", function, "of bytes")
+        check_field(self, "reduce_scatter_spread", function, "of bytes")
+        check_field(self, "allreduce_spread", function, "of bytes")
+        check_field(self, "cores_per_rank", number, above=0, high=1)
 
     @classmethod
     def of_link(
@@ -114,8 +128,7 @@ class FSDPCosts:
         return cls(half, half)
 
 
-@frozen
-class _Ring:
+class _Ring(msgspec.Struct, frozen=True):
     """The closed form of a ring; a class, so that costs can be compared and pickled."""
 
     collective: str
@@ -126,16 +139,14 @@ class _Ring:
         return closed_form(self.collective, "ring", self.num_ranks, num_bytes, self.link)
 
 
-@frozen
-class _Copy:
+class _Copy(msgspec.Struct, frozen=True):
     bytes_per_s: float
 
     def __call__(self, num_bytes: Any) -> Any:
         return np.asarray(num_bytes) / self.bytes_per_s
 
 
-@frozen
-class _HalfOfAllreduce:
+class _HalfOfAllreduce(msgspec.Struct, frozen=True):
     cost: Cost
 
     def __call__(self, num_bytes: Any) -> Any:

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from torch import nn
 
 from ...collectives.timing import Ranks, TimedTask
-from ...common.checks import function, of_type, several, whole
-from ...common.frozen import evolve, optional
+from ...common.checks import function, of_type, optional, several, whole
 from ...networks import CostTable
 from ...ranks.host import num_cores
 from ...timeline import Timeline
@@ -78,7 +78,7 @@ def measure_step(
         events.append(event._replace(seconds=event_s))  # the bytes of activations stay those that were observed
     slowest_update_s = np.array([record.optimizer_s for record in records]).max(axis=0)  # per iteration
     optimizer_s = float(slowest_update_s.mean()) / num_ranks
-    return evolve(observed, events=tuple(events), optimizer_s=optimizer_s, optimizer_shards=num_ranks)
+    return replace(observed, events=tuple(events), optimizer_s=optimizer_s, optimizer_shards=num_ranks)
 
 
 def _seconds_of_events(records: Sequence[_ComputingRecord]) -> list[float]:

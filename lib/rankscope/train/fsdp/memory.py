@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.frozen import ReadOnly, checked, frozen
 from ...common.units import decimal_words
-from ...timeline.timeline import Times, column
+from ...timeline.timeline import Times
 
 # The terms of a rank's memory, and what each one is.
 TERMS = {
@@ -25,31 +24,25 @@ TERMS = {
 }
 
 
-def _terms(name: str, values: Any) -> ReadOnly:
-    return ReadOnly({term: column(f"{name}_bytes", values[term]) for term in TERMS})
-
-
-@frozen(eq=False)
-class LiveBytes:
+class LiveBytes(msgspec.Struct, frozen=True, eq=False):
     """The live bytes of a rank: ``num_bytes[i]`` from ``at_s[i]`` until the next instant."""
 
-    at_s: Times = checked(column)
-    num_bytes: NDArray[np.int64] = checked(column)
+    at_s: Times
+    num_bytes: NDArray[np.int64]
 
     @property
     def peak_bytes(self) -> int:
         return int(self.num_bytes.max(initial=0))
 
 
-@frozen(eq=False)
-class PredictedMemory:
+class PredictedMemory(msgspec.Struct, frozen=True, eq=False):
     """The bytes of a rank over one step, by term: ``terms[name][i]`` from ``at_s[i]`` until the next instant.
 
     `doing` names the rank's activity at each instant.
     """
 
-    at_s: Times = checked(column)
-    terms: Mapping[str, NDArray[np.int64]] = checked(_terms)
+    at_s: Times
+    terms: Mapping[str, NDArray[np.int64]]
     doing: tuple[str, ...] = ()
 
     @property

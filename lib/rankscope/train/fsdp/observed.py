@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
-from ...common.checks import count_of, number, truth
-from ...common.frozen import checked, each, frozen
-from ...common.samples import used_places
+from ...common.checks import count_of
 from ...timeline import Timeline
+from ..ddp.observed import used_iterations
 from .memory import LiveBytes
 from .replay import CollectiveCall, ShardSettings
 
 
-@frozen(eq=False)
-class FSDPIteration:
+class FSDPIteration(msgspec.Struct, frozen=True, eq=False):
     """One step on all ranks: its seconds on the slowest, its collectives in the order of issue, and all spans.
 
     `clean` says whether the host left the ranks undisturbed. The timeline has the lanes and kinds of `fsdp.predict`
     for every rank; the item of a span is the index of its group, 0 for the root's.
     """
 
-    step_s: float = checked(number, 0)
-    clean: bool = checked(truth)
-    collectives: tuple[CollectiveCall, ...] = checked(each, CollectiveCall)
-    timeline: Timeline = checked(Timeline)
+    step_s: float
+    clean: bool
+    collectives: tuple[CollectiveCall, ...]
+    timeline: Timeline
 
 
-@frozen(eq=False)
-class FSDPRun:
+class FSDPRun(msgspec.Struct, frozen=True, eq=False):
     """Steps of `fully_shard` on real ranks. `groups` are the wrapped modules, the root, "", first.
 
     `live` has the live bytes of each rank over one more forward and backward, in which they were counted.
     """
 
-    settings: ShardSettings = checked(ShardSettings)
-    groups: tuple[str, ...] = checked(each, str)
-    iterations: tuple[FSDPIteration, ...] = checked(each, FSDPIteration)
-    live: tuple[LiveBytes, ...] = checked(each, LiveBytes)
+    settings: ShardSettings
+    groups: tuple[str, ...]
+    iterations: tuple[FSDPIteration, ...]
+    live: tuple[LiveBytes, ...]
 
     def __repr__(self) -> str:
         ranks = count_of(self.settings.num_ranks, "rank")
@@ -50,8 +48,8 @@ class FSDPRun:
 
     @property
     def used(self) -> tuple[int, ...]:
-        """The indices of the iterations that are used; see `used_places`."""
-        return used_places([iteration.clean for iteration in self.iterations])
+        """The indices of the iterations that are used; see `used_iterations`."""
+        return used_iterations([iteration.clean for iteration in self.iterations])
 
     @property
     def median_s(self) -> float:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import attrs
+import msgspec
 import numpy as np
 from torch import nn
 
-from ...common.checks import number, of_type, one_of, several, whole
-from ...common.frozen import optional
+from ...common.checks import number, of_type, one_of, optional, several, whole
 from ...common.units import decimal_words, times_in_one_unit
 from ...networks import Cost
 from ..ddp.buckets import ParameterSpec
@@ -46,8 +45,7 @@ class FSDPCandidate(NamedTuple):
     in_torch: bool = True
 
 
-@attrs.frozen
-class FSDPRecommendation:
+class FSDPRecommendation(msgspec.Struct, frozen=True):
     """The candidates from the fastest to the slowest, and the recommended one for this memory per rank.
 
     `chosen` is the one with the lowest peak among those of torch that fit and are at most 1 % slower than the fastest

@@ -11,8 +11,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from ...common.checks import several, whole
-from ...common.frozen import checked, frozen, optional
+import msgspec
+
+from ...common.checks import check_field, optional, several, whole
 from ...ranks.host import MOST_RANKS
 from .step import ModuleStep, ShardedParameter, StepEvent
 
@@ -45,8 +46,7 @@ def _reshard(name: str, value: Any) -> bool | int | None:
         raise ValueError(f"{name} must be True, False, None or a number of ranks from 2 up, got {value!r}") from None
 
 
-@frozen
-class ShardSettings:
+class ShardSettings(msgspec.Struct, frozen=True):
     """The settings of `fully_shard` that decide what is communicated.
 
     `reshard_after_forward` is passed to every call, the root's included. None is torch's default, which keeps the root
@@ -66,14 +66,20 @@ class ShardSettings:
     ValueError: num_ranks must be a whole number from 2 to 1000000, got 1
     """
 
-    num_ranks: int = checked(whole, 2, MOST_SHARDS)
-    num_replicas: int = checked(whole, 1, MOST_SHARDS, default=1)
-    reshard_after_forward: bool | int | None = checked(_reshard, default=True)
-    prefetch: int = checked(whole, 0, MOST_PREFETCH, default=0)
-    param_dtype: str | None = checked(optional, dtype_name, default=None)
-    reduce_dtype: str | None = checked(optional, dtype_name, default=None)
+    num_ranks: int
+    num_replicas: int = 1
+    reshard_after_forward: bool | int | None = True
+    prefetch: int = 0
+    param_dtype: str | None = None
+    reduce_dtype: str | None = None
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "num_ranks", whole, 2, MOST_SHARDS)
+        check_field(self, "num_replicas", whole, 1, MOST_SHARDS)
+        check_field(self, "reshard_after_forward", _reshard)
+        check_field(self, "prefetch", whole, 0, MOST_PREFETCH)
+        check_field(self, "param_dtype", optional, dtype_name)
+        check_field(self, "reduce_dtype", optional, dtype_name)
         if self.num_ranks % self.num_replicas:
             raise ValueError(
                 f"num_replicas must divide the {self.num_ranks} ranks into meshes of equal size, "
@@ -132,8 +138,7 @@ class ShardSettings:
 # ---- groups
 
 
-@frozen
-class ShardedGroup:
+class ShardedGroup(msgspec.Struct, frozen=True):
     """The parameters that one call of `fully_shard` communicates together, and their bytes on one rank.
 
     `gathered_bytes` are those of the whole gathered, padded buffer. `name` is the module's, "" for the root.

@@ -20,8 +20,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...collectives.timing import Ranks, TimedTask
-from ...common.checks import function, of_type, whole
-from ...common.frozen import optional
+from ...common.checks import function, of_type, optional, whole
 from ...timeline import Span, Timeline
 from ..ddp.run import HERE, Loss, Optimizer, Where
 from ..losses import checked_loss

@@ -10,8 +10,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ...common.checks import number, of_type, one_of, several, truth, whole
-from ...common.frozen import checked, each, evolve, frozen, mapping, optional
+import msgspec
+from msgspec.structs import replace
+
+from ...common.checks import check_field, each, number, of_type, one_of, optional, several, truth, whole
 
 _MOST_ELEMENTS = 2**50  # of a parameter; also the most bytes of activations that a layer may keep
 EVENTS = ("enter", "leave", "forward", "pre_backward", "backward", "gradient", "post_backward")
@@ -24,11 +26,10 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
 def _names(name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
-    return each(name, value, str)
+    return each(name, value, of_type, str)
 
 
-@frozen
-class ShardedParameter:
+class ShardedParameter(msgspec.Struct, frozen=True):
     """The properties of a parameter that decide its shard; `names` has several if several modules share it.
 
     >>> weight = ShardedParameter(("fc.weight",), (5, 3))
@@ -36,13 +37,18 @@ class ShardedParameter:
     (15, 18)
     """
 
-    names: tuple[str, ...] = checked(_names)
-    shape: tuple[int, ...] = checked(_shape)
-    itemsize: int = checked(whole, 1, 16, default=4)
-    trainable: bool = checked(truth, default=True)
-    floating: bool = checked(truth, default=True)
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    itemsize: int = 4
+    trainable: bool = True
+    floating: bool = True
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "names", _names)
+        check_field(self, "shape", _shape)
+        check_field(self, "itemsize", whole, 1, 16)
+        check_field(self, "trainable", truth)
+        check_field(self, "floating", truth)
         if not self.names:
             raise ValueError("names must be at least one, got none")
         if not self.shape:
@@ -100,19 +106,25 @@ def _event(name: str, value: Any) -> StepEvent:
     return event
 
 
-@frozen
-class ShardedLayer:
+class ShardedLayer(msgspec.Struct, frozen=True):
     """A layer of a step that is described by hand: its times, its parameters and what forward keeps for backward.
 
     `parameters` are `ShardedParameter` values, or numbers of float32 elements. The name may be a path, such as
     "blocks.0.fc", so that ``wrap=["blocks.*"]`` takes several layers into one group.
     """
 
-    name: str = checked(str)
-    parameters: tuple[Any, ...] = checked(each, lambda name, value: value)  # `specs` checks the values
-    forward_s: float = checked(number, 0, default=0.0)
-    backward_s: float = checked(number, 0, default=0.0)
-    activation_bytes: int = checked(whole, 0, _MOST_ELEMENTS, default=0)
+    name: str
+    parameters: tuple[Any, ...]  # `specs` checks the values
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    activation_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        check_field(self, "name", of_type, str)
+        check_field(self, "parameters", each, lambda name, value: value)
+        check_field(self, "forward_s", number, 0)
+        check_field(self, "backward_s", number, 0)
+        check_field(self, "activation_bytes", whole, 0, _MOST_ELEMENTS)
 
     def specs(self) -> list[ShardedParameter]:
         """Return the parameters as `ShardedParameter`; numbers get the layer's name and their index."""
@@ -126,8 +138,7 @@ class ShardedLayer:
         return specs
 
 
-@frozen(eq=False)
-class ModuleStep:
+class ModuleStep(msgspec.Struct, frozen=True, eq=False):
     """Forward, backward and optimizer of one rank, as events in the order in which they happen.
 
     `modules` are the names of all modules in the order of ``module.named_modules()``, the root, "", first. `containers`
@@ -147,18 +158,26 @@ class ModuleStep:
     ['1.0', '0.0']
     """
 
-    parameters: tuple[ShardedParameter, ...] = checked(each, ShardedParameter)
-    modules: tuple[str, ...] = checked(each, str)
-    events: tuple[StepEvent, ...] = checked(each, _event)
-    optimizer_s: float = checked(number, 0, default=0.0)
-    containers: tuple[str, ...] = checked(each, str, default=())
-    buffer_bytes: int = checked(whole, 0, default=0)
-    input_bytes: int = checked(whole, 0, default=0)
+    parameters: tuple[ShardedParameter, ...]
+    modules: tuple[str, ...]
+    events: tuple[StepEvent, ...]
+    optimizer_s: float = 0.0
+    containers: tuple[str, ...] = ()
+    buffer_bytes: int = 0
+    input_bytes: int = 0
     param_dtype: str | None = None
-    further_names: Mapping[str, str] = checked(mapping, factory=dict)
-    optimizer_shards: int | None = checked(optional, whole, 1, default=None)
+    further_names: Mapping[str, str] = {}
+    optimizer_shards: int | None = None
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "parameters", each, of_type, ShardedParameter)
+        check_field(self, "modules", each, of_type, str)
+        check_field(self, "events", each, _event)
+        check_field(self, "optimizer_s", number, 0)
+        check_field(self, "containers", each, of_type, str)
+        check_field(self, "buffer_bytes", whole, 0)
+        check_field(self, "input_bytes", whole, 0)
+        check_field(self, "optimizer_shards", optional, whole, 1)
         if not self.parameters:
             raise ValueError("a step must have parameters to shard, got a module without any")
         parameters = {parameter.name for parameter in self.parameters}
@@ -254,21 +273,21 @@ class ModuleStep:
             for index, weight in weights.items():
                 events[index] = events[index]._replace(seconds=total_s * weight / sum_of_weights)
         if optimizer_s is None:
-            return evolve(self, events=tuple(events))
-        return evolve(self, events=tuple(events), optimizer_s=optimizer_s, optimizer_shards=None)
+            return replace(self, events=tuple(events))
+        return replace(self, events=tuple(events), optimizer_s=optimizer_s, optimizer_shards=None)
 
     def with_shards(self, num_shards: int) -> ModuleStep:
         """Return the step with the optimizer's time for one of so many shards, as far as `optimizer_shards` is known.
 
         >>> layers = [ShardedLayer("0", [1000])]
-        >>> measured = evolve(ModuleStep.of_layers(layers, optimizer_s=0.04), optimizer_shards=2)
+        >>> measured = replace(ModuleStep.of_layers(layers, optimizer_s=0.04), optimizer_shards=2)
         >>> measured.with_shards(8).optimizer_s
         0.01
         """
         if self.optimizer_shards is None:
             return self
         whole_update_s = self.optimizer_s * self.optimizer_shards
-        return evolve(self, optimizer_s=whole_update_s / num_shards, optimizer_shards=num_shards)
+        return replace(self, optimizer_s=whole_update_s / num_shards, optimizer_shards=num_shards)
 
     def _weights(self, kind: str) -> dict[int, float]:
         """Return, by the index of each event of this kind, a weight that says how `scaled` divides the total."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
-from ...common.checks import of_type, one_of, truth
-from ...common.frozen import frozen, optional
+from ...common.checks import of_type, one_of, optional, truth
 from ...networks import Cost
 from ...timeline import Span, Timeline
 from ..zero.model import OPTIMIZERS
@@ -29,8 +29,7 @@ from .step import ModuleStep
 LANES = ("compute", "copy_in", "allgather", "reduce_scatter", "allreduce")  # FSDP's streams
 
 
-@frozen(eq=False)
-class PredictedStep:
+class PredictedStep(msgspec.Struct, frozen=True, eq=False):
     """One step of a rank under `fully_shard`: its timeline, its memory over time, and its collectives.
 
     `groups` are the names of the wrapped modules, the root's, "", first; a span's item is the index of its group. Lane

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...common.lazy import lazy
+from ...common.extras import naming_extra
 from .model import simulate, simulated_bubble, traffic
 from .schedule import PipelineError, PipelineSchedule, bubble_share, build, verify
 
@@ -24,4 +24,15 @@ __all__ = [
     "verify",
 ]
 
-__getattr__, __dir__ = lazy(__name__, {"make_model": "run", "measure": "run"})
+
+@naming_extra()
+def __getattr__(name: str) -> Any:
+    if name in ("make_model", "measure"):
+        from . import run
+
+        return getattr(run, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

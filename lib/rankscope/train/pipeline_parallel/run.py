@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.nn.functional import mse_loss
 
 from ...common.checks import number, of_type, whole
-from ...common.frozen import evolve, frozen
 from ...ranks.launcher import launch
 from ...timeline import Span, Timeline
 from ..gradients import flat, relative_difference
@@ -25,8 +26,7 @@ _MARGIN_NS = 20_000_000  # between agreeing on the start of a step and the start
 _SAMPLES = 4  # in a microbatch
 
 
-@frozen(eq=False)
-class PipelineRun:
+class PipelineRun(msgspec.Struct, frozen=True, eq=False):
     """One step on real ranks: its timeline, the gradients of all layers, and the bytes that each rank sent.
 
     `executed` has the passes in the order in which the ranks ran them. `gradients` has a tensor for each parameter,
@@ -182,7 +182,7 @@ def _fastest(planned: PipelineSchedule, width: int, ranks: Sequence[_RankSteps])
         for rank_steps in ranks:
             gradients += rank_steps.gradients[chunk]
     return PipelineRun(
-        executed=evolve(planned, actions=passes),
+        executed=replace(planned, actions=passes),
         timeline=Timeline.of(spans).named(lanes=("compute",), kinds=("forward", "backward")),
         sent_bytes=tuple(sum(record.sent_bytes) for record in step),
         gradients=tuple(gradients),

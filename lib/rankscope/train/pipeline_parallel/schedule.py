@@ -13,8 +13,9 @@ from fractions import Fraction
 from itertools import accumulate, chain, product
 from typing import Any, NamedTuple
 
-from ...common.checks import of_type, one_line, one_of, several, whole
-from ...common.frozen import checked, frozen
+import msgspec
+
+from ...common.checks import check_field, of_type, one_line, one_of, several, whole
 
 PIPELINES = ("gpipe", "one_f_one_b", "interleaved_1f1b")
 MOST_RANKS = 256
@@ -72,21 +73,25 @@ def _action(value: Any) -> Action:
     return Action(kind, whole("microbatch", microbatch, 0), whole("chunk", chunk, 0))
 
 
-@frozen
-class PipelineSchedule:
+class PipelineSchedule(msgspec.Struct, frozen=True):
     """The actions of each rank, in order: `actions[rank]`.
 
     Raises ValueError if a size is out of range or the number of rows is not the number of ranks. `verify` checks
     whether the actions are complete and can be executed.
     """
 
-    name: str = checked(_one_word)
-    num_ranks: int = checked(whole, 1, MOST_RANKS)
-    num_microbatches: int = checked(whole, 1, MOST_MICROBATCHES)
-    num_chunks: int = checked(whole, 1, MOST_CHUNKS)
-    actions: tuple[tuple[Action, ...], ...] = checked(_rows)
+    name: str
+    num_ranks: int
+    num_microbatches: int
+    num_chunks: int
+    actions: tuple[tuple[Action, ...], ...]
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "name", _one_word)
+        check_field(self, "num_ranks", whole, 1, MOST_RANKS)
+        check_field(self, "num_microbatches", whole, 1, MOST_MICROBATCHES)
+        check_field(self, "num_chunks", whole, 1, MOST_CHUNKS)
+        check_field(self, "actions", _rows)
         if len(self.actions) != self.num_ranks:
             raise ValueError(f"actions must be {self.num_ranks} rows, one for each rank, got {len(self.actions)}")
         # A set, because the ranks' rows repeat the same actions.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import attrs
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ...common.checks import number, of_type, one_of, several, truth, whole
@@ -100,8 +100,7 @@ class Counts(NamedTuple):
     words: int
 
 
-@attrs.frozen(eq=False)
-class Prediction:
+class Prediction(msgspec.Struct, frozen=True, eq=False):
     """The predicted result of an uneven epoch: `trained` are the samples of each rank's completed steps.
 
     `scale` is, per step, the sum of the weights of the ranks' gradients in DDP's average. `weights` is, per sample, the
@@ -174,7 +173,7 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
             num_allreduces += 1  # the one that never ends
         counts.append(Counts(num_allreduces, num_words))
     return Prediction(
-        trained=msgspec.structs.replace(epoch, ranks=tuple(ranks)),
+        trained=replace(epoch, ranks=tuple(ranks)),
         scale=np.asarray(num_active / divisor),
         weights=weights,
         counts=tuple(counts),

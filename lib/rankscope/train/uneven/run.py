@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, IterableDataset
 
-from ...common.checks import function, number, truth
-from ...common.frozen import checked, frozen
+from ...common.checks import check_field, function, number, of_type, truth
 from ...ranks.launcher import launch
 from ...sampling import Assignment
 from ...timeline import Recorder, Span, Timeline
@@ -45,8 +45,7 @@ class UnevenError(RuntimeError):
     """Real ranks did not behave as predicted."""
 
 
-@frozen(eq=False)
-class UnevenRun:
+class UnevenRun(msgspec.Struct, frozen=True, eq=False, dict=True):
     """One epoch on real ranks: `epoch` is their input, `trained` the samples of their completed steps.
 
     `gradients` are DDP's after each step, of shape (steps, parameters), equal on all ranks that had a batch in it.
@@ -150,22 +149,28 @@ def measure(
     return _uneven_run(epoch, way, records, split_waits(recorder.timeline()))
 
 
-@frozen(eq=False)
-class TrainingTask:
+class TrainingTask(msgspec.Struct, frozen=True, eq=False):
     """A module and its training data.
 
     A step sleeps for `step_s` before its forward pass. `hang_s` is how long a collective waits for a missing rank.
     """
 
-    module: nn.Module = checked(nn.Module)
-    inputs: Tensor = checked(Tensor)
-    targets: Tensor = checked(Tensor)
-    epoch: Assignment = checked(Assignment)
-    losses_fn: Losses = checked(function, "of outputs and targets")
-    step_s: float = checked(number, 0, 60, default=0.0)
-    hang_s: float = checked(number, 0.1, 15, default=1.0)
+    module: nn.Module
+    inputs: Tensor
+    targets: Tensor
+    epoch: Assignment
+    losses_fn: Losses
+    step_s: float = 0.0
+    hang_s: float = 1.0
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
+        check_field(self, "module", of_type, nn.Module)
+        check_field(self, "inputs", of_type, Tensor)
+        check_field(self, "targets", of_type, Tensor)
+        check_field(self, "epoch", of_type, Assignment)
+        check_field(self, "losses_fn", function, "of outputs and targets")
+        check_field(self, "step_s", number, 0, 60)
+        check_field(self, "hang_s", number, 0.1, 15)
         num_elements = sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
         if num_elements < 2:  # `JoinRecorder` takes an allreduce of a single number for one of Join's own
             raise ValueError(f"module must have at least two parameter elements to train, got {num_elements}")
@@ -195,7 +200,7 @@ def _uneven_run(epoch: Assignment, way: HandlingWay, records: Sequence[_RankReco
         epoch,
         way.handling,
         way.divide_by_initial_world_size,
-        trained=msgspec.structs.replace(epoch, ranks=trained),
+        trained=replace(epoch, ranks=trained),
         gradients=longest,
         counts=tuple(record.counts for record in records),
         errors=tuple(record.error for record in records),

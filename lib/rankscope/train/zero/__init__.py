@@ -11,9 +11,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...common.lazy import lazy
+from ...common.extras import naming_extra
 from .model import WAYS, memory, partition, traffic
 
 if TYPE_CHECKING:
@@ -21,4 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["WAYS", "measure", "memory", "partition", "traffic"]
 
-__getattr__, __dir__ = lazy(__name__, {"measure": "run"})
+
+@naming_extra()
+def __getattr__(name: str) -> Any:
+    if name == "measure":
+        from .run import measure
+
+        return measure
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

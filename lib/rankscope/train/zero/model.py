@@ -10,12 +10,11 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
-import attrs
+import msgspec
 
 from ...cluster import Link
 from ...collectives import closed_form
 from ...common.checks import count_of, is_scalar, of_type, one_of, several, truth, whole
-from ...common.frozen import ReadOnly, checked, frozen
 from ...common.units import decimal_words
 
 _MOST_RANKS = 1_000_000
@@ -104,12 +103,7 @@ OPTIMIZERS = {
 # ---- memory
 
 
-def _all_terms(name: str, terms: Mapping[str, int]) -> ReadOnly:
-    return ReadOnly({term: terms.get(term, 0) for term in TERMS})
-
-
-@frozen
-class ZeroMemory:
+class ZeroMemory(msgspec.Struct, frozen=True):
     """The bytes of one rank by term, in the order of `TERMS`: predicted by `memory`, or measured.
 
     >>> print(memory(7_500_000_000, 64, stage=1))
@@ -125,7 +119,7 @@ class ZeroMemory:
     stage: int
     recipe: str
     optimizer: str
-    terms: Mapping[str, int] = checked(_all_terms, hash=False)
+    terms: Mapping[str, int]
 
     @property
     def total_bytes(self) -> int:
@@ -208,7 +202,12 @@ def memory(
     terms["buffers"] = rank_bytes.sizes.buffer_bytes
     terms["activations"] = _count("activation_bytes", activation_bytes, 0)
     return ZeroMemory(
-        rank_bytes.sizes.num_parameters, rank_bytes.num_ranks, rank_bytes.way.stage, rank_bytes.recipe, optimizer, terms
+        num_parameters=rank_bytes.sizes.num_parameters,
+        num_ranks=rank_bytes.num_ranks,
+        stage=rank_bytes.way.stage,
+        recipe=rank_bytes.recipe,
+        optimizer=optimizer,
+        terms={term: terms.get(term, 0) for term in TERMS},
     )
 
 
@@ -384,8 +383,7 @@ def _size(parameter: Parameter) -> int:
     return parameter.size
 
 
-@attrs.frozen
-class _RankBytes:
+class _RankBytes(msgspec.Struct, frozen=True, dict=True):
     """A rank's bytes of everything that ZeRO divides; if `rank` is None, those of the fullest rank."""
 
     sizes: ModuleSizes
@@ -562,8 +560,7 @@ class CollectiveTraffic(NamedTuple):
     num_calls: int = 1
 
 
-@frozen
-class ZeroTraffic:
+class ZeroTraffic(msgspec.Struct, frozen=True):
     """The collectives of one step over `num_ranks` ranks.
 
     >>> print(traffic(7.5e9, 64, stage=3))

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...common.checks import function, of_type, one_of, whole
-from ...common.frozen import checked, each, frozen, mapping
+from ...common.checks import each, function, of_type, one_of, whole
 from ...ranks.launcher import launch
-from .model import RECIPES, WAYS, ZeroMemory, layers, memory
+from .model import RECIPES, TERMS, WAYS, ZeroMemory, layers, memory
 
 if TYPE_CHECKING:
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -39,14 +39,13 @@ _CALLS = {
 # ---- memory
 
 
-@frozen
-class LiveMemory:
+class LiveMemory(msgspec.Struct, frozen=True):
     """The memory of one rank, by term, and the bytes of the last step's collectives, by collective."""
 
     way: str
     rank: int
     memory: ZeroMemory
-    exchanged: Mapping[str, int] = checked(mapping, hash=False)
+    exchanged: Mapping[str, int]
 
 
 def measure(
@@ -182,7 +181,8 @@ def _measure(
     num_bytes["largest_layer"] = collectives.largest["reduce_scatter"]
     if stage == 3:  # in stage 2 all parameters are gathered when memory is counted, and have terms of their own
         num_bytes["largest_layer"] += collectives.largest["allgather"]
-    measured = ZeroMemory(num_parameters, dist.get_world_size(), stage, recipe, optimizer, num_bytes)
+    all_terms = {term: num_bytes.get(term, 0) for term in TERMS}
+    measured = ZeroMemory(num_parameters, dist.get_world_size(), stage, recipe, optimizer, all_terms)
     return LiveMemory(way, dist.get_rank(), measured, collectives.exchanged)
 
 
