@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rankscope import explorers
 from rankscope.collectives import ALGORITHMS, Algorithm, Schedule
@@ -33,7 +34,7 @@ def test_a_sampler_that_is_registered_later_is_offered(monkeypatch: pytest.Monke
     explorer = explorer_of(explorers.samplers)
     with pytest.raises(ValueError, match="sampler must be one of"):
         explorer.at(sampler="mine")
-    monkeypatch.setitem(SAMPLERS, "mine", SAMPLERS["torch"]._replace(title="my own sampler"))
+    monkeypatch.setitem(SAMPLERS, "mine", replace(SAMPLERS["torch"], title="my own sampler"))
     assert ("my own sampler", "mine") in explorer.settings[0].options
     pictures, report = explorer.html(explorer.at(sampler="mine"))
     assert "<svg" in pictures

@@ -210,8 +210,7 @@ def test_a_resumed_state_is_used_once(kind):
     recipe = recipe_of(kind, 60, 2, random.Random(3))
     sampler = made(kind, recipe)
     epoch = list(sampler)
-    trained = len(epoch) // 2
-    for trained in (trained, len(epoch)):
+    for trained in (len(epoch) // 2, len(epoch)):
         sampler.load_state_dict(sampler.state_after(trained))
         iter(sampler)  # one that is never used
         assert [list(sampler), list(sampler)] == [epoch[trained:], epoch]

@@ -142,7 +142,7 @@ def test_rows_of_all_ranks_are_compared_by_name(row, key):
     size = 32 if row is NAMES["batches"][0] else 16
     audited = audit_loader(rank_loaders(row, wrong), key=key, size=size)
     assert kinds(audited) == ["short_last_batch", "duplicates", "dropped"]
-    uneven = [range(0, 10), range(10, 16)]
+    uneven = [range(10), range(10, 16)]
     assert kinds(audit_loader(rank_loaders(row, uneven), key=key)) == ["unbalanced"]
 
 

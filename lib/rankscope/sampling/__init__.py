@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..common.extras import naming_extra
 from .assignment import Assignment
 from .audit import AuditError, audit
 from .balanced import BalancedSampler
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 
+@naming_extra()
 def __getattr__(name: str) -> Any:
     if name == "DistributedSampler":
         from .torch_samplers import DistributedSampler

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from ..common.checks import one_of, truth, whole
@@ -44,7 +45,7 @@ class EpochRecipe(NamedTuple):
         return self.num_replicas * share(self.size, self.num_replicas, self.drop_last)
 
 
-class Sampler(NamedTuple):
+class Sampler(msgspec.Struct, frozen=True, eq=False):
     """A kind of sampler: its `title`, and `reads`, which returns what each rank reads for a recipe.
 
     `always_shuffles` is None if the setting `shuffle` decides. `without_effect` maps each of `shuffle`, `seed`, `epoch`

@@ -202,6 +202,7 @@ def audit_loader(
 
     Since version 1.9, torch also seeds NumPy in each worker, anew in each epoch; a worker_init_fn can undo that:
 
+    >>> import numpy as np
     >>> def same_seed(worker):
     ...     np.random.seed(0)
     >>> options = {"num_workers": 2, "worker_init_fn": same_seed, "multiprocessing_context": "fork"}
