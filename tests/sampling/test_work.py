@@ -192,7 +192,7 @@ def test_the_first_index_beyond_the_dataset_is_outside(outside):
     epoch = Assignment(3, ([0, 1], [2, outside]))
     with pytest.raises(ValueError, match="rank 1 reads outside the dataset's 3 samples, so they have no lengths"):
         epoch_work(epoch, [1, 2, 3])
-    assert audit(epoch).out_of_range == 1
+    assert audit(epoch).epochs[0].out_of_range.tolist() == [outside]
 
 
 def test_reads_outside_the_dataset_have_no_length():

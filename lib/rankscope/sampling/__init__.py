@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.extras import naming_extra
 from .assignment import Assignment
-from .audit import AuditError, audit
+from .audit import audit
 from .balanced import BalancedSampler
 from .files import shard_files
+from .findings import AuditError
 from .keyed_sampler import KeyedSampler
 from .kinds import SAMPLERS, EpochRecipe, Sampler, assign
 from .libtorch import DistributedRandomSampler, DistributedSequentialSampler

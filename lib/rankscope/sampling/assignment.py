@@ -202,11 +202,11 @@ def _arrays_of_ranks(values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
 
 
 def _all_items(rank: int, sampler: Any) -> list[Any]:
-    # `iter` also takes what has only __getitem__. An error of a sampler's own __iter__ is raised as it is.
-    is_iterable = hasattr(sampler, "__iter__") or hasattr(sampler, "__getitem__")
-    if not is_iterable or isinstance(sampler, type):  # a class has the methods of its objects
-        raise ValueError(f"rank {rank}'s sampler must be iterable, got {sampler!r}")
-    return list(sampler)
+    try:
+        items = iter(sampler)
+    except TypeError as error:
+        raise ValueError(f"rank {rank}'s sampler must be iterable, got {sampler!r}") from error
+    return list(items)
 
 
 def _is_batch(item: Any) -> bool:

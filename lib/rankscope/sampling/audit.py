@@ -12,13 +12,11 @@ from ..common.checks import count_of, of_type
 from ..common.units import percent_words
 from .assignment import Assignment
 from .epoch_audit import EpochAudit, audit_epoch, fingerprint, repetition
-from .findings import AuditError, Finding, Findings, some
+from .findings import Finding, Findings, some
 from .permutation import IntArray
 from .values import CostFunction
 from .weights import WeightBias, WeightedReads
 from .work import EpochWork, epoch_work
-
-__all__ = ["Audit", "AuditError", "EpochAudit", "Finding", "Findings", "audit"]
 
 MOST_IMBALANCE = 1.05
 """Steps that take this much longer than if all ranks had equal work are a finding."""
@@ -76,11 +74,6 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
     def overlap(self) -> int:
         """The number of indices that more than one rank reads in the same epoch, over all epochs."""
         return sum(epoch.overlap.size for epoch in self.epochs)
-
-    @property
-    def out_of_range(self) -> int:
-        """The number of distinct indices outside the dataset in each epoch, added up over the epochs."""
-        return sum(epoch.out_of_range.size for epoch in self.epochs)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -237,9 +230,9 @@ def audit(
             shape = (assignment.size, assignment.num_ranks)
             is_read = np.zeros(assignment.size, dtype=bool)
         elif shape != (assignment.size, assignment.num_ranks):
+            other = f"{assignment.size} over {assignment.num_ranks}"
             raise ValueError(
-                f"epochs to audit must share size and ranks: {shape[0]} samples over {shape[1]} ranks, then "
-                f"{assignment.size} over {assignment.num_ranks}"
+                f"epochs must share size and ranks: {shape[0]} samples over {shape[1]} ranks, then {other}"
             )
         flat = np.concatenate(assignment.ranks)
         epochs.append(audit_epoch(assignment, flat, is_read))  # which also marks the samples in `is_read`

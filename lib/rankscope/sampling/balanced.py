@@ -116,9 +116,8 @@ class BalancedSampler(ElasticSampler):
         self.window = whole("window", window, 1)
         self.lengths = checked_lengths(lengths)
         self.costs = costs_of(self.lengths, cost)
-        self.size = self.lengths.size
         self._digests = {"lengths": digest_of(self.lengths), "costs": digest_of(self.costs)}
-        super().__init__(num_replicas, rank, shuffle, seed, drop_last)
+        super().__init__(self.lengths.size, num_replicas, rank, shuffle, seed, drop_last)
 
     @property
     def grouping(self) -> Grouping:

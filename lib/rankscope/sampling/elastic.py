@@ -41,18 +41,21 @@ class ElasticSampler:
 
     is_grouped: ClassVar[bool] = False  # whether it decides which samples are in a batch, or how often each is read
     makes_batches: ClassVar[bool] = False
-    size: int  # of the dataset
 
-    def __init__(self, num_replicas: int | None, rank: int | None, shuffle: bool, seed: int, drop_last: bool) -> None:
-        """Check the arguments. Without `num_replicas` and `rank`, those of torch's process group apply, else 1 and 0.
+    def __init__(
+        self, size: int, num_replicas: int | None, rank: int | None, shuffle: bool, seed: int, drop_last: bool
+    ) -> None:
+        """Check the arguments, except for `size`, the number of samples of the dataset.
 
-        Raises ValueError if only one of both is given, for values outside their ranges, and if neither is given on one
-        of several ranks (by WORLD_SIZE) that has no process group yet.
+        Without `num_replicas` and `rank`, those of torch's process group apply, else 1 and 0. Raises ValueError if only
+        one of both is given, for values outside their ranges, and if neither is given on one of several ranks (by
+        WORLD_SIZE) that has no process group yet.
         """
         if (num_replicas is None) != (rank is None):
             raise ValueError(f"num_replicas and rank must be given together, got {num_replicas!r} and {rank!r}")
         if num_replicas is None:
             num_replicas, rank = _ranks_of_process_group()
+        self.size = size
         self.num_replicas = whole("num_replicas", num_replicas, 1, MOST_RANKS)
         self.rank = whole("rank", rank, 0, self.num_replicas - 1)
         self.shuffle = truth("shuffle", shuffle)
@@ -251,11 +254,8 @@ def unmoved(samplers: Iterable[Any]) -> Iterator[None]:
 
 def _differences(recipe: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
     """Name the entries that differ from what is expected."""
-    words = []
-    for name in {**expected, **recipe}:
-        if recipe.get(name) != expected.get(name):
-            words.append(f"{name} {recipe.get(name)!r}, not {expected.get(name)!r}")
-    return "; ".join(words)
+    names = [name for name in {**expected, **recipe} if recipe.get(name) != expected.get(name)]
+    return "; ".join(f"{name} {recipe.get(name)!r}, not {expected.get(name)!r}" for name in names)
 
 
 def _ranks_of_process_group() -> tuple[int, int]:

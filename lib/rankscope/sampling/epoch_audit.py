@@ -13,8 +13,6 @@ from ..common.checks import count_of
 from .assignment import Assignment
 from .permutation import IntArray
 
-Pairs = Sequence[tuple[int, int]]
-
 
 class EpochAudit(msgspec.Struct, frozen=True, eq=False):
     """The audit of one epoch.
@@ -94,7 +92,7 @@ def fingerprint(assignment: Assignment, flat: IntArray) -> bytes:
     return digest.digest()
 
 
-def repetition(epochs: Sequence[EpochAudit], repeated_orders: Pairs) -> str:
+def repetition(epochs: Sequence[EpochAudit], repeated_orders: Sequence[tuple[int, int]]) -> str:
     """Return the message about epochs with the same order: which ones, and why.
 
     Each pair has the indices of the first epoch with an order and of a later one.
@@ -126,15 +124,12 @@ def _why(first: EpochAudit, again: EpochAudit) -> str:
     return "by chance, few samples have few orders"
 
 
-def _forgotten(epochs: Sequence[EpochAudit], repeated_orders: Pairs) -> str:
+def _forgotten(epochs: Sequence[EpochAudit], repeated_orders: Sequence[tuple[int, int]]) -> str:
     """Return the message about epochs that had the same seed and number as the first one of a pair."""
     first_index = repeated_orders[0][0]
     first = epochs[first_index]
-    num_repeats = 0
-    for index, again_index in repeated_orders:
-        again = epochs[again_index]
-        if index == first_index and (again.seed, again.epoch) == (first.seed, first.epoch):
-            num_repeats += 1
+    again = [epochs[again_index] for index, again_index in repeated_orders if index == first_index]
+    num_repeats = [(epoch.seed, epoch.epoch) for epoch in again].count((first.seed, first.epoch))
     names = f"{1 + num_repeats} of {count_of(len(epochs), 'epoch')}"
     where = f"on every rank, that of epoch {first.epoch}"
     return f"{names} read in the same order {where}: was set_epoch forgotten?"

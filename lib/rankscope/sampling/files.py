@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from ..common.checks import several, whole
-from .permutation import SEEDS, torch_order
+from .permutation import SEEDS, torch_order_blocks
 
 Name = TypeVar("Name", bound=str | os.PathLike[str])
 
@@ -38,13 +38,14 @@ def sorted_files(files: Iterable[Name]) -> list[Name]:
     if isinstance(files, str | bytes | os.PathLike):
         raise ValueError(f"files must be a list of file names, got the single name {files!r}")
     ordered = sorted(several("files", files, "file names"), key=os.fspath)
-    for file, next_file in pairwise(ordered):
-        if os.fspath(file) == os.fspath(next_file):
-            raise ValueError(f"files must differ from each other, got {os.fspath(file)!r} twice")
+    for name, next_name in pairwise(map(os.fspath, ordered)):
+        if name == next_name:
+            raise ValueError(f"files must differ from each other, got {name!r} twice")
     return ordered
 
 
 def shard_of_sorted(ordered: list[Name], num_trainers: int, trainer_id: int, seed: int) -> list[Name]:
     """Return what `shard_files` does, of files that `sorted_files` returned. Raises ValueError for the seed only."""
-    order = torch_order(len(ordered), whole("seed", seed, *SEEDS))
-    return [ordered[index] for index in order[trainer_id::num_trainers].tolist()]
+    blocks = torch_order_blocks(len(ordered), whole("seed", seed, *SEEDS), len(ordered))
+    shuffled = [ordered[index] for block in blocks for index in block.tolist()]
+    return shuffled[trainer_id::num_trainers]

@@ -45,7 +45,7 @@ class InterleavedSampler(ElasticSampler):
             parts = list(self._blocks(self._start, stop_of_order, 1))
         if stop > stop_of_order:
             parts.append(self._padding_at(range(stop_of_order, stop)))
-        order = np.concatenate(parts)
+        order = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return RankReads(tuple(order[rank :: self.num_replicas] for rank in range(self.num_replicas)))
 
     def _padding_at(self, positions: range) -> NDArray[Any]:
@@ -55,8 +55,8 @@ class InterleavedSampler(ElasticSampler):
         repeated: NDArray[Any] = np.array(positions) % self._order_length
         if not self.shuffle:
             return repeated
-        beginning: NDArray[Any] = np.concatenate(list(self._blocks(0, int(repeated.max()) + 1, 1)))
-        return beginning[repeated]
+        beginning = list(self._blocks(0, int(repeated.max()) + 1, 1))
+        return np.concatenate(beginning).take(repeated)
 
 
 class TorchOrderSampler(InterleavedSampler):
@@ -65,15 +65,12 @@ class TorchOrderSampler(InterleavedSampler):
     Source: torch/utils/data/distributed.py.
     """
 
-    def __init__(self, size: int, num_replicas: int, rank: int, shuffle: bool, seed: int, drop_last: bool) -> None:
-        self.size = size
-        super().__init__(num_replicas, rank, shuffle, seed, drop_last)
-
     def _blocks(self, start: int, stop: int, step: int) -> Iterator[NDArray[Any]]:
         """Take every `step`-th sample of each block of the order as soon as the block is final."""
         seed = whole("seed + epoch", self.seed + self.epoch, *SEEDS)
         block_start = 0
-        for block in torch_order_blocks(self.size, seed, stop):
+        least = stop if step == 1 else 1  # all at once where nobody waits for the first index
+        for block in torch_order_blocks(self.size, seed, stop, least):
             first = max(start - block_start, (start - block_start) % step)  # in this block, or after its end
             if first < block.size:
                 yield block[first::step]

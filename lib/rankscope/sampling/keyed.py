@@ -82,7 +82,7 @@ class KeyedPermutation:
             self._stored = np.argsort(long_words, kind="stable")
 
     def __getitem__(self, position: int) -> int:
-        return int(self(np.array([whole("position", position)]))[0])
+        return int(self([position])[0])
 
     def __call__(self, positions: ArrayLike) -> NDArray[np.int64]:
         """Return the samples at these positions, as a flat array."""

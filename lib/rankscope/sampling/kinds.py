@@ -93,7 +93,6 @@ def _libtorch_random(recipe: EpochRecipe) -> RankReads:
 
 def _libtorch_sequential(recipe: EpochRecipe) -> RankReads:
     """Return the indices of libtorch's `DistributedSequentialSampler` (the same file), whose padding starts over."""
-    whole("epoch", recipe.epoch, 0)
     return _slices(np.arange(recipe.reads) % max(recipe.size, 1), recipe.num_replicas)
 
 

@@ -7,7 +7,7 @@ contiguous slice of the order instead of every N-th item.
 
 from __future__ import annotations
 
-from ..common.checks import of_type, truth, whole
+from ..common.checks import truth, whole
 from .permutation import libtorch_order, share
 
 
@@ -72,7 +72,6 @@ class DistributedSequentialSampler:
 
         As in C++, nothing compares the sampler with the one that was saved.
         """
-        of_type("state", state, dict)
         sample_index = whole("sample_index", state.get("sample_index"), self._begin, self._end)
         self.reset()
         self._sample_index = sample_index
@@ -124,6 +123,5 @@ class DistributedRandomSampler(DistributedSequentialSampler):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go to the state's epoch, which is shuffled for, and position."""
-        of_type("state", state, dict)
         self.set_epoch(state.get("epoch", -1))
         super().load_state_dict(state)

@@ -101,12 +101,13 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
         if self.grouped_twice:
             problem = f"{self.grouped_twice} makes the batches, and the loader groups several of them into one"
             yield Finding("grouped_twice", f"{problem}: pass it as batch_sampler")
-        if sizes and sizes[-1] < max(sizes):
-            yield Finding("short_last_batch", self._short(len(sizes) - 1, f"the last of {len(sizes)} batches"))
+        short = [batch for batch, size in enumerate(sizes) if size < max(sizes)]
+        last = len(sizes) - 1
+        if last in short:
+            yield Finding("short_last_batch", self._short(last, f"the last of {len(sizes)} batches"))
         # Each worker of an iterable dataset may end with a short batch. Other datasets have one in the middle only if
         # their own batch sampler makes batches of different sizes.
-        short = [batch for batch, size in enumerate(sizes[:-1]) if size < max(sizes)]
-        if self.is_iterable and short:
+        if self.is_iterable and short and short[0] < last:
             yield Finding("short_batch", self._short(short[0], f"batch {short[0]} of {len(sizes)}"))
 
     def _short(self, batch: int, which: str) -> str:

@@ -41,22 +41,11 @@ def share(num_items: int, num_ranks: int, drop_last: bool) -> int:
     return -(-num_items // num_ranks)  # rounded up
 
 
-def torch_order(num_items: int, seed: int) -> IntArray:
-    """Return ``torch.randperm(num_items)`` as the CPU computes it after ``manual_seed(seed)``.
+def torch_order_blocks(num_items: int, seed: int, stop: int, least: int = 1) -> Iterator[IntArray]:
+    """Yield ``torch.randperm(num_items)`` as the CPU computes it after ``manual_seed(seed)``, up to item `stop`.
 
-    >>> torch_order(8, seed=0).tolist()
-    [4, 0, 7, 3, 2, 5, 1, 6]
-    """
-    order = _identity(num_items)
-    for _ in _shuffle_as_torch(order, seed, num_items):
-        pass  # the generator shuffles `order` in place
-    return order
-
-
-def torch_order_blocks(num_items: int, seed: int, stop: int) -> Iterator[IntArray]:
-    """Yield the order of `torch_order` in consecutive blocks, each as soon as it is final, up to item `stop`.
-
-    The blocks are views of one array of `num_items` integers (4 bytes each below 2**31).
+    The first block of the order is yielded as soon as `least` items are final, and later ones are longer. The blocks
+    are views of one array of `num_items` integers (4 bytes each below 2**31).
 
     >>> [block.tolist() for block in torch_order_blocks(8, seed=0, stop=3)]
     [[4, 0, 7]]
@@ -64,8 +53,10 @@ def torch_order_blocks(num_items: int, seed: int, stop: int) -> Iterator[IntArra
     order = _identity(num_items)
     first = 0
     for last in _shuffle_as_torch(order, seed, stop):
-        yield order[first:last]
-        first = last
+        if last - first >= least or last == stop:
+            yield order[first:last]
+            first = last
+            least = min(4 * least, _PLAIN)
 
 
 def libtorch_order(size: int, total: int, epoch: int, shuffle_first: bool = False) -> IntArray:

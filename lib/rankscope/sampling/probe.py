@@ -40,7 +40,6 @@ def install_probe(loader: DataLoader[Any], key: Key) -> None:
         is_single = layer.batch_size is None and layer.batch_sampler is None
         attributes["collate_fn"] = _Probe(is_single, itself if is_map else key)
         attributes["_iterator"] = None  # of persistent workers
-        attributes["pin_memory"] = False
         if is_map:
             attributes["dataset"] = _Indices(layer.dataset)  # which `setattr` would refuse
 

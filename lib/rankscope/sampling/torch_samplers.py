@@ -10,7 +10,6 @@ from torch.utils.data import DistributedSampler as TorchDistributedSampler
 from ..common.checks import whole
 from .elastic import ElasticSampler
 from .interleaved import TorchOrderSampler
-from .permutation import SEEDS
 
 
 class DistributedSampler(TorchOrderSampler, TorchDistributedSampler[int]):
@@ -53,7 +52,6 @@ class DistributedSampler(TorchOrderSampler, TorchDistributedSampler[int]):
         items: Any = dataset
         if not isinstance(dataset, Sized) or getattr(dataset, "ndim", None) == 0:  # a 0-d array has no length
             items = range(whole("dataset (its length)", dataset, 0, 2**63 - 1))
-        whole("seed", seed, *SEEDS)
         TorchDistributedSampler.__init__(self, items, num_replicas, rank, shuffle, seed, drop_last)
         super().__init__(len(items), self.num_replicas, self.rank, shuffle, seed, drop_last)
 

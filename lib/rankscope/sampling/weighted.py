@@ -64,11 +64,10 @@ class WeightedSampler(InterleavedSampler):
         drop_last: bool = False,
     ) -> None:
         self.weights = checked_weights(weights)
-        self.size = self.weights.size
         if num_samples is None:
-            num_samples = self.size
+            num_samples = self.weights.size
         self.num_samples = whole("num_samples", num_samples, 0, MOST_DRAWS)
-        super().__init__(num_replicas, rank, shuffle=True, seed=seed, drop_last=drop_last)
+        super().__init__(self.weights.size, num_replicas, rank, shuffle=True, seed=seed, drop_last=drop_last)
         if self.num_samples and not (self.weights > 0).any():
             got = f"{self.size} that are 0" if self.size else "none"
             raise ValueError(f"weights must have at least one above 0, got {got}")
@@ -82,11 +81,6 @@ class WeightedSampler(InterleavedSampler):
     def expected(self) -> NDArray[np.float64]:
         """The expected number of draws of each sample per epoch."""
         return self._shares / 2.0**self._fraction_bits
-
-    def __getitem__(self, position: int) -> int:
-        """Return the sample at a position of the order of all ranks. Raises IndexError outside 0 … num_samples - 1."""
-        draws = self._draws_of_epoch()
-        return int(draws.slots[draws.order[position]])
 
     @property
     def _order_length(self) -> int:

@@ -44,9 +44,8 @@ class EpochWork(msgspec.Struct, frozen=True, eq=False):
     def imbalance(self) -> float:
         """The sum of the steps' highest costs over the sum of their mean costs: 1 if no rank ever waits."""
         mean = float(self.step_costs.mean(axis=1).sum())
-        if mean == 0:
-            return 1.0
-        return float(self.step_costs.max(axis=1).sum()) / mean
+        highest = float(self.step_costs.max(axis=1).sum())
+        return highest / mean if mean else 1.0
 
     @property
     def padding_share(self) -> float:
@@ -83,7 +82,7 @@ def epoch_work(assignment: Assignment, lengths: ArrayLike, cost: str | CostFunct
         indices = assignment.ranks[rank]
         sizes[: stops.size, rank] = np.diff(stops, prepend=0)
         step_of_read = np.repeat(np.arange(num_steps), sizes[:, rank])
-        np.add.at(step_costs[:, rank], step_of_read, costs[indices])
+        step_costs[:, rank] = np.bincount(step_of_read, costs[indices], num_steps)
         np.add.at(tokens[:, rank], step_of_read, token_counts[indices])
         np.maximum.at(longest[:, rank], step_of_read, token_counts[indices])
     padding = longest * sizes - tokens
