@@ -1,10 +1,9 @@
 """Ask libtorch what its C++ distributed samplers return, and replay the same cases in Python.
 
 A case builds one sampler and applies operations to it; its output line holds what the reads (``next`` and ``index``)
-returned. ``libtorch_oracle.cpp`` answers cases with the libtorch of the installed wheel, ``replay`` with Python twins,
-and ``libtorch_vectors.json`` keeps recorded answers for machines without a compiler, as
-``notebooks/profiles/libtorch_samplers.json`` keeps whole epochs for readers of the notebooks. To record both anew:
-``python -m tests.sampling.libtorch_oracle``.
+returned. ``libtorch_oracle.cpp`` answers cases with the libtorch of the installed wheel, ``replay`` with Python twins.
+``notebooks/profiles/libtorch_samplers.json`` keeps whole epochs for readers of the notebooks and machines without a
+compiler. To record them anew: ``python -m tests.sampling.libtorch_oracle``.
 """
 
 from __future__ import annotations
@@ -19,17 +18,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 SOURCE = Path(__file__).with_name("libtorch_oracle.cpp")
-VECTORS = Path(__file__).with_name("libtorch_vectors.json")
 WHOLE_EPOCHS = Path(__file__).parents[2] / "notebooks" / "profiles" / "libtorch_samplers.json"
-
-LONGEST_RECORDED = 600  # characters; a longer output is kept as its hash
 
 EPOCHS = (0, 1, 2, 3, 4, 5, 2**32 - 1, 2**32, 2**32 + 5, 2**63 - 1)
 SMALL_SIZES = (0, 1, 2, 3, 7, 10, 64, 100, 1000)
@@ -122,7 +118,7 @@ def compile_oracle(build_dir: Path) -> Path | None:
     compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("clang++")
     if compiler is None or sys.platform != "linux":
         return None
-    # Here because it needs setuptools, which reading the recorded vectors does not.
+    # Here because it needs setuptools, which reading the recorded epochs does not.
     from torch.utils.cpp_extension import include_paths, library_paths
 
     flags = ["-std=c++20", "-O1", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
@@ -187,19 +183,6 @@ def replay(case: Case, twins: dict[str, Any]) -> str:
     return ";".join(results)
 
 
-def recordable(output: str) -> str:
-    """An output line as the vectors keep it: itself, or its hash where it is long."""
-    if len(output) <= LONGEST_RECORDED:
-        return output
-    return "sha256:" + hashlib.sha256(output.encode()).hexdigest()
-
-
-def recorded() -> list[tuple[Case, str]]:
-    """The recorded cases, each with its recordable output."""
-    vectors = json.loads(VECTORS.read_text(encoding="utf-8"))
-    return [(Case.parse(line), output) for line, output in vectors["cases"]]
-
-
 def whole_epochs(binary: Path) -> list[dict[str, Any]]:
     """What every rank reads in some epochs: the arguments of ``rankscope.sampling.assign``, and libtorch's answer."""
     epochs = [
@@ -219,7 +202,7 @@ def whole_epochs(binary: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Record the vectors of seed 0 and the whole epochs anew."""
+    """Record the whole epochs anew."""
     with tempfile.TemporaryDirectory() as build_dir:
         binary = compile_oracle(Path(build_dir))
         if binary is None:
@@ -231,18 +214,10 @@ def main() -> None:
             "torch_built_with": built_with[1] if built_with else "unknown",
             **dict(zip(("compiler", "libstdcxx"), about.stdout.splitlines(), strict=True)),
         }
-        chosen = cases(0)
-        outputs = map(recordable, run_oracle(binary, chosen))
-        _write(VECTORS, head, "cases", zip(map(Case.line, chosen), outputs, strict=True))
         head |= {"date": datetime.date.today().isoformat(), "command": "python -m tests.sampling.libtorch_oracle"}
-        _write(WHOLE_EPOCHS, head, "epochs", whole_epochs(binary))
-
-
-def _write(path: Path, head: dict[str, str], name: str, rows: Iterable[Any]) -> None:
-    """Write JSON with a row a line, so that changes read well."""
+        rows = map(json.dumps, whole_epochs(binary))  # a row a line, so that changes read well
     text = "{\n" + "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
-    text += f' "{name}": [\n  ' + ",\n  ".join(map(json.dumps, rows)) + "\n ]\n}\n"
-    path.write_text(text, encoding="utf-8")
+    WHOLE_EPOCHS.write_text(f'{text} "epochs": [\n  ' + ",\n  ".join(rows) + "\n ]\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

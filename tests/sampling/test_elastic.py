@@ -10,7 +10,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import DataLoader
 from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -267,18 +267,6 @@ def test_a_state_of_a_later_epoch_counts_only_if_nothing_is_left(kind):
     assert len(items) == len(made(kind, recipe, 1))
 
 
-def test_with_fewer_samples_than_ranks_left_an_epoch_is_not_at_its_end():
-    for make in (
-        lambda ranks, drop_last: KeyedSampler(5, ranks, 0, drop_last=drop_last),
-        lambda ranks, drop_last: BalancedSampler([1] * 5, ranks, 0, batch_size=1, drop_last=drop_last),
-    ):
-        for trained, drop_last in itertools.product((3, 4), (False, True)):
-            resumed = make(2, drop_last)
-            resumed.set_epoch(1)
-            resumed.load_state_dict(make(1, False).state_after(trained))
-            assert resumed.epoch == (1 if drop_last and trained == 4 else 0)
-
-
 # ---- torchdata takes them as they are
 
 
@@ -410,13 +398,6 @@ def test_batches_that_a_loader_groups_again_are_found():
         audited = audit_loader(loader)
         assert "grouped_twice" not in {finding.kind for finding in audited.findings}
         assert audited.batch_sizes == tuple(len(batch) for batch in sampler)
-
-
-def test_collecting_leaves_a_wrapped_sampler_where_it_is():
-    resumed = KeyedSampler(10, 1, 0)
-    resumed.load_state_dict(resumed.state_after(4))
-    Assignment.collect([BatchSampler(resumed, 2, drop_last=False)], 10)
-    assert len(list(resumed)) == 6
 
 
 # ---- the process group

@@ -25,16 +25,8 @@ def binary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     build_dir = cache.mkdir("libtorch-oracle") if cache else tmp_path_factory.mktemp("libtorch-oracle")
     built = oracle.compile_oracle(build_dir)
     if built is None:
-        pytest.skip("no C++ compiler for libtorch: the recorded vectors stand in")
+        pytest.skip("no C++ compiler for libtorch: the recorded epochs stand in")
     return built
-
-
-@pytest.mark.slow
-def test_recorded_vectors() -> None:
-    recorded = oracle.recorded()
-    assert len(recorded) >= 400
-    for case, output in recorded:
-        assert oracle.recordable(oracle.replay(case, TWINS)) == output, case.line()
 
 
 @pytest.mark.oracle
@@ -90,11 +82,13 @@ class RewindingLoad(DistributedSequentialSampler):
         self.reset()
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("wrong", [LaterEpoch, Wrapped, Forgetful, Unwrapped, RewindingLoad])
-def test_a_wrong_twin_is_seen(wrong: Any) -> None:
+def test_a_wrong_twin_is_seen(binary: Path, wrong: Any) -> None:
     kind = "random" if issubclass(wrong, DistributedRandomSampler) else "sequential"
-    small = [(case, output) for case, output in oracle.recorded() if case.kind == kind and case.size <= 1001]
-    assert sum(oracle.recordable(oracle.replay(case, {kind: wrong})) != output for case, output in small) > 3
+    small = [case for case in oracle.cases(0) if case.kind == kind and case.size <= 1001]
+    outputs = oracle.run_oracle(binary, small)
+    assert sum(oracle.replay(case, {kind: wrong}) != output for case, output in zip(small, outputs, strict=True)) > 3
 
 
 def at_epoch(epoch: int, *arguments: Any, **options: Any) -> list[int]:

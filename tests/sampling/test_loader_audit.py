@@ -211,13 +211,6 @@ def test_a_generator_of_the_dataset_that_every_worker_copies(make, options, foun
     assert dataset[0] == DrawsRows(make(0))[0]
 
 
-@pytest.mark.slow
-def test_workers_draw_numbers_that_are_not_equal_by_chance():
-    """A number of 24 bits, as in float32, would be equal for two of 64 workers in one of 8,000 audits."""
-    for numbers in audit_loader(DataLoader(range(4), num_workers=2)).draws.values():
-        assert all(number * 2**24 % 1 for _, number in numbers)
-
-
 # ---- odd loaders
 
 

@@ -109,18 +109,6 @@ def test_the_least_likely_sample_is_named_with_its_deviance():
     assert weight_bias(np.zeros(0, dtype=int), np.zeros(0)).deviations == 0
 
 
-def test_weights_that_are_obeyed_are_clean_and_others_are_found():
-    weights = np.random.default_rng(1).exponential(size=500)
-    weights[7] = 0
-    obeyed = [assign(500, 4, sampler="weighted", weights=weights, epoch=epoch) for epoch in range(20)]
-    report = audit(obeyed, weights=weights)
-    assert kinds(report) == set()
-    assert "every sample is read in proportion to its weight" in str(report)
-    ignored = audit([assign(500, 4, epoch=epoch) for epoch in range(20)], weights=weights)
-    assert kinds(ignored) == {"weight_bias"}
-    assert (report.weight_bias.num_forbidden, ignored.weight_bias.num_forbidden) == (0, 20)
-
-
 @pytest.mark.parametrize("weights", [[1] * 90 + [20] * 10, [0.01] * 900 + [0.1] * 100], ids=["100", "1000"])
 def test_ignored_weights_are_found_in_a_single_epoch(weights):
     """No sample alone is read much more or less often than its weight asks for, but the group of heavy ones is."""
@@ -168,36 +156,12 @@ def test_padding_that_repeats_a_draw_on_many_ranks_is_no_finding():
     assert sum_of_squared_repeats(two_steps) == 128 + 2 * 63
 
 
-def test_equally_many_batches_of_different_sizes_are_no_finding():
-    """Rank 0 reads 3 samples and rank 1 reads 4, in two batches each."""
-    stops = (np.array([2, 3]), np.array([2, 4]))
-    even = Assignment(7, (np.arange(3), np.arange(3, 7)), batch_stops=stops)
-    assert kinds(audit(even)) == set()
-    fewer = audit(Assignment(7, even.ranks, batch_stops=(stops[0][1:], stops[1])))
-    assert kinds(fewer) == {"unbalanced"}
-    assert (fewer.epochs[0].shortest, fewer.epochs[0].longest, fewer.epochs[0].unit) == (1, 2, "batches")
-
-
-def test_rare_samples_of_independent_draws_are_no_finding():
-    """Of thousands of samples that are each expected once in fifty epochs, some are read once or twice."""
-    weights = np.ones(20_000)
-    weights[:10_000] = 0.001
-    draw = np.random.default_rng(3)
-    independent = Assignment(20_000, [draw.choice(20_000, 20_000, p=weights / weights.sum()) for _ in range(4)])
-    assert kinds(audit(independent, weights=weights)) == set()
-
-
 @pytest.mark.parametrize("outside", [3, -1])
 def test_the_first_index_beyond_the_dataset_is_outside(outside):
     epoch = Assignment(3, ([0, 1], [2, outside]))
     with pytest.raises(ValueError, match="rank 1 reads outside the dataset's 3 samples, so they have no lengths"):
         epoch_work(epoch, [1, 2, 3])
     assert audit(epoch).epochs[0].out_of_range.tolist() == [outside]
-
-
-def test_reads_outside_the_dataset_have_no_length():
-    with pytest.raises(ValueError, match="rank [0-9] reads outside the dataset's 3 samples, so they have no lengths"):
-        audit(assign(3, 8, sampler="libtorch_random"), lengths=[1, 2, 3])
 
 
 def test_a_batch_may_be_empty():

@@ -125,12 +125,6 @@ def test_an_adapter_around_a_loader_is_looked_through():
     assert shards_of(circle) == ()
 
 
-def test_a_dispatcher_does_not_say_among_how_many_ranks_it_divides():
-    (shard,) = shards_of(type("DataLoaderDispatcher", (), {"__module__": "accelerate.data_loader"})())
-    assert shard == DividingLayer("DataLoaderDispatcher", 2, "accelerate", "pass dispatch_batches=False to Accelerator")
-    assert shards_of(type("DataLoaderDispatcher", (), {"__module__": "mine"})()) == ()
-
-
 def test_ranks_are_counted_by_a_number_and_a_rank_of_the_object_itself():
     def counted(**attributes):
         return [shard.num_ranks for shard in shards_of(types.SimpleNamespace(**attributes))]

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import several, truth, whole
+from ..common.checks import several, whole
 from .elastic import unmoved
 from .permutation import IntArray
 from .wrapping import layers_of
@@ -32,7 +32,6 @@ class Loader(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         whole("batch_size", self.batch_size, 1)
-        truth("drop_last", self.drop_last)
         whole("num_workers", self.num_workers, 0)
 
 

@@ -87,8 +87,7 @@ def _slices(order: IntArray, num_replicas: int) -> RankReads:
 
 def _libtorch_random(recipe: EpochRecipe) -> RankReads:
     """Return the indices of libtorch's `DistributedRandomSampler` (csrc/api/src/data/samplers/distributed.cpp)."""
-    epoch = whole("epoch", recipe.epoch, 0)
-    return _slices(libtorch_order(recipe.size, recipe.reads, epoch), recipe.num_replicas)
+    return _slices(libtorch_order(recipe.size, recipe.reads, recipe.epoch), recipe.num_replicas)
 
 
 def _libtorch_sequential(recipe: EpochRecipe) -> RankReads:
