@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +15,7 @@ from torch.utils.data import DistributedSampler as TorchDistributedSampler
 from rankscope.sampling import (
     SAMPLERS,
     Assignment,
-    DistributedRandomSampler,
     DistributedSampler,
-    DistributedSequentialSampler,
     assign,
     audit,
     shard_files,
@@ -39,27 +35,6 @@ class WhoReads(Dataset):
 
 def listed(assignment):
     return [indices.tolist() for indices in assignment.ranks]
-
-
-def read_by_libtorch(sampler_class, size, num_replicas, rank, epoch, drop_last):
-    sampler = sampler_class(size, num_replicas, rank, not drop_last)
-    sampler.set_epoch(epoch)
-    sampler.reset()
-    return sampler.next(size + 1) or []
-
-
-READ_BY_ONE_RANK = {
-    "libtorch_random": partial(read_by_libtorch, DistributedRandomSampler),
-    "libtorch_sequential": partial(read_by_libtorch, DistributedSequentialSampler),
-}
-
-
-@pytest.mark.parametrize("kind", READ_BY_ONE_RANK)  # test_elastic.py compares the others
-def test_all_ranks_at_once_read_what_each_sampler_gives_its_rank(kind):
-    for size, num_replicas in [(0, 3), (1, 4), (3, 8), (10, 4), (64, 16), (97, 1), (1000, 7)]:
-        for epoch, drop_last in itertools.product((0, 1, 2**32 + 1), (False, True)):
-            ranks = [READ_BY_ONE_RANK[kind](size, num_replicas, rank, epoch, drop_last) for rank in range(num_replicas)]
-            assert listed(assign(size, num_replicas, sampler=kind, epoch=epoch, drop_last=drop_last)) == ranks
 
 
 def test_collect_takes_any_sampler_ragged_too():
@@ -129,16 +104,6 @@ def test_the_loader_on_top_is_torchs_data_loader(drop_last, num_workers):
         assert [workers for _, workers in batches] == worker_of_batch
 
 
-def test_repeats_are_torchs_padding():
-    assignment = assign(10, 4, seed=5)
-    steps = [np.flatnonzero(repeated).tolist() for repeated in assignment.repeats()]
-    assert steps == [[], [], [2], [2]]  # positions 10 and 11 of the order: step 2 of ranks 2 and 3
-    counted_once = []
-    for indices, repeated in zip(assignment.ranks, assignment.repeats(), strict=True):
-        counted_once += indices[~repeated].tolist()
-    assert sorted(counted_once) == list(range(10))
-
-
 @pytest.mark.parametrize(("setting", "value"), [("shuffle", False), ("seed", 3), ("epoch", 2), ("drop_last", True)])
 def test_a_setting_that_a_sampler_does_not_have_must_be_at_its_default(monkeypatch, setting, value):
     reason = "all ranks together read the dataset"
@@ -167,15 +132,6 @@ def test_an_assignment_cannot_be_changed():
 
 
 # ---- shards of a file list
-
-
-def test_shards_are_exclusive_complete_and_ragged():
-    for num_files, num_trainers in [(0, 3), (2, 5), (10, 1), (1000, 8), (1000, 7)]:
-        files = [f"part-{i:05d}" for i in range(num_files)]
-        shards = [shard_files(files, num_trainers, trainer, seed=3) for trainer in range(num_trainers)]
-        assert sorted(itertools.chain(*shards)) == files
-        order = shard_files(files, 1, 0, seed=3)
-        assert shards == [order[trainer::num_trainers] for trainer in range(num_trainers)]
 
 
 def test_the_listing_order_does_not_matter_and_the_seed_does():

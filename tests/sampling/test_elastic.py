@@ -174,21 +174,6 @@ def test_assign_reads_what_each_ranks_sampler_yields(kind):
                 assert list(map(list, collected.batches(rank))) == list(map(list, assigned.batches(rank)))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in BATCHED])
-def test_ranks_read_one_order_in_turn_and_padding_repeats_its_beginning(kind):
-    draw = random.Random(kind)
-    for _ in range(200):
-        num_replicas = draw.randint(1, 12)
-        recipe = recipe_of(kind, draw.randint(1, 40), num_replicas, draw, drop_last=draw.random() < 0.5)
-        samplers = [made(kind, recipe, rank) for rank in range(num_replicas)]
-        read = [item for step in zip(*samplers, strict=True) for item in step]
-        order = list(made(kind, recipe._replace(num_replicas=1)))
-        assert read == [order[place % len(order)] for place in range(len(read))]
-        assert samplers[0].padding == max(len(read) - len(order), 0)
-        if kind == "keyed":
-            assert order == [samplers[0][place] for place in range(len(order))]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_epochs_and_the_protocol_of_a_distributed_sampler(kind):
     recipe = recipe_of(kind, 40, 2, random.Random(1), seed=4)
@@ -247,24 +232,6 @@ def test_a_finished_epoch(kind, drop_last):
     again.set_epoch(1)
     again.load_state_dict(state)
     assert list(again) == list(sampler)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_state_of_a_later_epoch_counts_only_if_nothing_is_left(kind):
-    """A loader sets the next epoch before it loads the state."""
-    recipe = recipe_of(kind, 40, 3, random.Random(5))
-    stopped = made(kind, recipe, 1)
-    for trained in (1, len(stopped) - 1, len(stopped)):
-        resumed = made(kind, recipe, 1)
-        resumed.set_epoch(1)
-        resumed.load_state_dict(stopped.state_after(trained))
-        assert resumed.epoch == (1 if trained == len(stopped) else 0)
-        assert resumed.epoch == 1 or list(resumed) == list(stopped)[trained:]
-    begun = iter(stopped)
-    stopped.set_epoch(1)  # before the iterator's first item
-    items = list(begun)
-    assert stopped.state_after(2) == made(kind, recipe, 1).state_after(2)
-    assert len(items) == len(made(kind, recipe, 1))
 
 
 # ---- torchdata takes them as they are

@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.sampling import DistributedRandomSampler, DistributedSequentialSampler, assign
-from rankscope.sampling.permutation import _below, libstdcxx_shuffled
 from tests.sampling import libtorch_oracle as oracle
 
 TWINS = {"random": DistributedRandomSampler, "sequential": DistributedSequentialSampler}
@@ -113,26 +111,3 @@ def test_shuffled_first_ranks_have_slices_of_the_whole_order(size: int, n: int, 
 
 
 # ---- the shuffle of libstdc++
-
-
-def test_words_that_would_favour_some_numbers_are_drawn_again() -> None:
-    """2**32 % 6 is 4, so a word is refused if the lower 32 bits of 6 times it are below 4."""
-    refused, fair, large = (2 + 2**32) // 6, (4 + 2 * 2**32) // 6, 9 << 28
-    assert [6 * word % 2**32 for word in (refused, fair)] == [2, 4]
-    assert _below(6, iter([refused, 0, fair])) == 2
-    assert _below(6, iter([large])) == 3
-    assert _below(3, iter([0, large])) == 1
-
-
-def test_long_orders_are_those_of_one_swap_after_the_other() -> None:
-    """Above 65,535 items, item i is swapped with one below i + 1; the word is by Lemire's multiplication."""
-    num_items = 70_000
-    words = iter(np.random.RandomState(8).randint(0, 1 << 32, size=2 * num_items, dtype=np.uint32).tolist())
-    expected = list(range(num_items))
-    for item in range(1, num_items):
-        product = next(words) * (item + 1)
-        while product % 2**32 < 2**32 % (item + 1):
-            product = next(words) * (item + 1)
-        other = product >> 32
-        expected[item], expected[other] = expected[other], expected[item]
-    assert libstdcxx_shuffled(num_items, 8).tolist() == expected

@@ -62,17 +62,6 @@ def test_the_comparison_sees_another_order():
     assert list(DistributedSampler(70_001, 7, 3)) != list(theirs)
 
 
-@pytest.mark.parametrize(("seed", "epoch"), [(-(2**63), -1), (2**64 - 1, 1), (0, 2**70)])
-def test_only_a_shuffle_limits_the_sum_of_seed_and_epoch(seed, epoch):
-    ours = DistributedSampler(range(10), 4, 1, shuffle=False, seed=seed)
-    theirs = TorchDistributedSampler(range(10), 4, 1, shuffle=False, seed=seed)
-    ours.set_epoch(epoch)
-    theirs.set_epoch(epoch)
-    assert assign(10, 4, epoch=epoch, shuffle=False, seed=seed).ranks[1].tolist() == list(ours) == list(theirs)
-    with pytest.raises(ValueError, match=r"seed \+ epoch must be"):
-        assign(10, 4, epoch=epoch, seed=seed)
-
-
 def test_tangled_swaps_are_done_in_order():
     """Blocks far too large for their array, so that nearly every step shares a position with another."""
     draw = np.random.default_rng(0)
@@ -145,13 +134,3 @@ def test_the_same_error_as_torch(arguments):
     with pytest.raises(type(theirs.value)) as ours:
         DistributedSampler(10, *arguments)
     assert str(ours.value) == str(theirs.value)
-
-
-@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("batch_size", [None, 4])
-def test_a_data_loader_without_set_epoch_reads_whole_epochs_after_a_resumed_one(batch_size, num_workers):
-    sampler = DistributedSampler(20, 2, 0, shuffle=False)
-    sampler.resume(sampler.state_after(6))
-    loader = DataLoader(range(20), batch_size, sampler=sampler, num_workers=num_workers)
-    read = [torch.cat([torch.as_tensor(batch).reshape(-1) for batch in loader]).tolist() for _ in range(3)]
-    assert read == [[12, 14, 16, 18], [*range(0, 20, 2)], [*range(0, 20, 2)]]

@@ -75,40 +75,6 @@ def test_a_rank_without_a_batch_is_found():
         assert ("unbalanced" in kinds(audit(even, lengths=lengths))) == is_unbalanced
 
 
-def test_what_epochs_cost_is_summed_and_the_worst_is_named():
-    """Batches of 5 and 3 tokens on each of two ranks: a fifth of the tokens is padding, which is not too much."""
-    epoch = Assignment(4, ([0, 1], [2, 3])).with_loader(2)
-    report = audit([epoch] * 3, lengths=[5, 3, 5, 3])
-    lines = str(report).splitlines()
-    for line, number in zip(lines[1:4], ("24 to 24, 48", "1.000", "20.0 %"), strict=True):
-        assert number in line
-    assert kinds(report) == {"repeated_order"}
-    padded = {finding.kind: finding.message for finding in audit(epoch, lengths=[6, 3, 5, 3]).findings}
-    assert set(padded) == {"unequal_cost", "padding_waste"}
-    assert "1.06" in padded["unequal_cost"]
-    assert "23 %" in padded["padding_waste"]
-
-
-def test_an_epoch_without_work_costs_nothing():
-    nothing = epoch_work(Assignment(2, ([], [])), [3, 4])
-    assert (nothing.imbalance, nothing.padding_share, nothing.ratios.size) == (1, 0, 0)
-    free = epoch_work(Assignment(2, ([0], [1])), [0, 0])
-    assert (free.imbalance, free.padding_share, free.ratios.tolist()) == (1, 0, [1])
-    assert free.step_padding_shares.tolist() == [0]
-
-
-def test_the_least_likely_sample_is_named_with_its_deviance():
-    """Poisson: 2 (r log(r / e) - r + e) is 4 (2 log 2 - 1) = 1.545 for 4 reads of which 2 are expected, and 6 for 0."""
-    bias = weight_bias(np.array([4, 0, 5, 2]), np.array([2.0, 3.0, 0.0, 2.0]))
-    assert (bias.sample, bias.num_forbidden) == (1, 5)
-    assert bias.deviations == pytest.approx(6**0.5)
-    assert weight_bias(np.array([4]), np.array([2.0])).deviations == pytest.approx((4 * (2 * np.log(2) - 1)) ** 0.5)
-    for reads, expected in ((4, 0.5), (1, 3.0)):
-        deviance = 2 * (reads * np.log(reads / expected) - reads + expected)
-        assert weight_bias(np.array([reads]), np.array([expected])).deviations == pytest.approx(deviance**0.5)
-    assert weight_bias(np.zeros(0, dtype=int), np.zeros(0)).deviations == 0
-
-
 @pytest.mark.parametrize("weights", [[1] * 90 + [20] * 10, [0.01] * 900 + [0.1] * 100], ids=["100", "1000"])
 def test_ignored_weights_are_found_in_a_single_epoch(weights):
     """No sample alone is read much more or less often than its weight asks for, but the group of heavy ones is."""
@@ -162,12 +128,6 @@ def test_the_first_index_beyond_the_dataset_is_outside(outside):
     with pytest.raises(ValueError, match="rank 1 reads outside the dataset's 3 samples, so they have no lengths"):
         epoch_work(epoch, [1, 2, 3])
     assert audit(epoch).epochs[0].out_of_range.tolist() == [outside]
-
-
-def test_a_batch_may_be_empty():
-    epoch = Assignment(3, ([0, 1, 2],), batch_stops=[[1, 1, 3]])
-    assert [batch.tolist() for batch in epoch.batches(0)] == [[0], [], [1, 2]]
-    assert epoch_work(epoch, [5, 1, 2]).step_costs.tolist() == [[5], [0], [3]]
 
 
 # ---- weights: how often right samplers are accused, and faulty ones found
