@@ -76,11 +76,12 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
         return sum(epoch.overlap.size for epoch in self.epochs)
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Each way in which the epochs are not exact, balanced partitions of the dataset, each in a new order."""
-        return tuple(self._found())
+    def out_of_range(self) -> int:
+        """The number of distinct indices outside the dataset in each epoch, added up over the epochs."""
+        return sum(epoch.out_of_range.size for epoch in self.epochs)
 
     def _found(self) -> Iterator[Finding]:
+        """Yield each way in which the epochs are not exact, balanced partitions, each in a new order."""
         strays = np.unique(np.concatenate([epoch.out_of_range for epoch in self.epochs]))
         if strays.size:
             yield Finding("out_of_range", f"indices that a dataset of {self.size} does not have: {some(strays)}")

@@ -228,8 +228,8 @@ class BalancedSampler(ElasticSampler):
         """Return samples for padding: of the beginning of the epoch's order, those whose cost is nearest to `cost`."""
         candidates = self._order(0, min(max(count, _PADDING_CHOICE), self.size))
         nearest = ascending(np.abs(self.costs[candidates] - cost))[:count]
-        nearest.sort()  # back into the epoch's order, which is random if it is shuffled
-        return np.resize(candidates[nearest], count)  # repeated if the dataset has fewer samples than `count`
+        # Back into the epoch's order, which is random if it is shuffled.
+        return np.resize(candidates[np.sort(nearest)], count)  # repeated if the dataset has fewer samples than `count`
 
 
 def _num_full_windows(num_samples: int, per_window: int) -> int:

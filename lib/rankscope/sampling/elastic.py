@@ -121,9 +121,7 @@ class ElasticSampler:
         num_steps, rest = divmod(self._order_length - self._start, self._samples_per_step)
         # A last step needs a sample for each rank. Without `drop_last`, padding adds those that are missing.
         least = self.num_replicas if self.drop_last else 1
-        if rest >= least:
-            num_steps += 1
-        return num_steps
+        return num_steps + int(rest >= least)
 
     @property
     def padding(self) -> int:

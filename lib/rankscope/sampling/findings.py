@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from ..common.checks import several
@@ -28,6 +28,9 @@ class Findings:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """All findings."""
+        return tuple(self._found())
+
+    def _found(self) -> Iterator[Finding]:
         raise NotImplementedError
 
     def not_allowed(self, allow: Iterable[str] = ()) -> list[Finding]:

@@ -41,8 +41,7 @@ class KeyedSampler(InterleavedSampler):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        size = whole("size", size, 0, MOST_KEYED_SAMPLES)
-        super().__init__(size, num_replicas, rank, shuffle, seed, drop_last)
+        super().__init__(whole("size", size, 0, MOST_KEYED_SAMPLES), num_replicas, rank, shuffle, seed, drop_last)
 
     def __getitem__(self, position: int) -> int:
         """Return the sample at a position of the order of all ranks. Raises IndexError outside 0 … size - 1."""

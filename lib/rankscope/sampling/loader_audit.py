@@ -80,15 +80,14 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
                     draws.setdefault((epoch, batch.worker), batch.numbers)
         return draws
 
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Everything that changes, without an error, how a model is trained."""
-        findings = list(self._found_in_batches())
+    def _found(self) -> Iterator[Finding]:
+        """Yield everything that changes, without an error, how a model is trained."""
+        yield from self._found_in_batches()
         if self.is_iterable and self.num_workers:
-            findings += self._found_in_workers()
+            yield from self._found_in_workers()
         if self.is_whole:
-            findings += self._found_in_ranks()
-        return (*findings, *self._found_in_numbers())
+            yield from self._found_in_ranks()
+        yield from self._found_in_numbers()
 
     def _found_in_batches(self) -> Iterator[Finding]:
         sizes = self.batch_sizes

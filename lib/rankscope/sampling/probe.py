@@ -107,8 +107,11 @@ class _Probe:
         if worker is None:  # this is the training process, whose generators must not be touched
             return ProbedBatch(None, rows, ())
         # Floats of 64 bits: with torch's default of 32, many workers would soon draw equal numbers by chance.
-        numbers = [("NumPy", float(np.random.random())), ("random", random.random())]
-        numbers.append(("torch", float(torch.rand(1, dtype=torch.float64))))
+        numbers = [
+            ("NumPy", np.random.random()),
+            ("random", random.random()),
+            ("torch", float(torch.rand(1, dtype=torch.float64))),
+        ]
         dataset: Any = worker.dataset
         if isinstance(dataset, _Indices):
             dataset = dataset.audited_dataset
@@ -117,7 +120,7 @@ class _Probe:
                 if isinstance(generator, torch.Generator):
                     number = float(torch.rand(1, dtype=torch.float64, generator=generator))
                 else:
-                    number = float(generator.random())
+                    number = generator.random()
                 numbers.append((f"the {name} of {type(layer).__name__}", number))
         return ProbedBatch(worker.id, rows, tuple(numbers))
 
