@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
 from ..common.checks import function, number, of_type, truth, whole
-from ..sampling.assignment import shard_of_sorted, sorted_files
+from ..sampling.files import shard_of_sorted, sorted_files
 from ..timeline import Recorder
 from .files import Load, Part, PartError, load_part, loaded, num_rows
 from .simulate import TRAINER, loader_lane, parts_ahead
