@@ -68,15 +68,17 @@ def test_a_notebook(tmp_path):
 
     cells = [
         "from rankscope.ranks import launch\nimport torch.distributed as dist\noffset = 7",
-        "def work(x):\n    print('at', dist.get_rank())\n    return offset + x * dist.get_rank()\nlaunch(work, 3, (10,))",
-        "def wrong():\n    raise ValueError('in a cell')\ntry:\n    launch(wrong, 2)\nexcept Exception as e:\n    print(e)",
+        "def work(x):\n    print('at', dist.get_rank())\n    return offset + x * dist.get_rank()",
+        "launch(work, 3, (10,))",
+        "def wrong():\n    raise ValueError('in a cell')",
+        "try:\n    launch(wrong, 2)\nexcept Exception as e:\n    print(e)",
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(book, timeout=NOT_HANGING_S).execute()
-    printed, result = book.cells[1].outputs
+    printed, result = book.cells[2].outputs
     assert printed["text"] == "[rank 0] at 0\n[rank 1] at 1\n[rank 2] at 2\n"
     assert result["data"]["text/plain"] == "[7, 17, 27]"
-    assert "    raise ValueError('in a cell')" in book.cells[2].outputs[0]["text"]
+    assert "    raise ValueError('in a cell')" in book.cells[4].outputs[0]["text"]
 
 
 def test_launches_from_several_threads():

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import count_of, number, of_type, one_of, whole
+from ..common.checks import number, of_type, one_of, whole
+from ..common.words import count_of
 from .steps import Bools, Ints, ScheduleError, Step
 
 SUMS = ("allreduce", "reduce", "reduce_scatter")  # each rank has a share in every chunk

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import one_line
+from ..common.words import one_line
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

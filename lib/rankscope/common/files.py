@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeVar, get_args
 import msgspec
 import numpy as np
 
-from .checks import one_line
+from .words import one_line
 
 MOST_BYTES = 1 << 30  # of a file that is read as a whole
 _GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a gzipped file

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..common.checks import count_of, several, whole
+from ..common.checks import several, whole
 from ..common.files import read_start
+from ..common.words import count_of
 from ..ranks.errors import MachineError
 from ..ranks.host import end_with, num_cores
 from ..timeline.events import NoEvent, is_ours, read_trace, readable

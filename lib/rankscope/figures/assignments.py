@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import count_of, of_type, one_of
+from ..common.checks import of_type, one_of
 from ..common.units import percent_words
+from ..common.words import count_of
 from ..sampling.assignment import Assignment
 from ..sampling.audit import Audit, audit
 from ..sampling.epoch_audit import EpochAudit

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import printable
+from ..common.words import printable
 from .palette import INK, ink_on
 
 FloatArray = NDArray[np.floating[Any]]

@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import check_field, function, one_line, while_processing, whole
+from ..common.checks import check_field, function, while_processing, whole
 from ..common.files import read_bytes, write_whole
+from ..common.words import one_line
 from ..pipeline.service import Distribution, Service, check, check_times, draw
 
 Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's

@@ -51,7 +51,7 @@ class _Server:
             with theirs:
                 self.process = subprocess.Popen(
                     [sys.executable, "-P", "-c", _COMMAND, str(os.getpid()), *path],
-                    stdin=theirs,
+                    stdin=theirs.fileno(),
                     stdout=self.output,
                     stderr=self.output,
                     env={**os.environ, **dict.fromkeys(_THREAD_SETTINGS, "1")},

@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..common.checks import count_of, of_type
+from ..common.checks import of_type
 from ..common.units import percent_words
+from ..common.words import count_of
 from .assignment import Assignment
 from .epoch_audit import EpochAudit, audit_epoch, fingerprint, repetition
 from .findings import Finding, Findings, some

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import count_of
+from ..common.words import count_of
 from .assignment import Assignment
 from .permutation import IntArray
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..common.checks import count_of, of_type
+from ..common.checks import of_type
+from ..common.words import count_of
 from .assignment import Key
 from .elastic import ElasticSampler
 from .findings import Finding, Findings, some

@@ -13,7 +13,8 @@ import numpy as np
 from msgspec.structs import force_setattr, replace
 from numpy.typing import ArrayLike
 
-from ..common.checks import count_of, is_scalar, one_of
+from ..common.checks import is_scalar, one_of
+from ..common.words import count_of
 from .chrome import COMMUNICATION, read, write
 from .intervals import Intervals, intersect, length_s, merge, nested
 from .spans import Ints, Span, Times, column, encoded
