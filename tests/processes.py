@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.ranks import fork_server
-
 NOT_HANGING_S = 100.0  # what nothing takes, on the busiest machine, but what has come to a halt
 
 
@@ -48,12 +46,12 @@ def children(pid: int) -> list[int]:
 
 
 def server_pid() -> int:
-    """The server that this process has, 0 for none."""
-    return fork_server._current.pid if fork_server._current and fork_server._current.usable else 0
-
-
-def server_folders() -> set[Path]:
-    return {fork_server._current.folder, fork_server._current.memory} if fork_server._current else set()
+    """The server of ranks that this process has, 0 for none."""
+    for pid in children(os.getpid()):
+        with suppress(FileNotFoundError):
+            if b"import serve" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+    return 0
 
 
 def gone(pids: list[int]) -> bool:
@@ -61,10 +59,8 @@ def gone(pids: list[int]) -> bool:
 
 
 def open_files() -> set[int]:
-    """The open descriptors, except for those of our server and of multiprocessing's own helpers, which stay."""
+    """The open descriptors, except for those of multiprocessing's own helpers, which stay."""
     helpers = {resource_tracker._resource_tracker._fd, forkserver._forkserver._forkserver_alive_fd}
-    if fork_server._current:
-        helpers.add(fork_server._current._control.fileno())
     folder = Path("/proc/self/fd")
     return {int(path.name) for path in folder.iterdir() if path.exists() or path.is_symlink()} - helpers
 
@@ -113,5 +109,5 @@ def leaves_nothing() -> Iterator[None]:
         gc.collect()
     assert soon(lambda: set(threading.enumerate()) <= threads), "threads are left"
     assert soon(lambda: len(open_files()) <= len(files)), "open files are left"
-    in_memory = {Path(folder) for folder in new_folders if folder.startswith("/dev/shm/")} - server_folders()
+    in_memory = {folder for folder in new_folders if folder.startswith("/dev/shm/")}
     assert soon(lambda: not any(map(os.path.exists, in_memory))), "shared memory is left"

@@ -15,7 +15,8 @@ from typing import Any, Required, TypedDict
 import msgspec
 
 from . import __version__
-from .common.checks import printable, while_processing
+from .common.checks import while_processing
+from .common.words import printable
 from .ranks.host import num_cores
 
 _PATIENCE_S = 20.0  # with another program

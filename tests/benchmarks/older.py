@@ -52,6 +52,11 @@ class Case(NamedTuple):
     by_clock: bool = False
 
 
+SPANS = """
+from rankscope.timeline import Span, Timeline
+spans = [Span(n % 64, f"lane {n % 4}", "abc"[n % 3], n, n * 0.1, n * 0.1 + 0.3) for n in range(200_000)]
+"""
+
 CASES = [
     Case(
         "assign 10⁶ samples to 64 ranks",
@@ -73,6 +78,20 @@ CASES = [
         "from tests.benchmarks.collectives import cluster_of\nfrom rankscope.collectives import build, simulate\n"
         "cluster, schedule = cluster_of(4096, 'random'), build('allreduce', 'ring', 4096)",
         "for _ in range(5): simulate(schedule, 2**30, cluster)",
+    ),
+    Case(
+        "simulate a ring of 1,024, one slow link",
+        "from tests.benchmarks.collectives import cluster_of\nfrom rankscope.collectives import build, simulate\n"
+        "cluster, schedule = cluster_of(1024, 'slow'), build('allreduce', 'ring', 1024)",
+        "for _ in range(5): simulate(schedule, 2**30, cluster, detail='ranks')",
+    ),
+    Case(
+        "simulate all allreduces of 256 ranks",
+        "from tests.benchmarks.collectives import cluster_of\n"
+        "from rankscope.collectives import ALGORITHMS, build, simulate\n"
+        "cluster = cluster_of(256, 'random')\n"
+        "schedules = [build('allreduce', name, 256) for name in ALGORITHMS['allreduce']]",
+        "for schedule in schedules: simulate(schedule, 2**30, cluster)",
     ),
     Case(
         "verify doubling of 256",
@@ -125,15 +144,87 @@ CASES = [
         by_clock=True,
     ),
     Case(
+        "launch 4 ranks first",
+        "from rankscope.ranks import launch",
+        "launch(int, 4)",
+        by_clock=True,
+    ),
+    Case(
+        "launch 4 warm ranks, 5 times",
+        "from rankscope.ranks import launch\nlaunch(int, 4)",
+        "for _ in range(5): launch(int, 4)",
+        by_clock=True,
+    ),
+    Case(
         "launch 8 warm ranks, 5 times",
-        "from rankscope.ranks import launch\nfrom tests.ranks.functions import total\nlaunch(total, 8)",
-        "for _ in range(5): launch(total, 8)",
+        "from rankscope.ranks import launch\nlaunch(int, 8)",
+        "for _ in range(5): launch(int, 8)",
+        by_clock=True,
+    ),
+    Case(
+        "launch 4 ranks with train, 5 times",
+        "import rankscope.train\nfrom rankscope.ranks import launch\n"
+        "def fn():\n    from rankscope.train import ddp, uneven, zero\n    ddp.measure, zero.run, uneven.measure\n"
+        "launch(int, 4)\nlaunch(fn, 4)",
+        "for _ in range(5): launch(fn, 4)",
+        by_clock=True,
+    ),
+    Case(
+        "launch 2 ranks with a DataLoader, 5 times",
+        "from rankscope.ranks import launch\n"
+        "def fn():\n    from torch.utils.data import DataLoader\n"
+        "    return sum(int(batch.sum()) for batch in DataLoader(range(10), batch_size=5, num_workers=2))\n"
+        "launch(fn, 2)",
+        "for _ in range(5): launch(fn, 2)",
         by_clock=True,
     ),
     Case(
         "record 200,000 spans",
         "from rankscope.timeline import Recorder\nrecorder = Recorder()",
         "for item in range(200_000):\n    with recorder.span('a', 'b', item):\n        pass",
+    ),
+    Case(
+        "read a trace of 30 MB as a timeline",
+        "import os\nfrom rankscope.timeline import Timeline\npath = os.environ['TRACES'] + '/rank0.json'",
+        "Timeline.from_chrome_trace(path)",
+    ),
+    Case(
+        "a timeline of 200,000 spans",
+        SPANS,
+        "for _ in range(3): Timeline.of(spans)",
+    ),
+    Case(
+        "select from 200,000 spans",
+        f"{SPANS}\ntimeline = Timeline.of(spans)",
+        "for rank in range(64): timeline.select(rank=rank, kind=['a', 'b'], between_s=(3.0, 1e4)).busy_s",
+    ),
+    Case(
+        "select from 100 spans",
+        f"{SPANS}\ntimeline = Timeline.of(spans[:100])",
+        "for rank in range(2000): timeline.select(rank=rank, kind='a').busy_s",
+    ),
+    Case(
+        "part files: 1,000 steps of 16 trainers",
+        "from rankscope.parts import simulate\n"
+        "def loop(): simulate([[0.5] * 50] * 16, 20, 0.02, queue_size=2, num_loaders=2)",
+        "for _ in range(3): loop()",
+    ),
+    Case(
+        "a pipeline schedule: 1,000 microbatches",
+        "from rankscope.train.pipeline_parallel import build, simulate\nschedule = build('one_f_one_b', 8, 1000)",
+        "for _ in range(3): simulate(schedule, 1.0, 2.0)",
+    ),
+    Case(
+        "uneven epochs: 1,000 steps of 16 ranks",
+        "from rankscope.train.uneven import simulate",
+        "for _ in range(3): simulate([1000] * 15 + [900], 'join')",
+    ),
+    Case(
+        "a step of DataParallel on 256 devices",
+        "from rankscope.cluster import Link\n"
+        "from rankscope.train.data_parallel import StepCosts, StepSizes, simulate\n"
+        "sizes, costs = StepSizes(1024, 100, 10, 10**8), StepCosts(Link(1e-5, 1e10), 0.001, 0.002)",
+        "for _ in range(3): simulate(sizes, 256, costs)",
     ),
     Case(
         "read and diagnose 400,000 events",

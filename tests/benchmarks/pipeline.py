@@ -19,8 +19,7 @@ import torch
 import torch.multiprocessing
 
 from rankscope.pipeline import Lognormal, Pipeline, Stage, simulate
-from rankscope.ranks.pool import WorkerPool
-from rankscope.ranks.worker import answer
+from rankscope.pipeline.processes import Process
 
 from ..pipeline.simpy_reference import reference
 
@@ -75,11 +74,10 @@ class Batches:
 
 
 def exchanged(batches: Batches) -> Iterator[Any]:
-    with WorkerPool() as pool:
-        (worker,) = pool.start(pool.pack(partial(answer, batches)), ["worker"])
-        worker.ready()
-        for place in range(batches.number):
-            yield worker.ask(place)[0]
+    process = Process(batches, timeout_s=60)
+    for place in range(batches.number):
+        yield process.call(place).value
+    process.end()
 
 
 def put(queue: Any, done: Any, batches: Batches) -> None:

@@ -29,10 +29,10 @@ from rankscope.box.measuring import run as measure_run
 from rankscope.box.measuring.plan import Protocol
 from rankscope.box.measuring.run import measure
 from rankscope.box.profile import Point
-from rankscope.ranks import RankError, fork_server
+from rankscope.ranks import RankError
 
 from ..ports import free_port
-from ..processes import NOT_HANGING_S, alive, children, hears_hangups, soon
+from ..processes import NOT_HANGING_S, alive, children, hears_hangups, server_pid, soon
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ measure(sys.argv[1], {MANY}, num_ranks=2, report=lambda progress: print(progress
 @pytest.fixture(autouse=True)
 def _no_rank_is_left() -> Iterator[None]:
     yield
-    assert fork_server._current is None or soon(lambda: not children(fork_server._current.pid))
+    assert soon(lambda: not children(server_pid()))
 
 
 def profile_command(path: Path, *words: str) -> tuple[int, str, str]:

@@ -254,13 +254,13 @@ def test_what_ranks_are_forked_from_does_not_ask_for_gpus() -> None:
     assert "rankscope.box.measuring.transfers" in ours
     code = (
         "import importlib, torch\n"
-        "from rankscope.ranks.launcher import MODULES\n"
+        "from rankscope.ranks.server import PRELOAD\n"
         "def asked(*_): raise RuntimeError('asked')\n"
         "for name in ('_lazy_init', 'init', 'is_available', 'device_count', 'current_device'):\n"
         "    assert hasattr(torch.cuda, name)\n"
         "    setattr(torch.cuda, name, asked)\n"
         "torch.accelerator.is_available = torch.accelerator.current_accelerator = asked\n"
-        f"for name in [*MODULES.split(), *{ours}]: importlib.import_module(name)\n"
+        f"for name in [*PRELOAD, *{ours}]: importlib.import_module(name)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "lib")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600)

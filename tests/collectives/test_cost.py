@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 from rankscope.cluster import Cluster, Link
@@ -69,19 +68,6 @@ def test_options_are_in_the_forms(model: tuple[float, float, float]) -> None:
         equal("allreduce", "torus_3d", 24, link, gamma, shape=cube)
 
 
-@pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 3), (4, 2), (8, 8), (8, 1)])
-def test_a_switch_in_each_node(nodes: int, gpus: int) -> None:
-    intra, inter = Link(2e-6, 300e9), Link(7e-6, 25e9)
-    for gamma, segments in itertools.product((0.0, 3e-11), (1, 3, 8)):
-        cluster = Cluster(nodes, gpus, intra, inter, gamma, switch_adds=True)
-        options = {"gpus_per_node": gpus, "num_segments": segments}
-        simulated = simulate(build("allreduce", "nvls_tree", nodes * gpus, **options), 1e8, cluster).makespan_s
-        stated = closed_form("allreduce", "nvls_tree", nodes * gpus, 1e8, inter, gamma, intra, **options)
-        assert simulated == pytest.approx(stated, rel=1e-9)
-    with pytest.raises(ValueError, match="3"):
-        closed_form("allreduce", "nvls_tree", 12, 1e8, inter, gpus_per_node=4)
-
-
 @pytest.mark.parametrize(("nodes", "gpus"), [(2, 4), (4, 2), (3, 5), (8, 8), (1, 8), (8, 1)])
 @pytest.mark.parametrize("gamma", [3e-11, pytest.param(0.0, marks=pytest.mark.oracle)])
 def test_two_levels_of_links(nodes: int, gpus: int, gamma: float) -> None:
@@ -135,38 +121,3 @@ def test_nothing_simulated_beats_the_bounds() -> None:
 def test_bounds_by_hand(asked: tuple[Any, ...], bounds: Bounds) -> None:
     assert lower_bounds(*asked) == bounds
     assert lower_bounds(*asked).seconds == max(bounds)
-
-
-def test_options_of_the_builder_that_change_no_time_are_taken() -> None:
-    link = Link(2.0, 4.0)
-    from_first_root = closed_form("broadcast", "binomial", 4, 8.0, link)
-    assert closed_form("broadcast", "binomial", 4, 8.0, link, root=1) == from_first_root
-    ring = closed_form("allreduce", "ring", 4, 8.0, link)
-    assert closed_form("allreduce", "ring", 4, 8.0, link, np.float32(0)) == ring
-
-
-@pytest.mark.parametrize(
-    ("collective", "name", "num_segments"),
-    [
-        ("allreduce", "segmented_ring", 4),
-        ("allreduce", "double_binary_tree", 8),
-        ("allreduce", "nvls", 4),
-        ("allreduce", "nvls_tree", 4),
-        ("broadcast", "chain", 8),
-    ],
-)
-def test_schedules_and_forms_have_the_same_segments_by_default(collective: str, name: str, num_segments: int) -> None:
-    assert build(collective, name, 4) == build(collective, name, 4, num_segments=num_segments)
-    assert build(collective, name, 4) != build(collective, name, 4, num_segments=num_segments + 1)
-    link = Link(2.0, 4.0)
-    seconds = closed_form(collective, name, 4, 8.0, link)
-    assert seconds == closed_form(collective, name, 4, 8.0, link, 0.0, num_segments=num_segments)
-    assert seconds != closed_form(collective, name, 4, 8.0, link, num_segments=num_segments + 1)
-
-
-def test_sizes_may_be_an_array() -> None:
-    sizes = np.array([0.0, 8.0, 1e6])
-    for collective, name in WITH_FORM:
-        curve = closed_form(collective, name, 8, sizes, Link(1.0, 2.0), 0.25)
-        assert curve.shape == (3,)
-        assert curve[2] == closed_form(collective, name, 8, 1e6, Link(1.0, 2.0), 0.25)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import Schedule, Step, build, simulate
+from rankscope.collectives import Schedule, Step, build
 from rankscope.collectives.playback import Playback, playback, playback_of
 from rankscope.collectives.verify import holdings
 
@@ -69,34 +69,6 @@ def test_at_any_moment_it_holds_what_a_count_in_plain_python_says(num_ranks: int
             moments += [float(draw.choice(play.done_s)), float(draw.choice(play.start_s))]
         for at_s in moments:
             assert play.held(at_s).tolist() == counted(play, at_s), (play.schedule, at_s)
-
-
-@pytest.mark.parametrize("name", ["ring", "halving_doubling", "recursive_doubling"])
-def test_where_all_ranks_keep_in_step_it_is_what_verify_follows(name: str) -> None:
-    schedule = build("allreduce", name, 8)
-    play = playback(schedule, 64.0, Cluster.uniform(8, ALIKE, 0.1))
-    for step in range(schedule.num_steps):
-        begins, ends = play.start_s[play.step == step].max(), play.done_s[play.step == step].max()
-        assert (play.held(begins) == holdings(schedule, step).sum(axis=2)).all()
-        assert (play.held(ends) == holdings(schedule, step + 1).sum(axis=2)).all()
-        assert play.step[play.on_the_way((begins + ends) / 2)].tolist() == [step] * 8
-
-
-@pytest.mark.parametrize("num_ranks", [2, 4, 6])
-def test_its_messages_are_those_of_the_simulation(num_ranks: int) -> None:
-    for play in played(num_ranks):
-        timeline = simulate(play.schedule, 96.0, cluster(num_ranks))
-        sends, receives = timeline.select(kind="send"), timeline.select(kind="receive")
-        assert (play.src.tolist(), play.dst.tolist()) == (sends.rank.tolist(), receives.rank.tolist())
-        assert (play.step == sends.item).all()
-        assert (play.start_s == sends.start_s).all()
-        assert (play.end_s == receives.stop_s).all()
-        assert play.finish_s == timeline.end_s
-        adding = timeline.select(kind="reduce")
-        late = play.done_s > play.end_s
-        added = sorted(zip(play.dst[late].tolist(), play.done_s[late].tolist(), strict=True))
-        assert added == sorted(zip(adding.rank.tolist(), adding.stop_s.tolist(), strict=True))
-        assert not (late & ~play.reduce).any()
 
 
 def test_a_message_in_which_only_some_chunks_are_added() -> None:

@@ -14,8 +14,8 @@ from .cases import NAMES, built, options, schedules
 @pytest.mark.parametrize(("collective", "name"), NAMES)
 def test_text_is_read_back(collective: str, name: str) -> None:
     for n in (1, 2, 3, 8, 11):
-        for settings in ({}, *options(collective, name, n)):
-            schedule = built(collective, name, n, **settings)
+        for setting in ({}, *options(collective, name, n)):
+            schedule = built(collective, name, n, **setting)
             if schedule is not None:
                 text = schedule.to_text()
                 read = Schedule.from_text(text)
@@ -109,14 +109,6 @@ def test_schedules_are_equal_by_what_they_do() -> None:
     weighted = Schedule(source=steps, **{**ring.header(), "weights": (0, 1, 2, 3)})
     assert weighted != ring
     assert Schedule.from_text(weighted.to_text()) == weighted
-
-
-def test_a_step_by_chunk() -> None:
-    rows = Step.of([0, 2, 1], [1, 0, 2], [4, 0, 7], [3, 1, 2], [True, False, True]).by_chunk()
-    assert rows.src.tolist() == [0, 0, 0, 2, 1, 1]
-    assert rows.chunk.tolist() == [4, 5, 6, 0, 7, 8]
-    assert rows.reduce.tolist() == [True, True, True, False, True, True]
-    assert Step.of([], [], [], []).by_chunk().src.size == 0
 
 
 def test_chunk_bytes() -> None:

@@ -103,15 +103,6 @@ def test_rounding_decides_nothing(ports: int) -> None:
             assert times_s == pytest.approx([times_s[0]] * 4, rel=1e-12), name
 
 
-def test_a_ready_message_waits_for_nobody_on_another_port() -> None:
-    """Message 2 takes the port that is free first, not the one whose turn it would be, which has a slow link."""
-    schedule = Schedule("broadcast", "any", 4, 1, [Step.of([0, 0, 0], [1, 2, 3], 0)])
-    cluster = Cluster(1, 4, Link(1.0, 1.0), Link(1.0, 1.0), ports=2, overrides={(0, 1): Link(100.0, 1.0)})
-    spans = simulate(schedule, 3.0, cluster)
-    assert sorted((s.start_s, s.stop_s) for s in spans.select(kind="send")) == [(0, 4), (0, 103), (4, 8)]
-    spans.check()
-
-
 def test_the_comparison_sees_a_difference() -> None:
     cluster, slower = Cluster.uniform(4, Link(1.0, 2.0), 0.5), Cluster.uniform(4, Link(1.0, 1.999), 0.5)
     ring = build("allreduce", "ring", 4)
@@ -166,17 +157,6 @@ def test_a_switch_that_adds() -> None:
     free = Cluster(1, 8, Link(0.0, 2.0), link, switch_adds=True)
     times = [simulate(build("allreduce", "nvls", 8, num_segments=m), 1e3, free).makespan_s for m in (1, 4, 512)]
     assert times == pytest.approx([1e3, 1e3 / 8 * (2 + 3 * 9 / 8), 1e3 / 1024 * (2 + 511 * 9 / 8)])
-
-
-def test_messages_that_are_merged_wait_for_the_last_of_them() -> None:
-    """Rank 3 is late, so the sum of ranks 1 to 3 is; the copy from 4 to 5 is not."""
-    steps = [Step.of([4], [3], 1), Step.of([1, 2, 3, 4], [0, 0, 0, 5], [0, 0, 0, 1], 1, [True] * 3 + [False])]
-    schedule = Schedule("allreduce", "any", 6, 2, steps)
-    spans = simulate(schedule, 4.0, Cluster(1, 6, Link(1.0, 1.0), Link(1.0, 1.0), 9.0, switch_adds=True))
-    ends = {span.rank: (span.start_s, span.stop_s) for span in spans.select(kind="send", item=1)}
-    assert ends == {1: (0.0, 6.0), 2: (0.0, 6.0), 3: (3.0, 6.0), 4: (3.0, 6.0)}
-    apart = Cluster(2, 3, Link(1.0, 1.0), Link(1.0, 1.0), switch_adds=True)  # 3 is on another node: nothing is merged
-    assert simulate(schedule, 4.0, apart).makespan_s > 6.0
 
 
 def test_what_the_spans_say() -> None:

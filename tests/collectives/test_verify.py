@@ -23,7 +23,7 @@ from .cases import NAMES, built, is_right, options, schedules
 @SAMPLE_OR_EVERYTHING
 @pytest.mark.parametrize(("collective", "name"), NAMES)
 def test_every_algorithm_at_every_number_of_ranks(collective: str, name: str, everything: bool) -> None:
-    """`is_right` counts in plain Python, up to 40 ranks; beyond, and where there are most chunks, `verify` alone does."""
+    """`is_right` counts in plain Python, up to 40 ranks; beyond, and for most chunks, `verify` alone does."""
     for n in [*range(1, 41), 64, 100] if everything else [*range(1, 12), 16, 17, 31, 64]:
         schedule = built(collective, name, n)
         if schedule is None:
@@ -240,9 +240,10 @@ def test_a_sum_used_too_soon_is_caught() -> None:
     with pytest.raises(ScheduleError, match="sum") as caught:
         verify(of_rows(schedule, rows_of(schedule), lag=4))
     assert caught.value.step == 3
+    ring = build("allreduce", "ring", 4)
+    late = of_rows(ring, rows_of(ring), lag=2)
     with pytest.raises(ScheduleError, match="step 1, rank 0, chunk 3"):
-        ring = build("allreduce", "ring", 4)
-        verify(of_rows(ring, rows_of(ring), lag=2))
+        verify(late)
 
 
 def test_one_lost_transfer_among_many_ranks() -> None:
@@ -251,14 +252,6 @@ def test_one_lost_transfer_among_many_ranks() -> None:
     lost = rows[-1].pop(77)
     with pytest.raises(ScheduleError, match=f"rank {lost[1]}, chunk {lost[2]}"):
         verify(of_rows(ring, rows))
-
-
-def test_several_chunks_per_rank() -> None:
-    """Rank r owns the r-th of equal runs, however many chunks these have."""
-    gathered = Step.of([0, 0, 1, 1], [1, 1, 0, 0], np.arange(4))
-    assert verify(Schedule("allgather", "mine", 2, 4, [gathered])).num_messages == 2
-    with pytest.raises(ScheduleError, match="step 0, rank 1, chunk 1"):
-        verify(Schedule("allgather", "mine", 2, 4, [Step.of([0, 1], [1, 0], [0, 1])]))
 
 
 # ---- who holds what before each step
@@ -276,12 +269,6 @@ def test_a_ring_by_hand() -> None:
     # after two steps rank r has the whole of chunk r + 1, and passes it on
     assert np.argwhere(holdings(ring, 2).all(axis=2)).tolist() == [[0, 1], [1, 2], [2, 0]]
     assert holdings(ring, 4).all()
-
-
-def test_a_copy_replaces_a_sum_adds_and_a_step_reads_what_was_there_before_it() -> None:
-    schedule = schedule_of("allreduce", "0>1:0+ 1>2:0+;0>1:0=")
-    assert holdings(schedule, 1)[1:, 0].tolist() == [[True, True, False], [False, True, True]]
-    assert holdings(schedule, 2)[1, 0].tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize(("collective", "name"), NAMES)

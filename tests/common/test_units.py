@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rankscope.common.units import bytes_words, decimal_words, parse_amount, rate_words
+from rankscope.common.units import bytes_words, decimal_words, rate_words
 
 KINDS: list[tuple[Callable[[float], str], float, tuple[str, ...]]] = [
     (bytes_words, 1024.0, ("B", "KiB", "MiB", "GiB", "TiB")),
@@ -35,8 +35,3 @@ def test_values_that_round_up_to_the_next_unit_are_printed_in_it() -> None:
     assert rate_words(999.7e6) == "1 GB/s"
     assert rate_words(999.4e6) == "999 MB/s"
     assert rate_words(0) == "0 B/s"
-
-
-@pytest.mark.parametrize("text", ["1,024 ranks", "1,024 rank", "1,024", "1024 rank"])
-def test_an_amount_of_any_unit_may_have_commas_and_be_in_the_singular(text: str) -> None:
-    assert parse_amount(text, "ranks") == 1024.0

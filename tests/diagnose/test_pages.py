@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import evolve
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
@@ -119,7 +118,7 @@ def test_a_barrier_is_drawn_and_arrows_lead_to_the_ranks_that_wait_in_it(folder:
 
     traces = []
     for trace in read_traces(folder):
-        timeline = evolve(trace.timeline, kinds=as_barriers(trace.timeline.kinds))
+        timeline = replace(trace.timeline, kinds=as_barriers(trace.timeline.kinds))
         calls = replace(trace.calls, kinds=as_barriers(trace.calls.kinds))
         traces.append(replace(trace, timeline=timeline, calls=calls))
     path = to_perfetto(tmp_path / "job.json", traces, join(traces), diagnose(traces))

@@ -205,6 +205,6 @@ def test_allreduce_says_what_is_too_much_to_draw_and_shows_all_else() -> None:
 
 
 def test_an_algorithm_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "idle", lambda n: Schedule("allreduce", "idle", n, 1, lambda: ()))
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "idle", Algorithm(lambda n: Schedule("allreduce", "idle", n, 1, [])))
     lines = report(ALLREDUCE, algorithm="idle")
     assert "rank 0, chunk 0" in lines[0]

@@ -13,19 +13,16 @@ import threading
 import time
 import weakref
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from rankscope.pipeline import Lognormal, Pipeline, Stage, StageError, run, simulate
-from rankscope.ranks import pool
 from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Recorder
 
 from ..distributions import Exponential
-from ..extents import SAMPLE_OR_EVERYTHING
 from ..processes import NOT_HANGING_S, alive, gone, soon
 from .virtual_time import VirtualTime, run_module
 
@@ -65,11 +62,6 @@ def start_another(value):
     if child := os.fork():
         return child
     time.sleep(600)
-
-
-def start_another_and_die(folder):
-    (folder / "child").write_text(str(start_another(None)))
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def interrupt(value=None):
@@ -281,7 +273,7 @@ def test_an_error_names_stage_and_item_and_stops_everything(processes, num_worke
         run(path, count())  # which ends only because everything is stopped
     assert (caught.value.stage, caught.value.item) == ("check", 7)
     assert isinstance(caught.value.__cause__, KeyError)
-    assert not processes or "fail_at_seven" in caught.value.__cause__.__notes__[0]
+    assert not processes or "fail_at_seven" in str(caught.value.__cause__.__cause__), "the traceback of the process"
     assert 7 not in seen
     assert threading.active_count() <= before
 
@@ -354,47 +346,51 @@ def test_a_failure_of_the_recorder_is_told_as_that(tmp_path, ordered):
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
-def test_what_a_worker_has_started_ends_with_it(tmp_path):
-    with pytest.raises(StageError, match=r"item 0: worker 0 .*SIGKILL"):
-        run(Pipeline([Stage("die", fn=start_another_and_die, processes=True)]), [tmp_path])
-    children = [int((tmp_path / "child").read_text())]
+def test_what_a_worker_has_started_ends_with_it():
+    children = []
     run(Pipeline([Stage("leave", fn=start_another, processes=True), Stage("keep", fn=children.append)]), range(2))
-    assert len(children) == 3
+    assert len(children) == 2
     assert gone(children)
 
 
-def test_a_worker_that_hangs_is_named_with_its_item_and_where_it_stands():
+def test_a_worker_that_hangs_is_named_with_its_item():
     def hang(value):
         if value == 1:
             time.sleep(600)
         if value == 2:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    for items, where in (([0, 1], r"in hang\n.*sleep\(600\)"), ([0, 2], "SIGSTOP")):
-        with pytest.raises(StageError, match=f"(?s)worker 0 .* 2 s .*{where}") as caught:
-            run(Pipeline([Stage("slow", fn=hang, processes=True)]), items, timeout_s=2)
+    for items in ([0, 1], [0, 2]):
+        with pytest.raises(StageError, match="1 s") as caught:
+            run(Pipeline([Stage("slow", fn=hang, processes=True)]), items, timeout_s=1)
         assert (caught.value.stage, caught.value.item) == ("slow", 1)
 
 
-@SAMPLE_OR_EVERYTHING
+def test_arrays_and_what_else_there_is_arrive_as_they_were():
+    array = np.arange(6.0).reshape(2, 3)
+    values = [array, array.T, np.zeros(0), torch.arange(3), {"a": array, "b": "text"}, None]
+    seen = []
+    run(Pipeline([Stage("pass", fn=lambda value: value, processes=True), Stage("keep", fn=seen.append)]), values)
+    seen[0] += 1  # what arrives may be written to
+    assert [repr(value) for value in seen] == [repr(value) for value in [array + 1, *values[1:]]]
+
+
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_killed_worker_is_named_at_once_each_time(ordered, everything, monkeypatch):
+def test_a_killed_worker_is_named_at_once_each_time(ordered, monkeypatch):
     """No wait that only a deadline ends: each would take longer than this test may."""
-    ended = pool.Worker.ended
-    monkeypatch.setattr(pool.Worker, "ended", lambda self, within_s: ended(self, 1000 * within_s))
     monkeypatch.setattr(run_module, "_GRACE_S", 1000.0)
     path = Pipeline(
         [Stage("die", fn=die_at_five, num_workers=2, ordered=ordered, processes=True), Stage("b", fn=double)]
     )
-    for _ in range(10 if everything else 5):
-        with pytest.raises(StageError, match=r"'die' .* item 5: worker [01] .*SIGKILL"):
+    for _ in range(5):
+        with pytest.raises(StageError, match="'die'") as caught:
             run(path, range(1000))
+        assert (caught.value.stage, caught.value.item) == ("die", 5)
 
 
 SCRIPT = """
 import os, sys, time
 from rankscope.pipeline import Pipeline, Stage, run
-from rankscope.ranks import fork_server
 
 def work(value):
     if sys.argv[1] == "long":
@@ -405,7 +401,6 @@ def work(value):
 def tell(pid):
     print(f"{pid}\\n", end="", flush=True)  # in one piece: others write there, too
 
-print(fork_server.fork_server().memory, flush=True)
 path = Pipeline([Stage("work", fn=work, num_workers=3, processes=True), Stage("tell", fn=tell)])
 try:
     run(path, range(100_000))
@@ -427,10 +422,9 @@ def test_ctrl_c_and_a_kill_leave_nothing_running(tmp_path, ending, items):
     )
     with process:
         assert process.stdout is not None
-        folder, pids = Path(process.stdout.readline().strip()), set()
+        pids = set()
         while len(pids) < 3:
             pids.add(int(process.stdout.readline()))
-        assert folder.is_dir()
         if ending == signal.SIGINT:
             os.killpg(process.pid, ending)  # as a terminal does
         else:
@@ -439,7 +433,6 @@ def test_ctrl_c_and_a_kill_leave_nothing_running(tmp_path, ending, items):
         rest = process.stdout.read()
         process.wait(NOT_HANGING_S)
     assert ("interrupted" in rest) == (ending == signal.SIGINT)
-    assert soon(lambda: not folder.exists())
 
 
 def test_ctrl_c_pressed_twice_leaves_nothing_either():

@@ -23,6 +23,14 @@ def barrier() -> None:
     dist.barrier()
 
 
+def meet() -> int:
+    """Meet the others for a quarter of a second, and return the rank."""
+    for _ in range(25):
+        barrier()
+        time.sleep(0.01)
+    return rank()
+
+
 def total(base: int = 0) -> int:
     """The sum over all ranks of the base and the rank."""
     import torch
@@ -31,14 +39,6 @@ def total(base: int = 0) -> int:
     tensor = torch.tensor([base + dist.get_rank()])
     dist.all_reduce(tensor)
     return int(tensor.item())
-
-
-def sum_from_workers() -> int:
-    """The sum of 0 … 9, which two workers of a DataLoader read."""
-    from torch.utils.data import DataLoader
-
-    loader = DataLoader(range(10), batch_size=5, num_workers=2)  # type: ignore[arg-type]
-    return sum(int(batch.sum()) for batch in loader)
 
 
 def note(folder: str) -> None:
@@ -51,66 +51,34 @@ def noted(folder: Path) -> list[int]:
     return [int(path.read_text()) for path in sorted(folder.iterdir()) if path.read_text()]
 
 
-def raise_on(which: int, folder: str) -> None:
-    note(folder)
-    if rank() == which:
-        raise KeyError("lost")
-    barrier()
-
-
 def lose() -> None:
+    barrier()
     if rank() == 1:
         raise KeyError("lost")
     barrier()
 
 
-def killed(which: int, folder: str, number: int = signal.SIGKILL) -> None:
-    note(folder)
+def signalled(which: int, number: int) -> None:
+    """One rank sends itself a signal, and the others wait for it."""
+    barrier()
     if rank() == which:
         os.kill(os.getpid(), number)
     barrier()
 
 
-def killed_unheard() -> None:
-    barrier()
-    if rank() == 0:
-        os.kill(os.getppid(), signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGKILL)
-    barrier()
-
-
 def wait_long(folder: str) -> None:
-    note(folder)
-    print("waiting", flush=True)
-    time.sleep(600)
-
-
-def say_and_fail() -> None:
-    print("waiting")
-    barrier()
-    if rank() == 1:
-        raise KeyError("lost")
-    time.sleep(600)
-
-
-def leave(code: int) -> None:
-    os._exit(code) if rank() == 1 else barrier()
-
-
-def start_a_process(folder: str) -> None:
-    """Leave a process behind, as a tool or a loader may be."""
-    child = subprocess.Popen(["sleep", "600"])
-    Path(folder, str(rank())).write_text(str(child.pid))
-
-
-def stop_with_a_process(folder: str) -> None:
-    """Rank 0 stops; each rank leaves its own process id, and that of one that it has started."""
+    """Leave the process ids of the rank and of one that it has started, and wait."""
     child = subprocess.Popen(["sleep", "600"])
     Path(folder, f"{rank()}-child").write_text(str(child.pid))
     note(folder)
+    time.sleep(600)
+
+
+def stop_with_a_process(folder: str) -> None:
+    """As `wait_long`, but rank 0 stops."""
     if rank() == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(600)
+    wait_long(folder)
 
 
 def say() -> None:
@@ -126,9 +94,10 @@ def surroundings() -> dict[str, Any]:
     return {
         "threads": torch.get_num_threads(),
         "setting": os.environ.get("RANKSCOPE_TEST"),
+        "omp": os.environ.get("OMP_NUM_THREADS"),
         "folder": os.getcwd(),
         "argv": sys.argv,
-        "random": __import__("numpy").random.random(),
+        "path": sys.path,
     }
 
 
@@ -165,13 +134,23 @@ def train() -> float:
     return float(next(model.parameters()).grad.sum())
 
 
+def load() -> tuple[int, float]:
+    """The sum of 0 … 9, which two workers of a DataLoader read, and the seconds that it takes."""
+    from torch.utils.data import DataLoader
+
+    begin_s = time.monotonic()
+    loader = DataLoader(range(10), batch_size=5, num_workers=2)  # type: ignore[arg-type]
+    return sum(int(batch.sum()) for batch in loader), time.monotonic() - begin_s
+
+
+def use_train() -> tuple[Any, ...]:
+    from rankscope.train import ddp, uneven
+
+    return ddp.measure.__name__, uneven.measure.__name__
+
+
 def record(recorder: Any) -> None:
     own = recorder.for_rank(rank())
     for item in range(2):
         with own.span("work", "meet", item):
             barrier()
-
-
-class Point:
-    def __init__(self, x: int) -> None:
-        self.x = x

@@ -38,8 +38,8 @@ def test_a_span_is_the_time_spent_in_it():
     assert [span.item for span in recording.timeline()] == [5, -1]
 
 
-def test_threads_lose_nothing_and_files_follow_on_each_other(monkeypatch):
-    monkeypatch.setattr(recorder, "_SLOTS", 256)
+def test_threads_lose_nothing_and_blocks_follow_on_each_other(monkeypatch):
+    monkeypatch.setattr(recorder, "_BLOCK_SPANS", 1 << 10)
     recording = Recorder()
     threads = [threading.Thread(target=work, args=(recording, n, 3000)) for n in range(8)]
     for thread in threads:
@@ -106,7 +106,7 @@ def test_it_can_be_read_while_it_is_written():
     thread = threading.Thread(target=record)
     thread.start()
     while thread.is_alive():
-        for span in recording.timeline()[-5:]:
+        for span in list(recording.timeline())[-5:]:
             assert span.lane == f"lane {span.item}"
     thread.join()
     assert recording.timeline().item.tolist() == list(range(2000))
@@ -118,9 +118,19 @@ def test_a_half_written_span_is_left_out():
         recording.add("a", "b", item, 0, 10)
     (path,) = recording.folder.glob("*.spans")
     with path.open("r+b") as file:
-        file.seek(40 + 36)  # the second span's last field: it is written last
-        file.write(b"\0\0\0\0")
+        file.seek(3 * 40 - 8)  # the last field of the second span: it is written last, and the first record is empty
+        file.write(b"\0" * 8)
     assert recording.timeline().item.tolist() == [0, 2]
+
+
+def test_a_label_whose_writer_was_interrupted_misleads_nobody():
+    recording = Recorder()
+    recording.add("a", "b", 0, 0, 10)
+    (path,) = recording.folder.glob("*.labels")
+    with path.open("a") as file:
+        file.write('[1, "never used", "b"]\n')
+    recording.add("c", "b", 1, 10, 20)
+    assert [span.lane for span in recording.timeline()] == ["a", "c"]
 
 
 def test_the_temporary_folder_goes_with_the_recorder_and_its_copies_and_a_named_one_stays(tmp_path):

@@ -16,7 +16,7 @@ import numpy as np
 from rankscope.diagnose import read_traces
 from rankscope.diagnose.trace import gpu_times
 from rankscope.timeline import Span, Timeline
-from rankscope.timeline.timeline import merge
+from rankscope.timeline.intervals import merge
 
 TRACE = "traces/hta-nccl_parser_config-nccl_data.json.gz"
 TARGET = Path(__file__).parents[2] / "notebooks" / "profiles" / "ddp_step_on_a100.json"

@@ -161,7 +161,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: uneven.predict(replace(EPOCH, loader=None), "join"), "loader"),
     (lambda: uneven.files_epoch([3, -1], 2, 1), "file_sizes"),
     (lambda: uneven.measure(mlp(), *batch(9), EPOCH, CROSS), "12 samples"),
-    (lambda: uneven.measure(nn.Linear(1, 1, bias=False), *batch(12), EPOCH, CROSS), "two parameter elements"),
+    (lambda: uneven.measure(nn.Linear(1, 1, bias=False), *batch(12), EPOCH, CROSS), "8 bytes of parameters"),
     # pipeline_parallel
     (lambda: build("gpipe", 0, 4), "num_ranks"),
     (lambda: build("one_f_one_b", 4, 8, 2), "num_chunks"),

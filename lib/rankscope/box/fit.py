@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ..cluster import Link
-from ..common.checks import count_of, each, is_scalar, number, several, whole
+from ..common.checks import each, is_scalar, number, several, whole
 from ..common.units import bytes_words, cell_words, percent_words, rate_words, times_in_one_unit
+from ..common.words import count_of
 
 LEAST_SIZES = 5  # of a fit
 MOST_PIECES = 3

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ..common.checks import one_line
+from ..common.words import one_line
 
 FOLDER = Path(__file__).parent / "published"
 PREFIX = "bank:"

@@ -28,6 +28,6 @@ def sizes_of(texts: Sequence[str] | None) -> list[int]:
 
 def show_command(path: Path) -> str:
     """Return the command that shows a profile, as in a sentence; it can be pasted."""
-    from ..common.checks import printable
+    from ..common.words import printable
 
     return f"`rankscope show {shlex.quote(printable(str(path)))}`"

@@ -17,9 +17,10 @@ import numpy as np
 from ..cluster import Cluster, Link
 from ..collectives import ALGORITHMS, build, simulate
 from ..collectives.schedule import COLLECTIVES
-from ..common.checks import check_field, count_of, each, number, of_type, one_line, one_of, truth, whole
+from ..common.checks import check_field, each, number, of_type, one_of, truth, whole
 from ..common.files import read_json, write_json
 from ..common.units import bytes_words
+from ..common.words import count_of, one_line
 from ..networks import CostTable, Network
 from ..provenance import checked_provenance
 from .curve import Curve

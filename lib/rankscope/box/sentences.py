@@ -14,8 +14,9 @@ import numpy as np
 from ..cluster import Link
 from ..collectives import lower_bounds
 from ..collectives.cost import Bounds
-from ..common.checks import count_of, of_type
+from ..common.checks import of_type
 from ..common.units import bytes_words, cell_words, percent_words, rate_words, three_digits
+from ..common.words import count_of
 from .expected import compare_with_peers
 from .fit import LinkFit
 from .link_facts import transfers_of

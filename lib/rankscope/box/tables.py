@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..cli.output import heading, marked, table_of
-from ..common.checks import count_of
 from ..common.units import bytes_words, cell_words, rate_words, three_digits
+from ..common.words import count_of
 from . import Profile, verdict
 from .expected import LARGE_BYTES, LOW, PeerComparison, compare_with_peers, is_like
 from .link_facts import peer_rates

@@ -25,12 +25,7 @@ def interruptible(signals: bool, words: Callable[[], str]) -> Iterator[None]:
         """Note the signal, and do what Ctrl-C does."""
         nonlocal received
         received = signal.Signals(number)
-        # Python's own handler of SIGINT raises KeyboardInterrupt. `ranks.interrupts` replaces it by one that holds the
-        # exception back while processes start.
-        handler = signal.getsignal(signal.SIGINT)
-        if not callable(handler):  # it is no function if SIGINT is ignored, as in a job in the background
-            handler = signal.default_int_handler
-        handler(signal.SIGINT, frame)
+        raise KeyboardInterrupt
 
     earlier_handlers = {}
     if signals:

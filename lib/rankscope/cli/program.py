@@ -11,8 +11,8 @@ from typing import Annotated, NamedTuple
 import typer
 
 from .. import __version__
-from ..common.checks import one_line
 from ..common.extras import naming_extra
+from ..common.words import one_line
 
 
 class Command(NamedTuple):

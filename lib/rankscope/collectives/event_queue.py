@@ -73,12 +73,15 @@ def in_queues(
             admit(side.give_ports(rank), 0.0)
     while events:
         now_s = events[0][0]
-        instant: list[tuple[int, int]] = []  # a heap of kinds and messages
-        while instant or (events and events[0][0] - now_s <= SAME * now_s):
-            # also what has followed from other events of this instant; times that differ by rounding are the same
-            while events and events[0][0] - now_s <= SAME * now_s:
-                heappush(instant, heappop(events)[1:])
-            take_effect(*heappop(instant), now_s)
+        instant: list[tuple[int, int]] = []  # kinds and messages; times that differ by rounding only are the same
+        while events and events[0][0] - now_s <= SAME * now_s:
+            instant.append(heappop(events)[1:])
+        first_kind = min(kind for kind, _ in instant)
+        for kind, message in sorted(instant):
+            if kind == first_kind:
+                take_effect(kind, message, now_s)
+            else:  # after those of earlier kinds that follow from these
+                heappush(events, (now_s, kind, message))
     ports = [np.array(side.port_of, dtype=np.int64) for side in (senders, receivers)]
     return Times(start_s, end_s, start_s, end_s, done_s, each.adding_s, *ports)
 

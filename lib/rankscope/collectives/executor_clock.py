@@ -7,7 +7,7 @@ import numpy as np
 from ..cluster import Cluster
 from .messages import Bytes, Messages, Seconds, Times, add_up, latest, pass_cards
 from .schedule import Schedule
-from .steps import Step
+from .steps import Ints, Step
 
 _LONG = 16_384  # bytes: no ready signal waits behind a longer message, which is posted after it
 _NEVER = -3  # as the number of a step that is before all steps under way
@@ -56,8 +56,8 @@ class ExecutorClock:
         sent_now_s = latest(np.zeros_like(enter_s), each.src, sent_s)
         self.times_s = [added_s, next_signal_s, sent_now_s, *cards_s]
         self.number += 1
-        waits_s = np.minimum(enter_s[each.dst], arrived_s)  # for nothing, if it has come before
         ports = each.send_port, each.receive_port
+        waits_s = _waits_from_s(each.dst, enter_s, arrived_s)
         return Times(sent_s - each.wire_s, sent_s, waits_s, arrived_s, done_s, each.adding_s, *ports)
 
     def _copying_s(self, each: Messages, step: Step, row_bytes: Bytes) -> Seconds:
@@ -77,3 +77,12 @@ class ExecutorClock:
         num_used = np.bincount(message, is_used[: message.size], each.src.size)
         copied = np.bincount(each.of_row, row_bytes * ~step.reduce, each.src.size)
         return np.asarray(copied * self.cluster.gamma_s_per_byte * ((num_runs > 1) | (num_used > 0)))
+
+
+def _waits_from_s(dst: Ints, enter_s: Seconds, arrived_s: Seconds) -> Seconds:
+    """Return when a rank begins to wait for each message: after those that have arrived before it."""
+    waits_s = enter_s[dst]
+    order = np.lexsort((arrived_s, dst))
+    follows = np.flatnonzero(dst[order][1:] == dst[order][:-1])  # the places of those that another one follows
+    waits_s[order[follows + 1]] = np.maximum(waits_s[order[follows + 1]], arrived_s[order[follows]])
+    return np.minimum(waits_s, arrived_s)  # it need not wait for what came before it entered the step

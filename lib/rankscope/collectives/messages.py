@@ -79,7 +79,7 @@ def messages_of(step: Step, row_bytes: Bytes, cluster: Cluster, link_at: LinkAt 
     signal_s, _ = _costs(cluster, link_at, dst, src, np.zeros_like(sent))
     ports = number_among_equal(src), number_among_equal(dst)
     most_at_a_rank = 1 + max(int(port.max(initial=-1)) for port in ports)
-    adding_s = added * cluster.gamma_s_per_byte
+    adding_s = np.asarray(added * cluster.gamma_s_per_byte, dtype=float)
     return Messages(of_row, src, dst, alpha_s, sent * beta_s_per_byte, adding_s, signal_s, *ports, most_at_a_rank)
 
 
@@ -124,7 +124,10 @@ def add_up(each: Messages, arrived_s: Seconds, added_s: Seconds) -> Seconds:
     done_s = arrived_s.copy()
     if not each.adding_s.any():
         return done_s
-    for arrived in in_turn(each.dst, arrived_s):
+    turns = [np.arange(each.dst.size)]
+    if each.most_at_a_rank > 1:
+        turns = in_turn(each.dst, arrived_s)
+    for arrived in turns:
         message = arrived[each.adding_s[arrived] > 0]
         rank = each.dst[message]
         done_s[message] = np.maximum(arrived_s[message], added_s[rank]) + each.adding_s[message]

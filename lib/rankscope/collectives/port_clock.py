@@ -46,9 +46,10 @@ class PortClock:
             times = in_queues(self.cluster, each, crosses, enter_s, added_s, self.cards_s)
         else:
             end_s = start_s + each.alpha_s + each.wire_s
-            out, into = node_of_src[crosses], node_of_dst[crosses]
-            _, arrived_s = pass_cards(out, into, start_s[crosses], each.wire_s[crosses], *self.cards_s)
-            end_s[crosses] = arrived_s + each.alpha_s[crosses]
+            if crosses.any():
+                out, into = node_of_src[crosses], node_of_dst[crosses]
+                _, arrived_s = pass_cards(out, into, start_s[crosses], each.wire_s[crosses], *self.cards_s)
+                end_s[crosses] = arrived_s + each.alpha_s[crosses]
             times = _on_own_ports(each, start_s, end_s, added_s)
         ready_s = latest(latest(enter_s, each.src, times.end_s), each.dst, times.end_s)
         # A rank adds nothing before its next messages arrive: with this, the times of all ranks can move alike.

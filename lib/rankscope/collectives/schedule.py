@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import count_of, number, of_type, one_of, whole
+from ..common.checks import number, of_type, one_of, whole
+from ..common.words import count_of
 from .steps import Bools, Ints, ScheduleError, Step
 
 SUMS = ("allreduce", "reduce", "reduce_scatter")  # each rank has a share in every chunk
@@ -220,16 +221,18 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         lines = [(number, words) for number, words in numbered if words and not words[0].startswith("#")]
         if not lines:
             raise ScheduleError("the text of a schedule must start with a header line, and this one is empty")
-        line_number, words = lines[0]
-        steps = []
-        try:
-            header = _read_header(words)
-            for number_of_step, (line_number, words) in enumerate(lines[1:]):
-                if words[0] != f"{number_of_step}:":
-                    raise ValueError(f"expected step {number_of_step}:, got {words[0]!r}")
-                steps.append(Step.from_words(words[1:]))
-        except ValueError as error:
-            raise ScheduleError(f"line {line_number}: {error}") from None
+        header: dict[str, Any] = {}
+        steps: list[Step] = []
+        for line_number, words in lines:
+            try:
+                if not header:
+                    header = _read_header(words)
+                elif words[0] != f"{len(steps)}:":
+                    raise ValueError(f"expected step {len(steps)}:, got {words[0]!r}")
+                else:
+                    steps.append(Step.from_words(words[1:]))
+            except ValueError as error:
+                raise ScheduleError(f"line {line_number}: {error}") from None
         return cls(source=steps, **header)
 
     def __eq__(self, other: object) -> bool:

@@ -48,8 +48,10 @@ def simulate(
 
     If links depend on the size, pass a function ``link_at(src, dst, num_bytes)`` that returns a `Link`.
 
-    Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. `detail` is
-    "messages", or "ranks" for a single span per rank, from 0 to its end; None means messages up to `MOST_MESSAGES`.
+    Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. An executor's
+    spans are on a lane "executor": "receive" while it waits for a message, and "reduce" while it adds or copies one.
+    `detail` is "messages", or "ranks" for a single span per rank, from 0 to its end; None means messages up to
+    `MOST_MESSAGES`.
 
     Raises ValueError if the cluster has a different number of ranks, `num_bytes` is not a finite number of at least 0,
     or `detail` is unknown.
@@ -79,7 +81,7 @@ def simulate(
     records: list[_Record] | None = None
     if detail != "ranks":  # one without messages, so that there are columns to join if there are no steps
         none = np.empty(0, dtype=np.int64)
-        records = [_Record(0, none, none, Times(*[np.empty(0)] * 6, none, none))]
+        records = [_Record(0, none, none, Times._make([*[np.empty(0)] * 6, none, none]))]
     num_messages = 0
     last: Step | None = None
     shift_s: float | None = None  # by which the last step moved the times of all ranks
@@ -110,7 +112,7 @@ def simulate(
         ranks = np.arange(ends_s.size)
         zeros = np.zeros_like(ranks)
         return Timeline(ranks, zeros, zeros, zeros - 1, 0.0 * ends_s, ends_s, ("collective",), (schedule.collective,))
-    return _timeline_of_messages(records)
+    return _timeline_of_messages(records, executor)
 
 
 def _differ_in_chunks_only(step: Step, other: Step) -> bool:
@@ -136,30 +138,28 @@ class _Record(NamedTuple):
     times: Times
 
 
-def _timeline_of_messages(records: list[_Record]) -> Timeline:
+def _timeline_of_messages(records: list[_Record], executor: bool) -> Timeline:
     """A span for each message at its sender, one at its receiver, and one for adding if that takes time."""
     step = np.concatenate([np.full_like(record.src, record.step) for record in records])
     src = np.concatenate([record.src for record in records])
     dst = np.concatenate([record.dst for record in records])
     times = Times(*map(np.concatenate, zip(*(record.times for record in records), strict=True)))
     num_ports = 1 + int(max(times.send_port.max(initial=0), times.receive_port.max(initial=0)))
+    further_ports = range(1, num_ports)
+    lanes = ["send", *(f"send {port}" for port in further_ports)]
+    lanes += ["receive", *(f"receive {port}" for port in further_ports), "reduce"]
     adds = times.adding_s > 0
     done_s = times.done_s[adds]
-    lane = np.r_[times.send_port, num_ports + times.receive_port, np.full_like(dst[adds], 2 * num_ports)]
-    further_ports = range(1, num_ports)
-    return Timeline(
-        rank=np.r_[src, dst, dst[adds]],
-        lane=lane,
-        kind=np.repeat([0, 1, 2], [src.size, dst.size, done_s.size]),
-        item=np.r_[step, step, step[adds]],
-        start_s=np.r_[times.start_s, times.receive_s, done_s - times.adding_s[adds]],
-        stop_s=np.r_[times.sent_s, times.end_s, done_s],
-        lanes=(
-            "send",
-            *(f"send {port}" for port in further_ports),
-            "receive",
-            *(f"receive {port}" for port in further_ports),
-            "reduce",
-        ),
-        kinds=("send", "receive", "reduce"),
-    )
+    rank = np.r_[src, dst, dst[adds]]
+    lane = np.r_[times.send_port, num_ports + times.receive_port, np.full(done_s.size, 2 * num_ports)]
+    kind = np.repeat([0, 1, 2], [src.size, dst.size, done_s.size])
+    item = np.r_[step, step, step[adds]]
+    start_s = np.r_[times.start_s, times.receive_s, done_s - times.adding_s[adds]]
+    stop_s = np.r_[times.sent_s, times.end_s, done_s]
+    if executor:  # it does one thing after another, except that it sends in the background
+        is_own = (kind > 0) & (stop_s > start_s)
+        rank, lane, kind, item, start_s, stop_s = (
+            column[is_own] for column in (rank, 0 * lane, kind, item, start_s, stop_s)
+        )
+        lanes = ["executor"]
+    return Timeline(rank, lane, kind, item, start_s, stop_s, tuple(lanes), ("send", "receive", "reduce"))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import one_line
+from ..common.words import one_line
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -59,7 +59,7 @@ class Step(NamedTuple):
         for column in columns[:4]:
             if column.size > 0 and column.dtype.kind not in "iu":  # numpy makes an empty list a column of floats
                 raise ValueError(f"ranks and chunks of a step must be whole numbers, got {column}")
-        return cls(*(column.astype(np.int64) for column in columns[:4]), columns[4].astype(bool))
+        return cls._make([*(column.astype(np.int64) for column in columns[:4]), columns[4].astype(bool)])
 
     def by_chunk(self) -> Step:
         """Return the same transfers with one row per chunk."""
@@ -103,7 +103,7 @@ class Step(NamedTuple):
                 raise ValueError(f"the first chunk must be at most the last, got {word!r}")
             rows.append((src, dst, first, last - first + 1, match[5] == "+"))
         table = np.array(rows, dtype=np.int64).reshape(-1, 5)  # also if there are no rows
-        return cls(*table.T[:4], table[:, 4] == 1)
+        return cls._make([*table.T[:4], table[:, 4] == 1])
 
 
 def number_among_equal(keys: Ints) -> Ints:

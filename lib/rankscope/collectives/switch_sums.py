@@ -48,4 +48,4 @@ def switch_sums(
     crossing = np.maximum(link_bytes[0, each.src], link_bytes[1, each.dst])
     added = np.bincount(each.of_row, row_bytes * (step.reduce & ~is_merged), each.src.size)
     _, beta_s_per_byte = cluster.costs(each.src, each.dst)
-    return sent_s + each.alpha_s + crossing * beta_s_per_byte, added * cluster.gamma_s_per_byte
+    return sent_s + each.alpha_s + crossing * beta_s_per_byte, np.asarray(added * cluster.gamma_s_per_byte, dtype=float)

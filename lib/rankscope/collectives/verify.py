@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import count_of, of_type
+from ..common.checks import of_type
+from ..common.words import count_of
 from .schedule import MOVES, Schedule
 from .steps import Bools, Ints, ScheduleError, Step, number_among_equal
 

@@ -1,4 +1,4 @@
-"""Checks of arguments: one ValueError with the name, the allowed range and the value; and words for messages."""
+"""Checks of arguments: one ValueError with the name, the allowed range and the value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 
 Kind = TypeVar("Kind")
-_MOST_CHARACTERS = 400  # of an error message, which may quote a foreign file
 
 
 def whole(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
@@ -233,45 +232,6 @@ def while_processing(what: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from error
-
-
-def count_of(number: int, noun: str) -> str:
-    """Return the number with its noun, in the plural unless the number is one.
-
-    >>> count_of(1, "rank"), count_of(2, "rank")
-    ('1 rank', '2 ranks')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def printable(text: str, keep: str = "") -> str:
-    """Return a text in which characters that are not printable are spaces or escapes, except for those in `keep`.
-
-    Such characters, in a foreign file for example, could control the terminal.
-
-    >>> print(printable("a\\x1b[31m\\ud800\\tb"))
-    a\\x1b[31m\\ud800 b
-    """
-    return "".join(char if char.isprintable() or char in keep else _escape(char) for char in text)
-
-
-def one_line(text: str) -> str:
-    """Return a text for an error message: printable, and without its middle if it is longer than 400 characters.
-
-    >>> len(one_line("got " + "9" * 5000))
-    403
-    """
-    line = printable(text)
-    if len(line) <= _MOST_CHARACTERS:
-        return line
-    half = _MOST_CHARACTERS // 2
-    return f"{line[:half]} … {line[-half:]}"
-
-
-def _escape(char: str) -> str:
-    if char.isspace():
-        return " "
-    return char.encode("unicode_escape").decode()
 
 
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:

@@ -6,14 +6,15 @@ import gzip
 import os
 import secrets
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, get_args
 
 import msgspec
 import numpy as np
 
-from .checks import one_line
+from .words import one_line
 
 MOST_BYTES = 1 << 30  # of a file that is read as a whole
 _GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a gzipped file
@@ -43,10 +44,7 @@ def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
         is_gzipped = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
         file.seek(0)
         reader = gzip.GzipFile(fileobj=file) if is_gzipped else file
-        try:
-            content = reader.read(most_bytes + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise FileError(path, f"it cannot be read: {error}") from error
+        content = reader.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise FileError(path, f"it has more than {most_bytes} bytes")
     return content
@@ -58,10 +56,16 @@ def read_start(path: PathLike, num_bytes: int) -> bytes:
         return file.read(num_bytes)
 
 
-def _open(path: PathLike) -> BinaryIO:
+@contextmanager
+def _open(path: PathLike) -> Iterator[BinaryIO]:
+    """Open a file; an error of reading, which names no file, becomes a FileError."""
     if os.path.exists(path) and not os.path.isfile(path):  # a FIFO would wait for its writer
         raise FileError(path, "it is not a file")
-    return open(path, "rb")
+    with open(path, "rb") as file:
+        try:
+            yield file
+        except (OSError, EOFError, zlib.error) as error:
+            raise FileError(path, f"it cannot be read: {error}") from error
 
 
 def read_json(path: PathLike, kind: type[Value], strict: bool = True) -> Value:
@@ -74,7 +78,7 @@ def read_json(path: PathLike, kind: type[Value], strict: bool = True) -> Value:
     try:
         return msgspec.json.decode(content, type=kind, strict=strict, dec_hook=_to_array)
     except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
-        raise FileError(path, str(error)) from error
+        raise FileError(path, f"not a readable {kind.__name__}: {error}") from error
 
 
 def write_json(path: PathLike, value: Any) -> Path:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import NamedTuple
 
 # Units from the largest to the smallest, each with its size in the basic unit.
 _SECONDS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -14,32 +11,6 @@ _RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
 _DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 _LEAST_OF_FIVE_DIGITS = 9999.5  # it is rounded to 10000
-
-
-class _NamedUnit(NamedTuple):
-    """A unit that a text can name: the quantity that it measures, and its size."""
-
-    quantity: str
-    scale: float
-
-
-def _units_by_name() -> Mapping[str, _NamedUnit]:
-    """Return all units that a text can name; "" is for a number without a unit, and "us" is µs in ASCII."""
-    units = {"": _NamedUnit("number", 1.0), "%": _NamedUnit("number", 0.01), "us": _NamedUnit("time", 1e-6)}
-    for scale, name in _SECONDS:
-        units[name] = _NamedUnit("time", scale)
-    for scale, name in (*_DECIMAL, *_BINARY):
-        units[name] = _NamedUnit("bytes", scale)
-    for scale, name in _RATES:
-        units[name] = _NamedUnit("rate", scale)
-    for scale, name in _BINARY:
-        units[f"{name}/s"] = _NamedUnit("rate", scale)
-    return MappingProxyType(units)
-
-
-_UNITS = _units_by_name()
-# A number with "," between thousands or without, and what follows it.
-_AMOUNT = re.compile(r"([-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:e[-+]?\d+)?)\s*(\D*)", re.ASCII | re.IGNORECASE)
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
@@ -65,48 +36,6 @@ def time_words(seconds: float) -> str:
     return _in_words(seconds, time_unit(seconds))
 
 
-def times_in_one_unit(*seconds: float) -> list[str]:
-    """Return times that are shown next to each other, in the same unit.
-
-    It is the largest unit in which the longest time is at least 1 and no other is below 0.1, except for times of 0. If
-    the longest time would have five digits or more in it, the unit is the largest in which the longest time is at least
-    1, and times below 0.01 in it have their own unit.
-
-    >>> times_in_one_unit(0.001242, 0.00247, 0.0), times_in_one_unit(1.4, 0.036)
-    (['1.24 ms', '2.47 ms', '0 ms'], ['1400 ms', '36 ms'])
-    >>> times_in_one_unit(2.0, 3e-6)
-    ['2 s', '3 µs']
-    """
-    return _in_one_unit(_SECONDS, seconds)
-
-
-def _in_one_unit(units: tuple[tuple[float, str], ...], values: tuple[float, ...]) -> list[str]:
-    """Return values in one of the `units`, which are in descending order, by the rules of `times_in_one_unit`."""
-    largest = max(values, default=0.0)
-    if not largest:
-        (basic_unit,) = (name for scale, name in units if scale == 1.0)
-        return [f"0 {basic_unit}"] * len(values)
-    smallest = min(value for value in values if value)
-    common_unit = _common_unit(units, smallest, largest)
-    words = []
-    for value in values:
-        if 0 < value < 0.01 * common_unit[0]:
-            words.append(_in_words(value, _largest_unit(units, value)))
-        else:
-            words.append(_in_words(value, common_unit))
-    return words
-
-
-def _common_unit(units: tuple[tuple[float, str], ...], smallest: float, largest: float) -> tuple[float, str]:
-    """Return the unit for values from `smallest` to `largest`, both above 0, by the rules of `times_in_one_unit`."""
-    unit_of_largest = _largest_unit(units, largest)
-    smaller_units = units[units.index(unit_of_largest) :]  # and the unit of the largest value itself
-    common_unit = next((unit for unit in smaller_units if smallest >= 0.1 * unit[0]), units[-1])
-    if largest >= _LEAST_OF_FIVE_DIGITS * common_unit[0]:
-        return unit_of_largest
-    return common_unit
-
-
 def cell_words(seconds: float, compared_with_s: float = 0.0) -> str:
     """Return a time for a table, in the largest unit of which there is at least one.
 
@@ -122,6 +51,21 @@ def cell_words(seconds: float, compared_with_s: float = 0.0) -> str:
     if not longer_s:
         return time_words(0.0)
     return _in_words(seconds, _largest_unit_after_rounding(_SECONDS, longer_s))
+
+
+def times_in_one_unit(*seconds: float) -> list[str]:
+    """Return times that are shown next to each other, in the same unit.
+
+    It is the largest unit in which the longest time is at least 1 and no other is below 0.1, except for times of 0. If
+    the longest time would have five digits or more in it, the unit is the largest in which the longest time is at least
+    1, and times below 0.01 in it have their own unit.
+
+    >>> times_in_one_unit(0.001242, 0.00247, 0.0), times_in_one_unit(1.4, 0.036)
+    (['1.24 ms', '2.47 ms', '0 ms'], ['1400 ms', '36 ms'])
+    >>> times_in_one_unit(2.0, 3e-6)
+    ['2 s', '3 µs']
+    """
+    return _in_one_unit(_SECONDS, seconds)
 
 
 def bytes_unit(num_bytes: float) -> tuple[float, str]:
@@ -155,47 +99,29 @@ def parse_bytes(name: str, text: str) -> int:
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(B|KiB|MiB|GiB|TiB)?", text.strip())
     if match is not None:
-        num_bytes = float(match[1]) * _UNITS[match[2] or "B"].scale
+        (scale,) = [scale for scale, unit in _BINARY if unit == (match[2] or "B")]
+        num_bytes = float(match[1]) * scale
         if num_bytes.is_integer():
             return int(num_bytes)
     raise ValueError(f"{name} must be bytes like 512, 64KiB or 1.5MiB, got {text!r}")
 
 
-def parse_amount(text: str, unit: str) -> float:
-    """Return the number that a text states, in `unit`. The text may name another unit of the same quantity, or none.
+def decimal_unit(num_bytes: float) -> tuple[float, str]:
+    """Return the largest decimal unit of which there is at least one, or bytes if there is none.
 
-    Units are those of time, bytes and bytes per second, and "%" of a plain number. Any other unit must be the same.
-
-    >>> parse_amount("12.5 ms", "s"), parse_amount("3 GB/s", "GB/s"), parse_amount("1,024", "KiB")
-    (0.0125, 3.0, 1024.0)
-    >>> parse_amount("1 MiB", "KiB"), parse_amount("60%", ""), parse_amount("1 rank", "ranks")
-    (1024.0, 0.6, 1.0)
-    >>> parse_amount("3 s", "GB/s")
-    Traceback (most recent call last):
-    ValueError: the answer must be a number in GB/s, such as '3' or '3 GB/s', got '3 s'
+    >>> decimal_unit(31.4e9), decimal_unit(0)
+    ((1000000000.0, 'GB'), (1.0, 'B'))
     """
-    value = _parsed_amount(text, unit)
-    if value is None or math.isinf(value):  # infinite for a text like "1e999"
-        like = f" in {unit}, such as '3' or '3 {unit}'" if unit else ", such as '0.5' or '50 %'"
-        raise ValueError(f"the answer must be a number{like}, got {text!r}")
-    return value
+    return _largest_unit(_DECIMAL, num_bytes)
 
 
-def _parsed_amount(text: str, unit: str) -> float | None:
-    """Return the number that a text states, in `unit`, or None if it states none in this or a related unit."""
-    match = _AMOUNT.fullmatch(text.strip())
-    if match is None:
-        return None
-    stated_unit = match[2] or unit
-    value = float(match[1].replace(",", ""))
-    if unit not in _UNITS and stated_unit == unit.removesuffix("s"):  # the singular, as in "1 rank"
-        return value
-    # Any other unit measures a quantity of its own, so that only the same unit fits it.
-    expected = _UNITS.get(unit, _NamedUnit(unit, 1.0))
-    stated = _UNITS.get(stated_unit, _NamedUnit(stated_unit, 1.0))
-    if stated.quantity != expected.quantity:
-        return None
-    return value * (stated.scale / expected.scale)
+def decimal_words(num_bytes: float) -> str:
+    """Return the bytes in the decimal unit that suits them, as on a label; see `bytes_words`.
+
+    >>> decimal_words(31.40625e9), decimal_words(938e6), decimal_words(999.9e6)
+    ('31.4 GB', '938 MB', '1 GB')
+    """
+    return _in_largest_unit(num_bytes, _DECIMAL)
 
 
 def rate_words(bytes_per_s: float) -> str:
@@ -214,56 +140,6 @@ def rates_in_one_unit(*bytes_per_s: float) -> list[str]:
     (['12.5 GB/s', '0.95 GB/s'], ['125 GB/s', '0.95 GB/s'])
     """
     return _in_one_unit(_RATES, bytes_per_s)
-
-
-def decimal_unit(num_bytes: float) -> tuple[float, str]:
-    """Return the largest decimal unit of which there is at least one, or bytes if there is none.
-
-    >>> decimal_unit(31.4e9), decimal_unit(0)
-    ((1000000000.0, 'GB'), (1.0, 'B'))
-    """
-    return _largest_unit(_DECIMAL, num_bytes)
-
-
-def _in_words(value: float, unit: tuple[float, str]) -> str:
-    scale, name = unit
-    return f"{three_digits(value / scale)} {name}"
-
-
-def _in_largest_unit(value: float, units: tuple[tuple[float, str], ...]) -> str:
-    return _in_words(value, _largest_unit_after_rounding(units, value))
-
-
-def _largest_unit_after_rounding(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
-    """Return the largest unit of which there is at least one if the value is rounded to the digits that are shown.
-
-    The units are sorted in descending order.
-    """
-    unit = _largest_unit(units, value)
-    index = units.index(unit)
-    if index > 0:
-        next_larger_unit = units[index - 1]
-        rounded = float(three_digits(value / unit[0])) * unit[0]
-        if rounded >= next_larger_unit[0]:
-            return next_larger_unit
-    return unit
-
-
-def _largest_unit(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
-    """Return the largest unit of which there is at least one, or the smallest unit; each with its size."""
-    for scale, name in units:
-        if value >= scale:
-            return (scale, name)
-    return units[-1]
-
-
-def decimal_words(num_bytes: float) -> str:
-    """Return the bytes in the decimal unit that suits them, as on a label; see `bytes_words`.
-
-    >>> decimal_words(31.40625e9), decimal_words(938e6), decimal_words(999.9e6)
-    ('31.4 GB', '938 MB', '1 GB')
-    """
-    return _in_largest_unit(num_bytes, _DECIMAL)
 
 
 def percent_words(share: float, digits: int = 0, signed: bool = False) -> str:
@@ -299,3 +175,62 @@ def round_ticks(width: float) -> tuple[tuple[float, str], ...]:
     num_steps = int(width / step + 1e-9)  # the addend keeps the last tick if rounding leaves 6.999999 steps of 7
     positions = [number * step for number in range(num_steps + 1)]
     return tuple((position, f"{position:g}") for position in positions)
+
+
+def _in_one_unit(units: tuple[tuple[float, str], ...], values: tuple[float, ...]) -> list[str]:
+    """Return values in one of the `units`, which are in descending order, by the rules of `times_in_one_unit`."""
+    largest = max(values, default=0.0)
+    if not largest:
+        (basic_unit,) = (name for scale, name in units if scale == 1.0)
+        return [f"0 {basic_unit}"] * len(values)
+    smallest = min(value for value in values if value)
+    common_unit = _common_unit(units, smallest, largest)
+    words = []
+    for value in values:
+        if 0 < value < 0.01 * common_unit[0]:
+            words.append(_in_words(value, _largest_unit(units, value)))
+        else:
+            words.append(_in_words(value, common_unit))
+    return words
+
+
+def _common_unit(units: tuple[tuple[float, str], ...], smallest: float, largest: float) -> tuple[float, str]:
+    """Return the unit for values from `smallest` to `largest`, both above 0, by the rules of `times_in_one_unit`."""
+    unit_of_largest = _largest_unit(units, largest)
+    smaller_units = units[units.index(unit_of_largest) :]  # and the unit of the largest value itself
+    common_unit = next((unit for unit in smaller_units if smallest >= 0.1 * unit[0]), units[-1])
+    if largest >= _LEAST_OF_FIVE_DIGITS * common_unit[0]:
+        return unit_of_largest
+    return common_unit
+
+
+def _in_words(value: float, unit: tuple[float, str]) -> str:
+    scale, name = unit
+    return f"{three_digits(value / scale)} {name}"
+
+
+def _in_largest_unit(value: float, units: tuple[tuple[float, str], ...]) -> str:
+    return _in_words(value, _largest_unit_after_rounding(units, value))
+
+
+def _largest_unit(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
+    """Return the largest unit of which there is at least one, or the smallest unit; each with its size."""
+    for scale, name in units:
+        if value >= scale:
+            return (scale, name)
+    return units[-1]
+
+
+def _largest_unit_after_rounding(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
+    """Return the largest unit of which there is at least one if the value is rounded to the digits that are shown.
+
+    The units are sorted in descending order.
+    """
+    unit = _largest_unit(units, value)
+    index = units.index(unit)
+    if index > 0:
+        next_larger_unit = units[index - 1]
+        rounded = float(three_digits(value / unit[0])) * unit[0]
+        if rounded >= next_larger_unit[0]:
+            return next_larger_unit
+    return unit

@@ -1,8 +1,10 @@
-"""Lists of numbers or names in sentences."""
+"""Words for sentences and messages: numbers, lists, and texts of foreign files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+
+_MOST_CHARACTERS = 400  # of an error message, which may quote a foreign file
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -56,3 +58,42 @@ def and_joined(parts: Sequence[str]) -> str:
     if len(parts) < 2:
         return "".join(parts)
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return the number with its noun, in the plural unless the number is one.
+
+    >>> count_of(1, "rank"), count_of(2, "rank")
+    ('1 rank', '2 ranks')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return a text in which characters that are not printable are spaces or escapes, except for those in `keep`.
+
+    Such characters, in a foreign file for example, could control the terminal.
+
+    >>> print(printable("a\\x1b[31m\\ud800\\tb"))
+    a\\x1b[31m\\ud800 b
+    """
+    return "".join(char if char.isprintable() or char in keep else _escape(char) for char in text)
+
+
+def one_line(text: str) -> str:
+    """Return a text for an error message: printable, and without its middle if it is longer than 400 characters.
+
+    >>> len(one_line("got " + "9" * 5000))
+    403
+    """
+    line = printable(text)
+    if len(line) <= _MOST_CHARACTERS:
+        return line
+    half = _MOST_CHARACTERS // 2
+    return f"{line[:half]} … {line[-half:]}"
+
+
+def _escape(char: str) -> str:
+    if char.isspace():
+        return " "
+    return char.encode("unicode_escape").decode()

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from ..common.checks import count_of, of_type, several
+from ..common.checks import of_type, several
 from ..common.units import percent_words
-from ..common.words import listed
+from ..common.words import count_of, listed
 from .join import Joined, join
 from .late_ranks import SHARE_OF_STEP, Culprit, Lateness, Seconds, lateness
 from .own_times import OwnTimes, own_times

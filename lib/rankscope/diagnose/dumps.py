@@ -26,8 +26,9 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from ..common.checks import count_of, one_line, optional, several, whole
+from ..common.checks import optional, several, whole
 from ..common.files import FileError, PathLike, read_bytes, read_start
+from ..common.words import count_of, one_line
 from .pickles import read_pickle
 
 MOST_RANKS = 1 << 20  # of a job

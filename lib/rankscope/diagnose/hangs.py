@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from ..common.checks import count_of, each, of_type
+from ..common.checks import each, of_type
 from ..common.units import time_words
-from ..common.words import listed
+from ..common.words import count_of, listed
 from .dumps import Call, Dump
 from .log_evidence import StuckQueue
 from .log_findings import UNKNOWN, HangFinding

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..common.checks import of_type, several
 from ..common.words import listed
-from ..timeline.timeline import Times
+from ..timeline.spans import Times
 from .trace import Ints, Trace
 
 # collectives that end on all ranks at once; the root of a broadcast is done before the others are

@@ -1,26 +1,30 @@
 """`read_traces`: what torch.profiler and Kineto write of each rank becomes a `Trace`.
 
-A file is read a piece at a time. Of its events only those that matter are kept, as columns (`kineto_events`), and these
-become steps, phases, kernels and copies by stream, and collectives with their launches (`kineto_trace`).
+Of the events of a file only those that matter are kept, as columns (`kineto_events`), and these become steps, phases,
+kernels and copies by stream, and collectives with their launches (`kineto_trace`).
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import queue
 import re
+import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..common.checks import count_of, several, whole
+import msgspec
+
+from ..common.checks import several, whole
 from ..common.files import read_start
-from ..ranks.host import num_cores
-from ..ranks.pool import Worker, WorkerPool
-from ..ranks.worker import answer
-from ..timeline.events import TraceFile, is_ours, readable
+from ..common.words import count_of
+from ..ranks.errors import MachineError
+from ..ranks.host import end_with, num_cores
+from ..timeline.events import NoEvent, is_ours, read_trace, readable
 from .dumps import is_dump
 from .kineto_events import EventReader, KinetoEvent
 from .kineto_trace import to_trace
@@ -32,9 +36,13 @@ _RANK_IN_NAME = re.compile(r"rank[-_ ]?(\d{1,9})(?!\d)")  # "rank3.json", "job_r
 _NAMED_BY_RANK = re.compile(r"(\d{1,9})\.")  # "3.json"
 # how a trace begins: gzipped, or, perhaps after a byte order mark, with an object or a list of objects
 _TRACE_HEAD = re.compile(rb"\x1f\x8b|(?:\xef\xbb\xbf)?\s*(?:\{\s*[\"}]|\[\s*(?:\]|\{\s*[\"}]))")
-MOST_TRACE_BYTES = 4 << 30  # of text in a file, unpacked
 _HIGHEST_RANK = 2**31 - 1  # torch's ranks are C's int
 _IN_PARALLEL_BYTES = 8 << 20  # of files together; fewer are read before another process is there
+
+
+class _KinetoTrace(msgspec.Struct):
+    traceEvents: list[KinetoEvent | NoEvent]
+    distributedInfo: dict[str, Any] = {}
 
 
 class _TraceOfFile(NamedTuple):
@@ -47,11 +55,11 @@ def read_traces(folder_or_files: Any, *, report: Callable[[str], object] = lambd
 
     Pass a folder with a .json or .json.gz per rank, a file, or several files; flight-recorder dumps among them are left
     out. The rank of a file is the one that `distributedInfo` names, else the one in its name ("rank3.json"). Files are
-    read a piece at a time, by one process per core. `report` is called with a line after each file.
+    read by one process per core. `report` is called with a line after each file.
 
-    Raises ValueError, which names the file, if a file is not a profiler's trace, is cut short, has more than 4 GiB of
-    text, or unpacks to more than 64 times its size; ValueError if two files belong to the same rank, files belong to
-    jobs of different sizes, or a folder has no trace; OSError if a file cannot be opened.
+    Raises ValueError, which names the file, if a file is not a profiler's trace, is cut short, or has more than 4 GiB;
+    ValueError if two files belong to the same rank, files belong to jobs of different sizes, or a folder has no trace;
+    OSError if a file cannot be opened.
     """
     paths, dumps, logs = files_in(folder_or_files)
     if not isinstance(folder_or_files, str | os.PathLike) or not Path(folder_or_files).is_dir():
@@ -129,30 +137,19 @@ def _may_be_trace(path: Path) -> bool:
 
 def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_TraceOfFile]:
     """Read these files, in a process per core if they are large; `report` is called with a line for each."""
+    read = partial(_read, num_files=len(paths))
     num_workers = min(len(paths), num_cores())
-    if num_workers == 1 or sum(path.stat().st_size for path in paths) < _IN_PARALLEL_BYTES:
-        return [_reported(report, path, _read(path, num_files=len(paths))) for path in paths]
-    # the pool's only files are small, so they need not be in memory: traces come back through sockets
-    with WorkerPool(in_memory=False) as pool, ThreadPoolExecutor(num_workers) as threads:
-        labels = [f"trace reader {number}" for number in range(num_workers)]
-        # each process answers a path by what `_read` returns for it, or raises
-        job = pool.pack(partial(answer, partial(_read, num_files=len(paths))))
-        workers = pool.start(job, labels)
-        free_workers = queue.SimpleQueue[Worker]()
-        for worker in workers:
-            worker.ready()  # raises an error if the process could not start
-            free_workers.put(worker)
-
-        def ask(path: Path) -> _TraceOfFile:
-            """Read a file in the next process that is free; called in a thread for each process."""
-            worker = free_workers.get()
-            try:
-                result, *_ = worker.ask(path)  # the others are when it began and ended
-            finally:
-                free_workers.put(worker)
-            return _reported(report, path, result)
-
-        return list(threads.map(ask, paths))
+    is_small = sum(path.stat().st_size for path in paths) < _IN_PARALLEL_BYTES
+    if num_workers == 1 or is_small or sys.platform != "linux":
+        return [_reported(report, path, read(path)) for path in paths]
+    # Forked, so that the caller's script is not run again, and killed with this process.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(num_workers, context, end_with, (os.getpid(),)) as pool:
+        try:
+            results = pool.map(read, paths)
+            return [_reported(report, path, result) for path, result in zip(paths, results, strict=True)]
+        except BrokenProcessPool as error:
+            raise MachineError("a process that reads traces has died") from error
 
 
 def _reported(report: Callable[[str], object], path: Path, result: _TraceOfFile) -> _TraceOfFile:
@@ -162,28 +159,19 @@ def _reported(report: Callable[[str], object], path: Path, result: _TraceOfFile)
 
 def _read(path: Path, num_files: int) -> _TraceOfFile:
     """Read a trace; `num_files` are all files of the job, which decides whether it needs a rank of its own."""
-    # entries of the other types are no events: the reader counts them, and does not refuse the file
-    entry_types = KinetoEvent | list[Any] | str | int | float | bool | None
-    file = TraceFile[Any](path, entry_types, MOST_TRACE_BYTES)
+    file = read_trace(path, _KinetoTrace)
     with readable(path):
         reader = EventReader()
-        for entries in file.pieces():
-            reader.take(entries)
-        # `fields` is complete now that all events are read
-        rank = _rank(path, file.fields, num_files)
-        trace = to_trace(reader.events(), rank, path.name, _group_ranks(file.fields))
-        num_ranks = _info(file.fields).get("world_size")
+        reader.take(file.traceEvents)
+        rank = _rank(path, file.distributedInfo, num_files)
+        trace = to_trace(reader.events(), rank, path.name, _group_ranks(file.distributedInfo))
+        num_ranks = file.distributedInfo.get("world_size")
         return _TraceOfFile(trace, num_ranks if isinstance(num_ranks, int) else 0)
 
 
-def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
-    info = fields.get("distributedInfo")
-    return info if isinstance(info, dict) else {}
-
-
-def _rank(path: Path, fields: Mapping[str, Any], num_files: int) -> int:
+def _rank(path: Path, info: Mapping[str, Any], num_files: int) -> int:
     """Return the rank that a trace or its name states; 0 for a single file that states none."""
-    rank = _info(fields).get("rank")
+    rank = info.get("rank")
     if rank is not None:
         return whole("distributedInfo's rank", rank, 0, _HIGHEST_RANK)
     rank_in_name = _RANK_IN_NAME.search(path.name) or _NAMED_BY_RANK.match(path.name)
@@ -194,9 +182,9 @@ def _rank(path: Path, fields: Mapping[str, Any], num_files: int) -> int:
     return 0
 
 
-def _group_ranks(fields: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def _group_ranks(info: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """The ranks of each group that the trace describes, in the order in which the groups were made."""
-    config = _info(fields).get("pg_config")
+    config = info.get("pg_config")
     if not isinstance(config, list):
         return {}
     ranks_of: dict[str, tuple[int, ...]] = {}

@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..timeline.timeline import Times, collective
+from ..timeline.chrome import collective
+from ..timeline.spans import Times
 from .trace import Ints
 
 _LATEST_US = 2.0**63  # no clock counts further than 64 bits

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..timeline.timeline import Span, Timeline, Times
+from ..timeline import Span, Timeline
+from ..timeline.spans import Times
 from .kineto_events import EventColumns, KinetoEvents, Places, Role
 from .trace import Calls, Ints, Trace
 

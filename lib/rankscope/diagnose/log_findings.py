@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..common.checks import one_line
+from ..common.words import one_line
 from .log_lines import DEFAULT_GROUP
 
 UNKNOWN = "unknown"

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ..common.checks import one_line
-from ..common.words import and_joined, listed
+from ..common.words import and_joined, listed, one_line
 from .log_evidence import NOT_NUMBERED, Event, Evidence, GroupRecords, StuckQueue, Timeout
 from .log_findings import MOST_LISTED, HangFinding, group_words, odd_ranks, sentence
 from .log_lines import DEFAULT_GROUP, JoinCount

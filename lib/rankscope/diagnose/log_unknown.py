@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ..common.checks import one_line
-from ..common.words import and_joined, listed
+from ..common.words import and_joined, listed, one_line
 from .log_evidence import Evidence, StuckQueue, Timeout
 from .log_findings import MOST_LISTED, UNKNOWN, HangFinding, group_words
 from .log_lines import CallPrint

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..timeline.timeline import Intervals, Timeline, merge
+from ..timeline import Timeline
+from ..timeline.intervals import Intervals, merge
 from .late_ranks import Seconds
 from .trace import PHASES, Ints, Trace
 

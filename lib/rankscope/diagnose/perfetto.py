@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from attrs import evolve
+from msgspec.structs import replace
 
 from ..common.files import PathLike
 from ..common.words import listed
 from ..timeline import Span, Timeline
-from ..timeline.nesting import nested
+from ..timeline.chrome import start_us
+from ..timeline.intervals import nested
 from .diagnosis import JobDiagnosis
 from .join import Joined
 from .trace import CALL_KINDS, Trace
 from .verdict import in_ms
 
 _EDGE_S = 1e-6  # from the edge of a slice to an arrow; traces for Perfetto have times in microseconds
-_RESOLUTION_S = 1e-9  # of Perfetto's times, and the least of most profilers'
 _LATE = 0.05  # of a step: if others wait longer than this for an arrival, it gets arrows
 
 
@@ -38,9 +39,9 @@ def to_perfetto(path: PathLike, traces: Sequence[Trace], joined: Joined, diagnos
     offsets_s = np.nan_to_num(joined.offset_s).tolist()
     aligned = []
     for trace, offset_s in zip(traces, offsets_s, strict=True):
-        aligned.append(_nested(trace.timeline).shifted(offset_s))
+        aligned.append(_nested(trace.timeline.shifted(offset_s)))
     spans = Timeline.concat(aligned)
-    marks = _Marks(spans)
+    marks = _Marks()
     _mark_late_arrivals(marks, [_call_spans(timeline) for timeline in aligned], traces, joined, diagnosis)
     _mark_culprits(marks, spans, diagnosis)
     return spans.to_chrome_trace(path, marks.events)
@@ -48,7 +49,7 @@ def to_perfetto(path: PathLike, traces: Sequence[Trace], joined: Joined, diagnos
 
 def _nested(timeline: Timeline) -> Timeline:
     """Return the spans of one rank on lanes on which they nest, so that a mark finds the thread of its span."""
-    place = nested(timeline.lane, timeline.start_s, timeline.stop_s, _RESOLUTION_S).place
+    place = nested(timeline.lane, timeline.start_s, timeline.stop_s)
     names: list[str] = []
     first_of_each = []  # by lane of `timeline`, the index in `names` of the first lane that replaces it
     for lane, name in enumerate(timeline.lanes):
@@ -56,20 +57,19 @@ def _nested(timeline: Timeline) -> Timeline:
         first_of_each.append(len(names))
         names.append(name)
         names += [f"{name} ({number})" for number in range(2, num_replacing + 1)]
-    return evolve(timeline, lane=np.array(first_of_each, np.int64)[timeline.lane] + place, lanes=tuple(names))
+    return replace(timeline, lane=np.array(first_of_each, np.int64)[timeline.lane] + place, lanes=tuple(names))
 
 
 class _Marks:
     """Events of the Trace Event Format, which are added to a timeline."""
 
-    def __init__(self, spans: Timeline) -> None:
+    def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
-        self._tids = {lane: tid for tid, lane in enumerate(spans.rank_lanes())}
 
     def add(self, phase: str, name: str, span: Span, at_s: float, **fields: Any) -> None:
         """Add an event of a phase ("i" instant, "s" and "f" start and end of a flow) to the lane of a span."""
         event = {"ph": phase, "name": name, "cat": "finding", "pid": span.rank}
-        event |= {"tid": self._tids[span.rank, span.lane], "ts": at_s * 1e6}
+        event |= {"tid": span.lane, "ts": start_us(at_s)}
         self.events.append(event | fields)
 
 
@@ -133,8 +133,8 @@ def _mark_culprits(marks: _Marks, spans: Timeline, diagnosis: JobDiagnosis) -> N
             words = f"rank {culprit.rank}: {culprit.cause} costs {in_ms(culprit.cost_s)} per step"
             if len(group) > 1:
                 words = f"rank {culprit.rank}: {culprit.cause}; {ranks} cost {in_ms(together_s)} per step"
-            first_step = spans.select(rank=culprit.rank, kind="step")[:1]  # empty without steps
-            for step in first_step:
+            steps = spans.select(rank=culprit.rank, kind="step")
+            for step in islice(steps, 1):  # there may be no step
                 marks.add("i", words, step, step.start_s, s="g")  # "g": a mark over all ranks
 
 

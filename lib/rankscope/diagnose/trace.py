@@ -9,7 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..timeline.timeline import Timeline, Times, intersect, merge
+from ..timeline import Timeline
+from ..timeline.intervals import intersect, merge
+from ..timeline.spans import Times
 
 Ints = NDArray[np.int64]
 CALL_KINDS = (*Timeline.COMMUNICATION, "barrier", "gather", "scatter")

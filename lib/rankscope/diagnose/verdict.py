@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import count_of
 from ..common.units import percent_words
-from ..common.words import and_joined, listed
+from ..common.words import and_joined, count_of, listed
 from .late_ranks import LEAST_S, Lateness, LateRank, Seconds, median_of_others
 from .trace import PHASES
 

@@ -12,9 +12,9 @@ from contextlib import suppress
 from html import escape
 from typing import Any, NamedTuple
 
-from ..common.checks import of_type, printable, truth, whole
+from ..common.checks import of_type, truth, whole
 from ..common.units import bytes_words
-from ..common.words import run_words
+from ..common.words import printable, run_words
 from ..figures.marks import Drawing
 from ..figures.svg import to_svg
 

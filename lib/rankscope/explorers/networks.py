@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..cluster import Link
-from ..common.checks import count_of, printable
 from ..common.units import bytes_words
+from ..common.words import count_of, printable
 from ..networks import Cost, Measured, Network, registered, ring_cost
 from .explorer import Now, Setting, Steps
 

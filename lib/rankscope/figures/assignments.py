@@ -8,11 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import count_of, of_type, one_of
+from ..common.checks import of_type, one_of
 from ..common.units import percent_words
+from ..common.words import count_of
 from ..sampling.assignment import Assignment
-from ..sampling.audit import Audit, EpochAudit, audit
-from ..sampling.sample_values import CostFunction, checked_lengths
+from ..sampling.audit import Audit, audit
+from ..sampling.epoch_audit import EpochAudit
+from ..sampling.values import CostFunction, checked_lengths
 from ..sampling.work import epoch_work
 from .marks import WIDE_PX, Drawing, Key, Rects, Texts, grid_drawing, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, WAITING, WORK, ramp, rank_colors

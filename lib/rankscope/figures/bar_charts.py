@@ -63,7 +63,7 @@ def draw_bars(rows: Mapping[str, Mapping[str, float]], x_label: str = "time [ms]
         texts=texts,
         x_ticks=round_ticks(width),
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
-        legend=length_of_key.keys(),
+        legend=list(length_of_key),
     )
 
 

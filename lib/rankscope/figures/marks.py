@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import printable
+from ..common.words import printable
 from .palette import INK, ink_on
 
 FloatArray = NDArray[np.floating[Any]]
+Column: TypeAlias = Any  # an array; a new value may be given a sequence, or what all marks share
+Strings: TypeAlias = Any  # a tuple; a new value may be given a sequence, or what all marks share
 WIDE_PX = 660.0  # of the marks of a wide drawing: with its axes, a picture is as wide as a page's text
 WIDE_INCHES = 8.0  # of a wide figure of matplotlib, axes included
 NARROW_PX = 4  # rectangles narrower than this have no outline, which would hide them
@@ -81,12 +83,12 @@ class Rects(msgspec.Struct, frozen=True, eq=False):
     lengths.
     """
 
-    x: FloatArray
-    y: FloatArray
-    fill: tuple[str, ...]
-    width: FloatArray = 1.0
-    height: FloatArray = 1.0
-    hatched: NDArray[np.bool_] = False
+    x: Column
+    y: Column
+    fill: Strings
+    width: Column = 1.0
+    height: Column = 1.0
+    hatched: Column = False
     edge: str = "#ffffff"
     joined: bool = False
 
@@ -103,13 +105,13 @@ class Texts(msgspec.Struct, frozen=True, eq=False):
     A value that all share may be given once. Raises ValueError for columns of other lengths.
     """
 
-    x: FloatArray
-    y: FloatArray
-    text: tuple[str, ...]
-    color: tuple[str, ...] = INK
+    x: Column
+    y: Column
+    text: Strings
+    color: Strings = INK
     size_px: float = 11.0
     anchor: str = "middle"
-    halo: tuple[str, ...] = ()
+    halo: Strings = ()
 
     def __post_init__(self) -> None:
         _convert(self, _column, "x", "y")
@@ -127,12 +129,12 @@ class Lines(msgspec.Struct, frozen=True, eq=False):
     A value that all share may be given once. Raises ValueError for columns of other lengths.
     """
 
-    x0: FloatArray
-    y0: FloatArray
-    x1: FloatArray
-    y1: FloatArray
-    color: tuple[str, ...] = INK
-    dashed: NDArray[np.bool_] = False
+    x0: Column
+    y0: Column
+    x1: Column
+    y1: Column
+    color: Strings = INK
+    dashed: Column = False
     arrows: bool = False
     width_px: float = 1.5
     joined: bool = False
@@ -172,15 +174,15 @@ class Drawing(msgspec.Struct, frozen=True):
     width: float
     height: float
     size_px: tuple[float, float]
-    rects: tuple[Rects, ...] = ()
-    lines: tuple[Lines, ...] = ()
-    texts: tuple[Texts, ...] = ()
-    rules: tuple[float, ...] = ()
+    rects: Sequence[Rects] = ()
+    lines: Sequence[Lines] = ()
+    texts: Sequence[Texts] = ()
+    rules: Sequence[float] = ()
     rules_to: float | None = None
     x_axis: tuple[float, float] | None = None
-    x_ticks: tuple[tuple[float, str], ...] = ()
-    y_ticks: tuple[tuple[float, str], ...] = ()
-    legend: tuple[Key, ...] = ()
+    x_ticks: Sequence[tuple[float, str]] = ()
+    y_ticks: Sequence[tuple[float, str]] = ()
+    legend: Sequence[Key] = ()
 
     def __post_init__(self) -> None:
         _convert(self, plain, "title", "x_label", "y_label")
@@ -203,13 +205,13 @@ def grid_drawing(
     rows: float,
     column_px: float,
     row_px: float,
-    rects: Iterable[Rects],
-    texts: Iterable[Texts] = (),
-    rules: Iterable[float] = (),
+    rects: Sequence[Rects],
+    texts: Sequence[Texts] = (),
+    rules: Sequence[float] = (),
     rules_to: float | None = None,
-    x_ticks: Iterable[tuple[float, str]] = (),
-    y_ticks: Iterable[tuple[float, str]] = (),
-    legend: Iterable[Key] = (),
+    x_ticks: Sequence[tuple[float, str]] = (),
+    y_ticks: Sequence[tuple[float, str]] = (),
+    legend: Sequence[Key] = (),
 ) -> Drawing:
     """Return a drawing in whose data units a cell is 1 wide and 1 high, of cells of this size in pixels."""
     return Drawing(

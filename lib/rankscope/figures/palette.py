@@ -240,8 +240,8 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
             known[name] = _LOOKS[name]
     used_pairs = {(look.color, look.dashed) for look in known.values()}
     colors = [color for color in reversed(CATEGORIES) if color != _YELLOW]
-    colors.append(_YELLOW)  # last, because a thin line of it is faint on white
     pairs = [(color, dashed) for dashed in (False, True) for color in colors]
+    pairs += [(_YELLOW, False), (_YELLOW, True)]  # last, because a thin line of it is faint on white
     round_marker, *other_markers = _MARKERS
     candidates = [Look(color, dashed, round_marker) for color, dashed in pairs if (color, dashed) not in used_pairs]
     for marker in other_markers:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from ..collectives.playback import Playback
 from ..collectives.schedule import MOVES
 from ..collectives.steps import Ints
-from ..common.checks import count_of
 from ..common.units import bytes_words, round_ticks, time_unit, time_words, times_in_one_unit
+from ..common.words import count_of
 from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from .palette import ADDED, COPIED, EMPTY, FAINT, INK, PAPER, RANKS, ink_on, ramp, rank_colors
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ..collectives.schedule import MOVES, Schedule
 from ..collectives.steps import Ints, Step
 from ..collectives.verify import holdings
-from ..common.checks import count_of, of_type, optional, whole
-from ..common.words import run_words
+from ..common.checks import of_type, optional, whole
+from ..common.words import count_of, run_words
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
 from .palette import EMPTY, INK, PAPER, ramp, rank_colors
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import repeat
 from textwrap import wrap
@@ -250,7 +250,7 @@ class _Legend(NamedTuple):
     num_rows: int
 
 
-def _legend(keys: tuple[Key, ...], width: float) -> _Legend:
+def _legend(keys: Sequence[Key], width: float) -> _Legend:
     """Lay the keys out in rows no wider than the drawing."""
     if not keys:
         return _Legend("", 0)

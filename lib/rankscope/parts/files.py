@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import check_field, function, one_line, whole
+from ..common.checks import check_field, function, while_processing, whole
 from ..common.files import read_bytes, write_whole
+from ..common.words import one_line
 from ..pipeline.service import Distribution, Service, check, check_times, draw
 
 Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's
@@ -66,7 +67,8 @@ def write_parts(
     folder cannot be written to.
     """
     # asanyarray keeps the mask of an array, so that `check_part` refuses masked values; asarray would drop it.
-    part = check_part({name: np.asanyarray(array) for name, array in arrays.items()}, "what is written")
+    with while_processing("what is written"):
+        part = check_part({name: np.asanyarray(array) for name, array in arrays.items()})
     reserved = sorted(_RESERVED_NAMES & part.keys())
     if reserved:
         raise ValueError(f"an array's name must differ from numpy.savez's own arguments, got {reserved[0]!r}")
@@ -146,39 +148,41 @@ class DelayedLoad(msgspec.Struct, frozen=True, eq=False):
 def loaded(load: Load, file: str) -> Part:
     """Load a part, ready to be cut into batches. Raises PartError, naming the file, for any error of `load`."""
     try:
-        return check_part(load(file), f"what is loaded from {file}")
+        part = load(file)
+        with while_processing(f"what is loaded from {file}"):
+            return check_part(part)
     except Exception as error:
         raise PartError(one_line(f"part file {file} could not be loaded: {type(error).__name__}: {error}")) from error
 
 
-def check_part(part: Any, name: str) -> Part:
+def check_part(part: Any) -> Part:
     """Return the arrays of a part, writable and contiguous.
 
     Raises ValueError unless it is a dict of arrays or CPU tensors with the same number of rows, of types that torch
     has, and without masked values.
     """
     if not isinstance(part, Mapping) or not part:
-        raise ValueError(f"{name} must be a dict of one array or more, got {part!r}")
+        raise ValueError(f"it must be a dict of one array or more, got {part!r}")
     torch = sys.modules.get("torch")  # a process with tensors has imported it
     checked_part: Part = {}
     for key, array in part.items():
         if isinstance(array, np.ndarray):
             if array.dtype.name not in _TYPES or not array.dtype.isnative:
-                raise ValueError(f"{name}: {key!r} must be of one of {', '.join(sorted(_TYPES))}, got {array.dtype}")
+                raise ValueError(f"{key!r} must be of one of {', '.join(sorted(_TYPES))}, got {array.dtype}")
             if np.ma.is_masked(array):  # after the type, because it fails on an array of records
                 reason = "which torch does not have; fill them, as with array.filled(0)"
-                raise ValueError(f"{name}: {key!r} must have no masked values, {reason}")
+                raise ValueError(f"{key!r} must have no masked values, {reason}")
             plain_array = np.asarray(array)  # of no subclass, such as a matrix, whose rows are not plain
             # Contiguous, because torch takes no array with a negative stride; writable, or torch would warn.
             array = np.require(plain_array, requirements=["C", "W"])
         elif torch is None or not isinstance(array, torch.Tensor) or array.device.type != "cpu":
-            raise ValueError(f"{name}: {key!r} must be a numpy array or a CPU tensor, got {array!r}")
+            raise ValueError(f"{key!r} must be a numpy array or a CPU tensor, got {array!r}")
         if array.ndim == 0:
-            raise ValueError(f"{name}: {key!r} must have rows, got the single value {array!r}")
+            raise ValueError(f"{key!r} must have rows, got the single value {array!r}")
         checked_part[key] = array
     rows_of = {key: len(array) for key, array in checked_part.items()}
     if len(set(rows_of.values())) > 1:
-        raise ValueError(f"{name}: arrays must be of the same number of rows, got {rows_of}")
+        raise ValueError(f"arrays must be of the same number of rows, got {rows_of}")
     return checked_part
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from itertools import count
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..common.checks import is_scalar, number, of_type, optional, whole
+from ..common.checks import is_scalar, number, of_type, whole
 from ..pipeline.service import Service, check, check_times, draw
 from ..sampling.permutation import SEEDS
-from ..timeline import Span, Timeline
+from ..timeline import Span, Tape, Timeline
 
 TRAINER = "trainer"  # the lane of a trainer
 # Different, so that drawn times of loading and of steps are independent.
@@ -65,8 +64,8 @@ def simulate(
     >>> [(span.item, span.start_s, span.stop_s) for span in spans]
     [(0, 0.0, 1.0), (1, 2.0, 2.0)]
     """
-    spans, _ = _play(load_s, steps_per_part, step_s, queue_size, num_loaders, barrier_s, seed)
-    return Timeline.of(sorted(spans, key=_by_lane))
+    tape = _play(load_s, steps_per_part, step_s, queue_size, num_loaders, barrier_s, seed)
+    return Timeline.of(sorted(tape.spans, key=_by_lane))
 
 
 def simulated_idle_share(load_s: Any, steps_per_part: Any, step_s: Service, **options: Any) -> float:
@@ -75,11 +74,12 @@ def simulated_idle_share(load_s: Any, steps_per_part: Any, step_s: Service, **op
     >>> simulated_idle_share([[1.0]], 1, 3.0)
     0.25
     """
-    spans, num_trainers = _play(load_s, steps_per_part, step_s, **options)
-    busy_s = sum(span.stop_s - span.start_s for span in spans if span.kind == "step")
-    end_s = max(span.stop_s for span in spans)  # the makespan, because the first span starts at 0
+    tape = _play(load_s, steps_per_part, step_s, **options)
+    busy_s = sum(span.stop_s - span.start_s for span in tape.spans if span.kind == "step")
+    end_s = max(tape.free_s.values())  # the makespan, because the first span starts at 0
     if end_s == 0:
         return 0.0
+    num_trainers = len({rank for rank, _ in tape.free_s})
     return 1.0 - busy_s / num_trainers / end_s
 
 
@@ -103,6 +103,13 @@ def _by_lane(span: Span) -> tuple[int, bool, str, float, float]:
     return span.rank, span.lane != TRAINER, span.lane, span.start_s, span.stop_s
 
 
+class _Shard(NamedTuple):
+    """The seconds to load each part of a trainer, and the number of steps on it."""
+
+    load_s: list[float]
+    num_steps: list[int]
+
+
 def _play(
     load_s: Any,
     steps_per_part: Any,
@@ -111,106 +118,47 @@ def _play(
     num_loaders: int = 1,
     barrier_s: float = 0.0,
     seed: int = 0,
-) -> tuple[list[Span], int]:
-    """Let all trainers go through their parts; return the spans, in any order, and the number of trainers."""
+) -> Tape:
+    """Let all trainers go through their parts, step by step."""
     num_loaders = whole("num_loaders", num_loaders, 1)
-    queue_size = optional("queue_size", queue_size, whole, 1)
+    num_ahead = None  # how many parts the loaders are ahead; None if trainers load their parts themselves
+    if queue_size is not None:
+        num_ahead = parts_ahead(whole("queue_size", queue_size, 1), num_loaders)
     seed = whole("seed", seed, *SEEDS)
     shards = _shards(load_s, steps_per_part, seed)
     barrier_s = number("barrier_s", barrier_s, 0)
-    step_times_s = []
+    new_parts = [_new_parts(shard) for shard in shards]
+    steps_s = []
     for rank, shard in enumerate(shards):
-        times_s = draw("step_s", step_s, sum(shard.num_steps), seed, rank, _STEP_STREAM)
-        step_times_s.append(times_s.tolist())
-    spans: list[Span] = []
-    batches_of_ranks = []
-    for rank, shard in enumerate(shards):
-        if queue_size is None:
-            batches_of_ranks.append(_synchronous(rank, shard, spans))
-        else:
-            batches_of_ranks.append(_asynchronous(rank, shard, spans, queue_size, num_loaders))
-    _keep_step(batches_of_ranks, step_times_s, barrier_s, spans)
-    return spans, len(shards)
+        steps_s.append(draw("step_s", step_s, sum(shard.num_steps), seed, rank, _STEP_STREAM).tolist())
+    tape = Tape()
+    taken_s: list[list[float]] = [[] for _ in shards]  # when each trainer has taken each of its parts
+    for step in range(max(map(len, steps_s)) + 1):  # trainers learn that nobody has a batch at one more barrier
+        for rank, shard in enumerate(shards):
+            for part in new_parts[rank].get(step, ()):
+                seconds = shard.load_s[part]
+                if num_ahead is None:
+                    tape.add(rank, TRAINER, "load", part, seconds)
+                    continue
+                space_s = taken_s[rank][part - num_ahead] if part >= num_ahead else 0.0
+                loaded_s = tape.add(rank, loader_lane(part % num_loaders), "load", part, seconds, after_s=space_s)
+                taken_s[rank].append(tape.wait(rank, TRAINER, "wait", part, loaded_s))
+        begin_s = max(tape.free_s[rank, TRAINER] for rank in range(len(shards))) + barrier_s
+        for rank, times_s in enumerate(steps_s):
+            tape.wait(rank, TRAINER, "barrier", step, begin_s)
+            if step < len(times_s):
+                tape.add(rank, TRAINER, "step", step, times_s[step])
+    return tape
 
 
-class _Shard(NamedTuple):
-    """The seconds to load each part of a trainer, and the number of steps on it."""
-
-    load_s: list[float]
-    num_steps: list[int]
-
-
-# The batches of one trainer: a generator that receives the time at which the trainer asks for a batch, and yields the
-# time at which it has one. It returns the time at which it knows that there are no more.
-_Batches: TypeAlias = Generator[float, float, float]
-
-
-def _synchronous(rank: int, shard: _Shard, spans: list[Span]) -> _Batches:
-    """Return the batches of a trainer that loads each part itself."""
-    now_s = yield 0.0  # runs up to here before the first time is sent
-    for part, (load_s, num_steps) in enumerate(zip(shard.load_s, shard.num_steps, strict=True)):
-        spans.append(Span(rank, TRAINER, "load", part, now_s, now_s + load_s))
-        now_s += load_s
-        for _ in range(num_steps):
-            now_s = yield now_s
-    return now_s
-
-
-def _asynchronous(rank: int, shard: _Shard, spans: list[Span], queue_size: int, num_loaders: int) -> _Batches:
-    """Return the batches of a trainer whose loaders load parts ahead of it."""
-    num_ahead = parts_ahead(queue_size, num_loaders)
-    loaded_s: list[float] = []  # of each part
-    taken_s: list[float] = []  # of each part, by the trainer
-    now_s = yield 0.0  # runs up to here before the first time is sent
-    for part, (load_s, num_steps) in enumerate(zip(shard.load_s, shard.num_steps, strict=True)):
-        loader_free_s = 0.0  # when its loader has loaded its previous part
-        if part >= num_loaders:
-            loader_free_s = loaded_s[part - num_loaders]
-        space_s = 0.0  # when the trainer has taken the part that leaves space for this one
-        if part >= num_ahead:
-            space_s = taken_s[part - num_ahead]
-        start_s = max(loader_free_s, space_s)
-        stop_s = start_s + load_s
-        spans.append(Span(rank, loader_lane(part % num_loaders), "load", part, start_s, stop_s))
-        loaded_s.append(stop_s)
-        part_taken_s = max(now_s, stop_s)
-        taken_s.append(part_taken_s)
-        spans.append(Span(rank, TRAINER, "wait", part, now_s, part_taken_s))
-        now_s = part_taken_s
-        for _ in range(num_steps):
-            now_s = yield now_s
-    return now_s
-
-
-def _keep_step(
-    batches_of_ranks: list[_Batches], step_times_s: list[list[float]], barrier_s: float, spans: list[Span]
-) -> None:
-    """Let all trainers take their steps together, and append the spans of barriers and steps.
-
-    A trainer that has no batch goes to the barrier at once.
-    """
-    num_ranks = len(batches_of_ranks)
-    free_s = [0.0] * num_ranks  # of each rank: when its last step ended
-    for batches in batches_of_ranks:
-        next(batches)  # runs to where it receives the first time
-    ranks_with_batches = set(range(num_ranks))
-    for step in count():
-        at_barrier_s = list(free_s)
-        for rank in sorted(ranks_with_batches):  # a copy, because ranks without a batch are removed
-            try:
-                at_barrier_s[rank] = batches_of_ranks[rank].send(free_s[rank])
-            except StopIteration as end:  # there is no batch for this step
-                at_barrier_s[rank] = end.value
-                ranks_with_batches.discard(rank)
-        begin_s = max(at_barrier_s) + barrier_s
-        for rank, arrival_s in enumerate(at_barrier_s):
-            spans.append(Span(rank, TRAINER, "barrier", step, arrival_s, begin_s))
-            free_s[rank] = begin_s
-            if rank in ranks_with_batches:
-                free_s[rank] += step_times_s[rank][step]
-                spans.append(Span(rank, TRAINER, "step", step, begin_s, free_s[rank]))
-        if not ranks_with_batches:  # trainers learn that at one more barrier, as in `in_step`
-            return
+def _new_parts(shard: _Shard) -> dict[int, list[int]]:
+    """Return the parts that a trainer takes before each step; those without a later step before the last barrier."""
+    parts: dict[int, list[int]] = {}
+    step = 0
+    for part, num_steps in enumerate(shard.num_steps):
+        parts.setdefault(step, []).append(part)
+        step += num_steps
+    return parts
 
 
 def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:

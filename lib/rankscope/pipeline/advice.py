@@ -14,8 +14,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from ..common.checks import check_field, count_of, each, whole
+from ..common.checks import check_field, each, whole
 from ..common.units import percent_words
+from ..common.words import count_of
 from ..timeline import Timeline
 from .dataloader_model import Cores, Handover, simulate_dataloader
 from .service import Seconds, check_times

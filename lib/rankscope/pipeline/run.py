@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
-from itertools import chain, pairwise
-from multiprocessing.connection import wait
+from itertools import pairwise
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from ..common.checks import number, of_type, whole
-from ..ranks.errors import WorkerError
-from ..ranks.host import MOST_TIMEOUT_S
-from ..ranks.interrupts import Interrupts
-from ..ranks.pool import Worker, WorkerPool
-from ..ranks.worker import answer
 from ..sampling.assignment import Assignment
 from ..sampling.permutation import SEEDS
 from ..timeline import Recorder, Timeline
 from .items import Items, counted, of_ranks
+from .processes import Process, WorkResult
 from .queues import End, Item, Lockstep, Queue, Source, Stopped, Turns
 from .stages import Pipeline, Stage, check_lockstep
 
 _now_ns = time.perf_counter_ns
 _GRACE_S = 5.0  # for the threads that are in the middle of an item when a run is stopped
-_LISTEN_S = 1.0  # between two looks at the processes: a signal just before the waiting begins is noticed only after it
-
-
-class WorkResult(NamedTuple):
-    """The result of a stage's work on an item, and when the work began and ended."""
-
-    value: Any
-    start_ns: int
-    stop_ns: int
 
 
 Work = Callable[[Item], WorkResult]
@@ -60,47 +44,27 @@ def run(
     argument of the first stage is an index of the rank or, if the assignment has a loader, an array with the indices of
     a batch. Spans have the rank.
 
-    Each worker is a thread. If the stage has `processes`, the thread hands its items to a process of its own. `fn` and
-    the items are pickled, by value if they are from a notebook or a script; arrays and tensors pass through shared
-    memory, see `ranks.shared.SharedMemoryEnd`. A process that needs more than `timeout_s` for an item is an error.
+    Each worker is a thread. If the stage has `processes`, the thread hands its items to a process of its own, which is
+    forked from this one. Items are pickled; arrays pass through shared memory. A process that needs more than
+    `timeout_s` for an item is an error.
 
     An error in a stage stops the run. It is raised as StageError, which names the stage and the item, with the error
-    itself as its cause. So are errors of `items` and of the recorder, and worker processes that die or hang. After an
-    error or Ctrl-C, no process is left, and no thread except one that is still inside `fn` or `items` 5 s later;
-    otherwise `items` is closed if it is a generator. However this process ends, its workers end with it, and so do the
-    processes that they have started. Raises ValueError if the arguments cannot be run.
+    itself as its cause. So are errors of `items` and of the recorder, and processes that die or hang. After an error or
+    Ctrl-C, no process is left, and no thread except one that is still inside `fn` or `items` 5 s later; otherwise
+    `items` is closed if it is a generator. However this process ends, those of the stages end with it. Raises
+    ValueError if the arguments cannot be run.
     """
     of_type("pipeline", pipeline, Pipeline)
     seed = whole("seed", seed, *SEEDS)
-    timeout_s = number("timeout_s", timeout_s, above=0, high=MOST_TIMEOUT_S)
+    timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
     recorder = Recorder() if recorder is None else of_type("recorder", recorder, Recorder)
-    # A recorder deletes its files when nothing refers to it any more. If the caller passed none, that must happen while
-    # interrupts are held back, or Ctrl-C could leave the files. So this function keeps no reference to the recorder,
-    # nor to the execution, which has one: `pop` takes the execution out of the list.
-    executions = [_PipelineExecution(pipeline, items, seed, recorder)]
-    del recorder
-    with _pool_for(pipeline) as pool:
-        if pool is not None:
-            executions[0].start_processes(pool, timeout_s)
-        with Interrupts() as interrupts:
-            return _executed(executions.pop(), interrupts)
-
-
-def _pool_for(pipeline: Pipeline) -> contextlib.AbstractContextManager[WorkerPool | None]:
-    """Return a pool for the processes of the stages, or a context without one if no stage has processes."""
-    if not any(stage.processes and stage.fn for stage in pipeline.stages):
-        return nullcontext()
-    # Workers are forked from a server. If the items may contain tensors, the server imports torch, once for all.
-    return WorkerPool("torch" if "torch" in sys.modules else "")
-
-
-def _executed(execution: _PipelineExecution, interrupts: Interrupts) -> Timeline:
-    """Run everything, and return the spans of this run; the recorder may also have those of other runs and ranks."""
-    begin_s = execution.run_all(interrupts)
-    spans = execution.recorder.timeline().select(between_s=(begin_s, time.perf_counter()))
+    execution = _PipelineExecution(pipeline, items, seed, recorder, timeout_s)
+    begin_s = execution.run_all()
+    # Only the spans of this run; the recorder may also have those of other runs and ranks.
+    spans = recorder.timeline().select(between_s=(begin_s, time.perf_counter()))
     spans = spans.select(rank=[path.recorder.rank for path in execution.paths])
-    lanes = [lane for stage in execution.stages for lane in stage.lanes()]
-    kinds = [stage.name for stage in execution.stages]
+    lanes = [lane for stage in pipeline.stages for lane in stage.lanes()]
+    kinds = [stage.name for stage in pipeline.stages]
     return spans.shifted(-begin_s).named(lanes, kinds)  # in the order of the stages, also those without a span
 
 
@@ -165,9 +129,15 @@ class _Lane(NamedTuple):
 class _PipelineExecution:
     """One run: its queues and threads, its processes, and the error that ended it."""
 
-    def __init__(self, pipeline: Pipeline, items: Iterable[Any] | Assignment, seed: int, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        items: Iterable[Any] | Assignment,
+        seed: int,
+        recorder: Recorder,
+        timeout_s: float,
+    ) -> None:
         self.stages = pipeline.stages
-        self.recorder = recorder
         ranks: list[tuple[Recorder, Iterable[Any] | Items]]
         if isinstance(items, Assignment):
             ranks = [(recorder.for_rank(rank), rank_items) for rank, rank_items in enumerate(of_ranks(items))]
@@ -177,43 +147,25 @@ class _PipelineExecution:
         self._step = Lockstep(len(ranks)) if len(ranks) > 1 else None
         self.paths = [_Path(self.stages, rank_items, seed, spans, self._step) for spans, rank_items in ranks]
         self._num_left = len(self.paths)  # paths that have not ended
-        self._workers: dict[tuple[_Path, int], list[Worker]] = {}  # by path and position of the stage
-        self._busy: set[Worker] = set()  # those that are working on an item
+        self._timeout_s = timeout_s
+        self._processes: list[Process] = []
         self._lock = threading.Lock()
-        self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)  # ends the waiting of `_supervise`
+        self._over: SimpleQueue[None] = SimpleQueue()  # gets an entry when all items have passed, or at an error
         self._error: StageError | None = None
         self._stopped = False  # by an error or by Ctrl-C
         self._finished = False  # all items have passed all stages
 
-    def start_processes(self, pool: WorkerPool, timeout_s: float) -> None:
-        """Start the processes of all stages, and wait until they are ready."""
-        for position, stage in enumerate(self.stages):
-            if stage.processes and stage.fn:
-                with _starting(stage):
-                    work = pool.pack(partial(answer, stage.fn))  # answers each item with the result of `fn`
-                    labels = [f"worker {worker}" for worker in range(stage.num_workers)]
-                    for path in self.paths:
-                        self._workers[path, position] = pool.start(work, labels, timeout_s=timeout_s)
-        for (_, position), workers in self._workers.items():  # not in the loop above: they load `fn` at the same time
-            with _starting(self.stages[position]):
-                for worker in workers:
-                    worker.ready()
-
-    def run_all(self, interrupts: Interrupts) -> float:
+    def run_all(self) -> float:
         """Run everything, and return when it began, in seconds of `time.perf_counter`."""
+        threads: list[threading.Thread] = []
         with ExitStack() as cleanup:  # its callbacks run in any case, the last one first
-            interrupts.wake = self._wake_up
-            # `interrupts` must not refer to this execution any longer, see `run`. `int()` does nothing.
-            cleanup.callback(setattr, interrupts, "wake", int)
-            cleanup.callback(self._wake_writer.close)
-            cleanup.callback(self._wake_reader.close)
-            threads = list(self._threads())
             cleanup.callback(self._join, threads)
             cleanup.callback(self._halt)
+            threads += self._threads()
             begin_s = time.perf_counter()
             for thread in threads:
                 thread.start()
-            self._supervise()
+            self._over.get()
         error = self._error
         self._error = None
         try:
@@ -224,15 +176,15 @@ class _PipelineExecution:
         return begin_s
 
     def _threads(self) -> Iterator[threading.Thread]:
-        """Yield a thread for each worker, not started yet."""
+        """Yield a thread for each worker, not started yet, and start the processes."""
         for path in self.paths:
             for position, stage in enumerate(self.stages):
                 source = path.sources[position]
                 turns = None  # a single worker keeps the order without them
                 if stage.ordered and stage.num_workers > 1:
                     turns = Turns(source)
-                for lane_number, name in enumerate(stage.lanes()):
-                    work = self._work(path, position, lane_number)
+                for name in stage.lanes():
+                    work = self._work(path, position)
                     lane = _Lane(path.recorder, stage.name, name, work, path.targets[position])
                     if turns is None:
                         loop = partial(self._work_as_done, source, lane)
@@ -241,21 +193,20 @@ class _PipelineExecution:
                     arguments = (path, position, loop, lane)
                     yield threading.Thread(target=self._run_worker, args=arguments, name=name, daemon=True)
 
-    def _work(self, path: _Path, position: int, lane_number: int) -> Work:
+    def _work(self, path: _Path, position: int) -> Work:
         """Return what a worker does with each item: ask its process, call the stage's function, or sleep."""
-        fn = self.stages[position].fn
-        if (path, position) in self._workers:
-            return partial(self._ask_worker, self._workers[path, position][lane_number])
-        if fn:
-            return _work_of_function(fn)
-        return _work_of_sleeping(path.times_s[position])
-
-    def _ask_worker(self, worker: Worker, item: Item) -> WorkResult:
-        """Let a process work on an item. After an error it stays in `_busy`: `_supervise` must not report it, too."""
-        self._busy.add(worker)
-        result = WorkResult(*worker.ask(item.value))
-        self._busy.discard(worker)
-        return result
+        stage = self.stages[position]
+        if stage.fn is None:
+            return _work_of_sleeping(path.times_s[position])
+        if not stage.processes:
+            return _work_of_function(stage.fn)
+        try:
+            process = Process(stage.fn, self._timeout_s)
+        except OSError as error:
+            problem = f"stage {stage.name!r} failed before its first item: {error}"
+            raise StageError(problem, stage.name, None) from error
+        self._processes.append(process)
+        return lambda item: process.call(item.value)
 
     def _run_worker(self, path: _Path, position: int, loop: Callable[[], None], lane: _Lane) -> None:
         """Run a worker's loop until there are no more items or the run is stopped."""
@@ -281,7 +232,7 @@ class _PipelineExecution:
         if lane.target is not None:
             lane.target.end()
         if self._finished:
-            self._wake_up()
+            self._over.put(None)
 
     def _work_as_done(self, source: Source | Queue, lane: _Lane) -> None:
         """Work on items, and hand each on when it is done, until the source raises End or something Stopped."""
@@ -323,15 +274,11 @@ class _PipelineExecution:
         self._add_span(lane, lane.stage, item.number, result.start_ns, result.stop_ns)
         return Item(item.position, item.number, result.value), result.stop_ns
 
-    def _stage_error(self, recorder: Recorder, stage: str, number: int | None, error: BaseException) -> StageError:
+    def _stage_error(self, recorder: Recorder, stage: str, number: int, error: BaseException) -> StageError:
         name = f"stage {stage!r}"
         if self._step:
             name += f" of rank {recorder.rank}"
-        when = "between items" if number is None else f"on item {number}"
-        problem = f"{type(error).__name__}: {error}"
-        if isinstance(error, WorkerError):
-            problem = str(error)  # a sentence about the process, which needs no name of a class
-        return StageError(f"{name} failed {when}: {problem}", stage, number)
+        return StageError(f"{name} failed on item {number}: {type(error).__name__}: {error}", stage, number)
 
     def _add_span(self, lane: _Lane, kind: str, number: int, start_ns: int, stop_ns: int) -> None:
         try:
@@ -339,25 +286,6 @@ class _PipelineExecution:
         except BaseException as error:
             self._stop_with(StageError(f"recorder failed: {type(error).__name__}: {error}", "recorder", number), error)
             raise Stopped from None
-
-    def _supervise(self) -> None:
-        """Wait for the end, for an error, for Ctrl-C or for the death of a process."""
-        alive: dict[Any, tuple[_Path, int]] = {}  # the path and the position of the stage of each process
-        for path_and_position, workers in self._workers.items():
-            for worker in workers:
-                alive[worker] = path_and_position
-        ready: list[Any] = []
-        while self._wake_reader not in ready:
-            ready = list(wait([self._wake_reader, *alive], _LISTEN_S))
-            for worker in alive.keys() & ready:
-                worker.listen()  # if it has ended, this receives its exit code
-                if worker.code is None:
-                    continue
-                path, position = alive.pop(worker)
-                worker.terminate()  # so that the thread, if it waits for an answer, gets an error
-                if worker not in self._busy:  # otherwise the thread that waits for its answer reports the error
-                    error = WorkerError(worker.exit_report())
-                    self._stop_with(self._stage_error(path.recorder, self.stages[position].name, None, error), error)
 
     def _stop_with(self, error: StageError, cause: BaseException) -> None:
         """Stop everything; the first error is the one that is raised, unless all items have passed before it."""
@@ -368,11 +296,7 @@ class _PipelineExecution:
             self._error = error
             error.__cause__ = cause
         self._stop()
-        self._wake_up()
-
-    def _wake_up(self) -> None:
-        with contextlib.suppress(OSError):  # the pipe is closed once the run is over
-            self._wake_writer.send(None)
+        self._over.put(None)
 
     def _stop(self) -> None:
         """Wake all threads that wait for an item, a slot or other ranks; they end at once, the others after an item."""
@@ -384,11 +308,11 @@ class _PipelineExecution:
             self._step.stop()
 
     def _halt(self) -> None:
-        """Stop the threads and terminate the processes, unless all items have passed."""
+        """Stop the threads, unless all items have passed, and end the processes."""
         if not self._finished:
             self._stop()
-            for worker in chain(*self._workers.values()):
-                worker.terminate()
+        for process in self._processes:
+            process.end()
 
     def _join(self, threads: list[threading.Thread]) -> None:
         """Wait for the threads, `_GRACE_S` for all of them, and close `items` if they are a generator.
@@ -413,18 +337,6 @@ class _PipelineExecution:
             else:
                 self._error.add_note(str(items_error))
             del items_error  # the traceback of its cause refers to this frame, so a reference would be a cycle
-
-
-@contextlib.contextmanager
-def _starting(stage: Stage) -> Iterator[None]:
-    """Turn errors of starting the processes of a stage into one that names the stage."""
-    try:
-        yield
-    except WorkerError as error:
-        raise StageError(f"stage {stage.name!r} failed before its first item: {error}", stage.name, None) from error
-    except Exception as error:  # anything that pickling raises
-        problem = f"fn of stage {stage.name!r} must be a function that can be sent to a process, got {stage.fn!r}"
-        raise ValueError(f"{problem}: {error}") from error
 
 
 def _work_of_function(fn: Callable[[Any], Any]) -> Work:

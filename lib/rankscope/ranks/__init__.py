@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from ..common.extras import naming_extra
 from .errors import RankError
 from .launcher import launch
 from .threads import in_threads
 
-__all__ = ["RankError", "in_threads", "launch"]
+if TYPE_CHECKING:
+    from .recorder import RankRecorder, Recording, record, recording
+
+__all__ = ["RankError", "RankRecorder", "Recording", "in_threads", "launch", "record", "recording"]
+
+
+@naming_extra()
+def __getattr__(name: str) -> Any:
+    if name in __all__:  # what is not there yet: it imports torch
+        from . import recorder
+
+        return getattr(recorder, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

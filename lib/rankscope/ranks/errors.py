@@ -1,9 +1,7 @@
-"""Errors of ranks and workers, and how an error is passed from one process to another."""
+"""Errors of ranks and of other processes that this library starts."""
 
 from __future__ import annotations
 
-import pickle
-import traceback
 from typing import Any
 
 
@@ -20,21 +18,3 @@ class RankError(MachineError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.rank), self.__dict__  # pickle would call the class with the message alone
-
-
-class WorkerError(MachineError):
-    """A worker process ended, or did not answer in time."""
-
-
-def portable(error: BaseException) -> BaseException:
-    """Return an error that can be pickled, with its traceback as a note, because pickle drops the traceback.
-
-    It is a copy of `error` or, if that cannot be pickled, a RuntimeError with its text.
-    """
-    note = "raised in another process:\n" + "".join(traceback.format_exception(error)).rstrip()
-    try:
-        error = pickle.loads(pickle.dumps(error))
-    except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    error.add_note(note)
-    return error

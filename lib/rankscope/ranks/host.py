@@ -1,15 +1,16 @@
-"""What the operating system says about the machine and its processes."""
+"""What the operating system says about the machine and its processes, and how it ends them."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
+import sys
 from pathlib import Path
 
 MOST_RANKS = 256  # that a machine is asked to run
-MOST_TIMEOUT_S = 10**6  # for waiting in poll(2), whose 32-bit milliseconds end at about 2 * 10**6 s
-_PF_EXITING = 4  # among the flags in /proc/PID/stat
-_UNKNOWN = ["?", *"000000"]  # a state and six numbers, for a process that does not exist
+_PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that this process gets when its parent ends
 
 
 def num_cores() -> int:
@@ -17,34 +18,36 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def how_it_ended(code: int | None) -> str:
+def how_it_ended(code: int) -> str:
     """Say what an exit code of `subprocess` or `multiprocessing` means.
 
     >>> how_it_ended(-9), how_it_ended(3)
     ('was killed by SIGKILL', 'ended with exit code 3')
     """
-    if code is not None and -code in set(signal.Signals):
-        return f"was killed by {signal.Signals(-code).name}"
-    return "has not ended" if code is None else f"ended with exit code {code}"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def is_stopped(pid: int) -> bool:
     """Whether a process is stopped (SIGSTOP), where the system says so."""
-    return _stat(pid)[0] in "Tt"  # by a signal, or by a debugger
-
-
-def is_ending(pid: int) -> bool:
-    """Whether a process has ended or is about to, where the system says so."""
-    if not os.path.exists("/proc/self/stat"):  # then "?" does not mean that the process is gone
-        return False
-    state, *_, flags = _stat(pid)[:7]  # Z is a process that was not waited for yet, X one that is gone
-    return state in "?ZX" or bool(int(flags) & _PF_EXITING)
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of proc_pid_stat(5) that follow the program's name: the state, numbers, and later the flags."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
     except OSError:
-        return _UNKNOWN
-    return after_name.split() or _UNKNOWN
+        return False
+    return after_name.split()[0] in "Tt"  # by a signal, or by a debugger
+
+
+def end_with(parent_pid: int) -> None:
+    """Let this process be killed when its parent ends. Other systems than Linux have no such call.
+
+    More exactly, it is killed when the thread of the parent that has forked it ends.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it has ended before the call
+        os._exit(1)
+
+
+def kill_group(pid: int) -> None:
+    """Kill a process that leads a group, and the processes that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter on macOS, for one that has ended
+        os.killpg(pid, signal.SIGKILL)

@@ -1,4 +1,9 @@
-"""`launch` in a process that is a rank already, because torchrun or mpirun has started it."""
+"""`launch` in a process that is a rank already: torchrun, or mpirun with MASTER_ADDR and MASTER_PORT, has started it.
+
+Each process calls `launch` with the same arguments, `num_ranks` as many or None, and gets all results. Nothing is
+forked, what ranks print goes where the launcher sends it, and `timeout_s` is the group's. A rank that fails raises
+RankError in its own process, and the others at their next collective.
+"""
 
 from __future__ import annotations
 
@@ -10,63 +15,32 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from . import pickling
 from .errors import RankError
 from .threads import clear_frames
 
-_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Variables with the rank of this process and the number of ranks: of torchrun, of Open MPI, of MPICH and its relatives.
+_VARIABLES = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+_launches = itertools.count()  # their numbers, the same on all ranks
+# The launcher's store, once it is needed. It stays for later launches: rank 0 may be the store's server, which ends
+# when nothing refers to the store any more, and other ranks may still be reading from it.
+_stores: list[Any] = []
 
 
-class Variables(NamedTuple):
-    """The environment variables in which a launcher states the number of ranks and the rank of this process."""
+class Place(NamedTuple):
+    """The rank of this process, and the number of ranks."""
 
-    num_ranks: str
-    rank: str
-
-
-_TORCHRUN_VARIABLES = Variables("WORLD_SIZE", "RANK")
-_MPIRUN_VARIABLES = (
-    Variables("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),  # of Open MPI
-    Variables("PMI_SIZE", "PMI_RANK"),  # of MPICH and its relatives
-)
-
-
-class _Rendezvous(NamedTuple):
-    """How the launcher's ranks find each other: its store, the rank of this process, and the number of ranks."""
-
-    store: Any
     rank: int
     num_ranks: int
 
 
-# That of this process, once it is needed. It stays for later launches: rank 0 may be the store's server, which ends
-# when nothing refers to the store any more, and other ranks may still be reading from it.
-_rendezvous: _Rendezvous | None = None
-_launches = itertools.count()  # their numbers, the same on all ranks
-
-
-def is_joined(backend: str) -> bool:
-    """Whether a launcher has made this process a rank. Raises ValueError for MPI where it cannot be had."""
-    if backend != "mpi":
-        return all(name in os.environ for name in _TORCHRUN)
-    import torch
-    import torch.distributed as dist
-
-    if not dist.is_mpi_available():
-        raise ValueError(f"backend='mpi' needs a torch that was built with MPI, and {torch.__version__} was not")
-    if not any(variables.num_ranks in os.environ for variables in _MPIRUN_VARIABLES):
-        raise ValueError("backend='mpi' needs a script that mpirun has started")
-    return True
-
-
-def variables_of(backend: str) -> Variables:
-    """Return the variables of the launcher that has made this process a rank, which `is_joined` must have found.
-
-    With MPI they are those of mpirun, even if others are set: a job script may export WORLD_SIZE for other programs.
-    """
-    if backend != "mpi":
-        return _TORCHRUN_VARIABLES
-    return next(variables for variables in _MPIRUN_VARIABLES if variables.num_ranks in os.environ)
+def place() -> Place | None:
+    """Return the place of this process among the ranks, or None if no launcher has made it one."""
+    if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
+        return None
+    for rank, num_ranks in _VARIABLES:
+        if rank in os.environ and num_ranks in os.environ:
+            return Place(int(os.environ[rank]), int(os.environ[num_ranks]))
+    return None
 
 
 def run(
@@ -75,72 +49,64 @@ def run(
     """Call ``fn(*args)`` as one of the ranks, and return the results of all.
 
     The group is made for the call and taken down after it, unless there is one already: at the exit of a process a
-    group that is still there may abort it. A rank that fails takes its end of the group with it, so that the others
-    fail at their next collective.
+    group that is still there may abort it. A rank that fails takes its end of the group with it.
     """
+    import torch
     import torch.distributed as dist
 
-    launcher = "mpirun" if backend == "mpi" else "torchrun"
-    name = variables_of(backend).num_ranks
-    world = os.environ[name]
-    if num_ranks is not None and str(num_ranks) != world:
-        raise ValueError(f"num_ranks must be None or {name}={world} under {launcher}, got {num_ranks!r}")
+    here = place()
+    assert here is not None
+    if num_ranks not in (None, here.num_ranks):
+        raise ValueError(f"num_ranks must be None or WORLD_SIZE={here.num_ranks} under torchrun, got {num_ranks!r}")
     if dist.is_initialized():
         return _gathered(fn, args)
-    store = _join(backend, timedelta(seconds=timeout_s))
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", here.rank % torch.cuda.device_count())))
+    timeout = timedelta(seconds=timeout_s)
+    store = _store_of_launch(here, timeout)
+    dist.init_process_group(backend, store=store, rank=here.rank, world_size=here.num_ranks, timeout=timeout)
     try:
+        _wait_for_all(store, "joined", here)  # a rank that fails at once would close connections that others still make
         results = _gathered(fn, args)
-        if store is not None:  # nobody leaves while another still reads; MPI keeps its connections to the exit
-            _wait_for_all(store, "done")
+        _wait_for_all(store, "done", here)  # nobody leaves while another still reads
         return results
     finally:
         dist.destroy_process_group()
 
 
-def _join(backend: str, timeout: timedelta) -> Any:
-    """Make the default group, and return the store of this launch, or None with MPI.
+def _store_of_launch(here: Place, timeout: timedelta) -> Any:
+    """Return this launch's part of the launcher's store: its keys begin with the number of the launch.
 
-    Each launch has a part of the launcher's store: its keys begin with the number of the launch.
+    The store of torchrun's agent outlives the ranks. After a restart, its keys of before must not count.
     """
-    global _rendezvous
-    import torch
     import torch.distributed as dist
 
-    if backend == "mpi":
-        dist.init_process_group(backend, timeout=timeout)
-        return None
-    if backend == "nccl":
-        # Without LOCAL_RANK, which not every launcher sets, it is the first GPU that this process sees.
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    if _rendezvous is None:
-        results = dist.rendezvous("env://", timeout=timeout)  # type: ignore[attr-defined]  # a generator
-        _rendezvous = _Rendezvous._make(next(results))
-    store, rank, world = _rendezvous
-    own_store = dist.PrefixStore(f"launch/{next(_launches)}", store)  # type: ignore[attr-defined]
+    if not _stores:
+        store, _, _ = next(dist.rendezvous("env://", here.rank, here.num_ranks, timeout=timeout))  # type: ignore[attr-defined]
+        _stores.append(store)
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own_store = dist.PrefixStore(f"launch/{restarts}/{next(_launches)}", _stores[0])  # type: ignore[attr-defined]
     own_store.set_timeout(timeout)
-    dist.init_process_group(backend, store=own_store, rank=rank, world_size=world, timeout=timeout)
-    _wait_for_all(own_store, "joined")  # a rank that fails at once would close connections that others still make
     return own_store
 
 
-def _wait_for_all(store: Any, what: str) -> None:
+def _wait_for_all(store: Any, what: str, here: Place) -> None:
     """Note in the store that this rank has reached the point that `what` names, and wait for all others."""
-    import torch.distributed as dist
-
-    store.set(f"{what}/{dist.get_rank()}", "")
-    store.wait([f"{what}/{rank}" for rank in range(dist.get_world_size())])
+    store.set(f"{what}/{here.rank}", "")
+    store.wait([f"{what}/{rank}" for rank in range(here.num_ranks)])
 
 
 def _gathered(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
     """Call the function on this rank, and return the results of all ranks. Raises RankError if it fails."""
+    import cloudpickle
     import torch.distributed as dist
 
     rank = dist.get_rank()
     try:
-        result = pickling.to_bytes(fn(*args))  # here, so that a result that cannot be pickled is this rank's failure
+        result = cloudpickle.dumps(fn(*args))  # here, so that a result that cannot be pickled is this rank's failure
     except Exception as error:
         text = "".join(traceback.format_exception(error)).rstrip()
-        clear_frames(error)  # otherwise they would keep this rank's end of the group open, see `run`
+        clear_frames(error)  # otherwise they would keep this rank's end of the group open, and the others waiting
         raise RankError(f"rank {rank} failed: {type(error).__name__}: {error}\n\n{text}", rank) from error
     results: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(results, result)

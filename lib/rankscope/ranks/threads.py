@@ -67,18 +67,11 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
 
 
 def clear_frames(error: BaseException) -> None:
-    """Delete the local variables in the tracebacks of an error and of the errors that led to it.
+    """Delete the local variables in the tracebacks of an error and of those during whose handling it was raised.
 
     They refer to the process group, which is closed only when nothing refers to it any more.
     """
-    cleared: set[int] = set()  # the ids of the errors that are done
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        current = waiting.pop()
-        if current is None or id(current) in cleared:
-            continue
-        cleared.add(id(current))
+    current: BaseException | None = error
+    while current is not None:
         traceback.clear_frames(current.__traceback__)
-        waiting += [current.__cause__, current.__context__]
-        if isinstance(current, BaseExceptionGroup):
-            waiting += current.exceptions
+        current = current.__context__

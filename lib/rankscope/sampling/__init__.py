@@ -1,6 +1,6 @@
 """Which rank reads which sample: the samplers of torch and libtorch, our own, what each rank reads, and the audit.
 
-Only `DistributedSampler` and `audit_loader` need torch, and load it when first used; everything else is numpy.
+`DistributedSampler` and `audit_loader` need torch, and are imported when first used; everything else is numpy.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..common.extras import naming_extra
-from .assignment import Assignment, assign, shard_files
-from .audit import AuditError, audit
+from .assignment import Assignment
+from .audit import audit
 from .balanced import BalancedSampler
+from .files import shard_files
+from .findings import AuditError
 from .keyed_sampler import KeyedSampler
-from .kinds import SAMPLERS, EpochRecipe, Sampler
-from .libtorch_samplers import DistributedRandomSampler, DistributedSequentialSampler
+from .kinds import SAMPLERS, EpochRecipe, Sampler, assign
+from .libtorch import DistributedRandomSampler, DistributedSequentialSampler
 from .weighted import WeightedSampler
 from .work import EpochWork, epoch_work
 

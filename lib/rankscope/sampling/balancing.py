@@ -15,7 +15,7 @@ Indices = NDArray[np.int64]
 Costs = NDArray[np.float64]
 
 
-class WindowPlan(NamedTuple):
+class Plan(NamedTuple):
     """The batches of a window, step by step and, within a step, rank by rank.
 
     `positions` are those of the samples in the window. `counts` has the shape (number of steps, number of ranks): the
@@ -24,6 +24,13 @@ class WindowPlan(NamedTuple):
 
     positions: Indices
     counts: NDArray[np.int64]
+
+
+class Division(NamedTuple):
+    """Two parts of a window, as positions in it."""
+
+    last: Indices
+    others: Indices
 
 
 def ascending(values: Costs) -> Indices:
@@ -43,7 +50,15 @@ def ascending(values: Costs) -> Indices:
     return keys & index_bits
 
 
-def plan_equal_batches(costs: Costs, num_ranks: int, batch_size: int) -> WindowPlan:
+def divide(costs: Costs, num_last: int) -> Division:
+    """Choose the samples of medium cost for a last step: few samples per rank balance best if they cost the same."""
+    by_cost = ascending(costs)
+    first = (by_cost.size - num_last) // 2
+    others = np.sort(np.concatenate([by_cost[:first], by_cost[first + num_last :]]))
+    return Division(by_cost[first : first + num_last], others)
+
+
+def plan_equal_batches(costs: Costs, num_ranks: int, batch_size: int) -> Plan:
     """Divide the samples into batches of `batch_size`, so that the batches of each step cost nearly the same.
 
     `costs` has a multiple of ``num_ranks * batch_size`` entries. Three parts:
@@ -58,7 +73,7 @@ def plan_equal_batches(costs: Costs, num_ranks: int, batch_size: int) -> WindowP
     """
     num_steps = costs.size // (num_ranks * batch_size)
     if num_steps == 0:
-        return WindowPlan(np.empty(0, dtype=np.int64), np.empty((0, num_ranks), dtype=np.int64))
+        return Plan(np.empty(0, dtype=np.int64), np.empty((0, num_ranks), dtype=np.int64))
     pool = ascending(costs)[::-1]  # the samples that are in no batch yet, costliest first
     built_steps: list[Indices] = []
     while len(built_steps) < num_steps - 1:  # the last step gets all samples that are left
@@ -83,7 +98,7 @@ def plan_equal_batches(costs: Costs, num_ranks: int, batch_size: int) -> WindowP
     rank_order = np.argsort(steps[:, :, 0], axis=1)
     steps = np.take_along_axis(steps, rank_order[:, :, None], axis=1)
     steps.sort(axis=2)  # the samples of a batch in the window's own order, too
-    return WindowPlan(steps.ravel(), np.full((num_steps, num_ranks), batch_size))
+    return Plan(steps.ravel(), np.full((num_steps, num_ranks), batch_size))
 
 
 def _dealt_batches(pool: Indices, costs: Costs, batch_size: int) -> Indices:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..common.checks import whole
-from .elastic import InterleavedSampler
-from .keyed import MOST_KEYED_SAMPLES, KeyedPermutation, checked_positions
-from .permutation import IntArray
-
-_BLOCK = 1 << 14  # indices of an unshuffled epoch that are made at once
+from .interleaved import InterleavedSampler
+from .keyed import MOST_KEYED_SAMPLES, KeyedPermutation, keyed_permutation
 
 
 class KeyedSampler(InterleavedSampler):
@@ -36,9 +32,6 @@ class KeyedSampler(InterleavedSampler):
     True
     """
 
-    _TITLE = "KeyedSampler"
-    _RECIPE: ClassVar = {"size": "size", "seed": "seed", "shuffle": "shuffle"}
-
     def __init__(
         self,
         size: int,
@@ -48,40 +41,17 @@ class KeyedSampler(InterleavedSampler):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        self.size = whole("size", size, 0, MOST_KEYED_SAMPLES)
-        super().__init__(num_replicas, rank, shuffle, seed, drop_last)
-        self._permutation: KeyedPermutation | None = None  # of the epoch that was read last
-        self._start_from(self._first_progress())
+        super().__init__(whole("size", size, 0, MOST_KEYED_SAMPLES), num_replicas, rank, shuffle, seed, drop_last)
 
     def __getitem__(self, position: int) -> int:
         """Return the sample at a position of the order of all ranks. Raises IndexError outside 0 … size - 1."""
-        position = whole("position", position)
-        if not 0 <= position < self.size:
-            raise IndexError(f"position must be a whole number from 0 to {self.size - 1}, got {position}")
-        if not self.shuffle:
-            return position
-        return int(self.permutation(np.array([position]))[0])
+        sample = self.permutation[position]
+        return sample if self.shuffle else position
 
     @property
     def permutation(self) -> KeyedPermutation:
-        """The order of this epoch, which also has the inverse: the position of a sample."""
-        key = self._key("order")
-        if self._permutation is None or self._permutation.key != key:
-            self._permutation = KeyedPermutation(self.size, key)
-        return self._permutation
+        """The shuffled order of this epoch, which also has the inverse: the positions of samples."""
+        return keyed_permutation(self.size, self._key("order"))
 
-    def positions(self, samples: IntArray) -> NDArray[np.int64]:
-        """Return the positions at which samples are read in this epoch."""
-        if not self.shuffle:
-            return checked_positions(samples, self.size)
-        return self.permutation.inverse(samples)
-
-    def _order_length(self) -> int:
-        return self.size
-
-    def _order_blocks(self, start: int, stop: int, step: int) -> Iterator[NDArray[np.int64]]:
-        if self.shuffle:
-            yield from self.permutation.blocks(start, stop, step)
-            return
-        for first in range(start, stop, step * _BLOCK):  # without shuffle, an item is its position
-            yield np.arange(first, min(stop, first + step * _BLOCK), step)
+    def _blocks(self, start: int, stop: int, step: int) -> Iterator[NDArray[np.int64]]:
+        return self.permutation.blocks(start, stop, step)

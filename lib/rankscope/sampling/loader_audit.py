@@ -1,40 +1,42 @@
-"""`audit_loader`: the batches that a DataLoader makes of an epoch, and the random numbers that its workers draw."""
+"""`audit_loader`: the batches and rows that DataLoaders return in an epoch, and the random numbers of their workers."""
 
 from __future__ import annotations
 
-import contextlib
-import random
 import warnings
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
-import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset
 
-from ..common.checks import count_of, of_type
-from .audit import Finding, Findings
+from ..common.checks import of_type
+from ..common.words import count_of
+from .assignment import Key
 from .elastic import ElasticSampler
-from .reading import unmoved
+from .findings import Finding, Findings, some
+from .probe import Numbers, ProbedBatch, install_probe, itself, left_alone, names_of, unnamed
 from .wrapping import DividingLayer, layers_of, shards_of, twice_sharded
 
-_NUM_EPOCHS = 2  # enough to show numbers that are the same in every epoch
-_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _GLOBAL_GENERATORS = ("NumPy", "random", "torch")
-_Numbers = tuple[tuple[str, float], ...]  # each with the name of the generator from which it is drawn
+
+
+class RankRows(NamedTuple):
+    """The names of the rows that a rank's loader returns in an epoch, and of those that its dataset has."""
+
+    read: Counter[Hashable]
+    expected: Counter[Hashable]
+    num_batches: int
 
 
 class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
     """The result of `audit_loader`; ``str()`` is the report, `check` raises.
 
-    `batch_sizes` are the numbers of samples in each batch of an epoch, `num_samples` is that of the dataset. `draws`
-    contains, by (epoch, worker), the first numbers that a worker draws in an epoch from NumPy, random, torch and each
-    generator that is an attribute of the dataset, as pairs of a name and a number.
-    `shards` are the samplers and wrappers that divide the samples among ranks, the outermost first. `grouped_twice` is
-    the name of a sampler that makes the batches, if the loader groups them again. `is_iterable` says whether the
-    dataset is an iterable one, which each worker iterates. `reads_of_workers` are then the numbers of samples that
-    each worker returns in the first epoch, and `num_dropped` is the number that `drop_last` drops of a whole dataset.
+    `epochs` are the batches that the first loader returns in each epoch, and `ranks` the rows of each rank. `is_whole`
+    says that all ranks together should read each of `num_samples` samples once; `read_before` counts those that were
+    read before. `shards` are the samplers and wrappers that divide the samples among ranks, the outermost first.
+    `grouped_twice` is the name of a sampler that makes the batches, if the loader groups them again.
     """
 
     KINDS = (
@@ -45,27 +47,52 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
         "short_batch",
         "read_by_each_worker",
         "read_too_often",
+        "lost_rows",
+        "idle_workers",
+        "duplicates",
+        "dropped",
+        "unbalanced",
         "same_random",
         "repeated_random",
     )
-    batch_sizes: tuple[int, ...]
+    epochs: tuple[tuple[ProbedBatch, ...], ...]
     num_samples: int
     num_workers: int
-    draws: dict[tuple[int, int], _Numbers]
-    shards: tuple[DividingLayer, ...] = ()
-    grouped_twice: str = ""
-    is_iterable: bool = False
-    reads_of_workers: tuple[int, ...] = ()
-    num_dropped: int = 0
+    is_iterable: bool
+    drop_last: bool
+    ranks: tuple[RankRows, ...]
+    is_whole: bool
+    read_before: Counter[Hashable]
+    shards: tuple[DividingLayer, ...]
+    grouped_twice: str
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Everything that changes, without an error, how a model is trained."""
-        return (*self._findings_of_batches(), *self._findings_of_numbers())
+    def batch_sizes(self) -> tuple[int, ...]:
+        """The numbers of samples in each batch of an epoch."""
+        return tuple(len(batch.rows) for batch in self.epochs[0])
 
-    def _findings_of_batches(self) -> Iterator[Finding]:
+    @property
+    def draws(self) -> dict[tuple[int, int], Numbers]:
+        """The first numbers that each worker draws in an epoch, by (epoch, worker), with the names of generators."""
+        draws: dict[tuple[int, int], Numbers] = {}
+        for epoch, batches in enumerate(self.epochs):
+            for batch in batches:
+                if batch.worker is not None:
+                    draws.setdefault((epoch, batch.worker), batch.numbers)
+        return draws
+
+    def _found(self) -> Iterator[Finding]:
+        """Yield everything that changes, without an error, how a model is trained."""
+        yield from self._found_in_batches()
+        if self.is_iterable and self.num_workers:
+            yield from self._found_in_workers()
+        if self.is_whole:
+            yield from self._found_in_ranks()
+        yield from self._found_in_numbers()
+
+    def _found_in_batches(self) -> Iterator[Finding]:
         sizes = self.batch_sizes
-        if not sizes:
+        if not sizes and self.num_samples > self.read_before.total():
             samples = count_of(self.num_samples, "sample")
             yield Finding("nothing_read", f"the loader returns no batches of {samples}")
         problem = twice_sharded(self.shards)
@@ -74,18 +101,14 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
         if self.grouped_twice:
             problem = f"{self.grouped_twice} makes the batches, and the loader groups several of them into one"
             yield Finding("grouped_twice", f"{problem}: pass it as batch_sampler")
-        if sizes and sizes[-1] < max(sizes):
-            yield Finding("short_last_batch", self._short(len(sizes) - 1, f"the last of {len(sizes)} batches"))
+        short = [batch for batch, size in enumerate(sizes) if size < max(sizes)]
+        last = len(sizes) - 1
+        if last in short:
+            yield Finding("short_last_batch", self._short(last, f"the last of {len(sizes)} batches"))
         # Each worker of an iterable dataset may end with a short batch. Other datasets have one in the middle only if
         # their own batch sampler makes batches of different sizes.
-        short = [batch for batch, size in enumerate(sizes[:-1]) if size < max(sizes)]
-        if self.is_iterable and short:
-            which = f"batch {short[0]} of {len(sizes)}"
-            if len(short) > 1:
-                which += f", like {len(short) - 1} more before the last,"
-            yield Finding("short_batch", self._short(short[0], which))
-        if self.is_iterable:
-            yield from self._findings_of_reads(sum(sizes))
+        if self.is_iterable and short and short[0] < last:
+            yield Finding("short_batch", self._short(short[0], f"batch {short[0]} of {len(sizes)}"))
 
     def _short(self, batch: int, which: str) -> str:
         """Return what is wrong with a batch that is smaller than others; `which` are words for it."""
@@ -96,18 +119,44 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
             effect = f"a mean over batches counts each {largest / size:.3g} times"
         return f"{which} has {count_of(size, 'sample')}, others {largest}: {effect}"
 
-    def _findings_of_reads(self, num_reads: int) -> Iterator[Finding]:
-        """Yield that workers together read more samples than an iterable dataset has without workers."""
-        if not self.num_workers or num_reads <= self.num_samples:
-            return
-        reads = f"{count_of(self.num_workers, 'worker')} give {num_reads} samples of {self.num_samples}"
-        in_all = set(self.reads_of_workers)
-        if self.num_workers > 1 and in_all == {self.num_samples - self.num_dropped}:
+    def _found_in_workers(self) -> Iterator[Finding]:
+        """Compare the rows of all workers of the first loader with those of its dataset without workers."""
+        rows = self.ranks[0].read
+        expected = self.ranks[0].expected
+        reads = f"{count_of(self.num_workers, 'worker')} give {rows.total()} samples of {expected.total()}"
+        of_workers = [0] * self.num_workers
+        for batch in self.epochs[0]:
+            of_workers[batch.worker or 0] += len(batch.rows)
+        of_whole = expected.total()
+        if self.drop_last:
+            of_whole -= of_whole % max(self.batch_sizes, default=1)
+        if rows - expected and self.num_workers > 1 and set(of_workers) == {of_whole}:
             yield Finding("read_by_each_worker", f"{reads}: each reads all of them; ask get_worker_info()")
-        else:
-            yield Finding("read_too_often", f"{reads}: some are read more than once, or do not exist without workers")
+        elif rows - expected:
+            problem = "some are read more than once, or do not exist without workers"
+            yield Finding("read_too_often", f"{reads}: {problem}{_named(rows - expected)}")
+        lost = expected - rows - self.read_before
+        if lost and not self.drop_last and not self.is_whole:
+            yield Finding("lost_rows", f"{reads}: {lost.total()} of them are read by no worker{_named(lost)}")
+        idle = [worker for worker, num_rows in enumerate(of_workers) if num_rows == 0]
+        if idle and rows:
+            yield Finding("idle_workers", f"{len(idle)} of {self.num_workers} workers yield nothing: {some(idle)}")
 
-    def _findings_of_numbers(self) -> Iterator[Finding]:
+    def _found_in_ranks(self) -> Iterator[Finding]:
+        """Find rows that the ranks together do not read exactly once."""
+        reads = sum((rank.read for rank in self.ranks), Counter(self.read_before))
+        again = reads - Counter(reads.keys())
+        if again:
+            problem = f"{count_of(again.total(), 'read')} of a sample that was read already{_named(again)}"
+            yield Finding("duplicates", problem)
+        num_lost = self.num_samples - len(reads)
+        if num_lost > 0:
+            yield Finding("dropped", f"{count_of(num_lost, 'sample')} of {self.num_samples} read by no rank")
+        counts = [rank.num_batches for rank in self.ranks]
+        if min(counts) < max(counts):
+            yield Finding("unbalanced", f"ranks read from {min(counts)} to {max(counts)} batches")
+
+    def _found_in_numbers(self) -> Iterator[Finding]:
         by_generator: dict[str, dict[tuple[int, int], float]] = {}
         for epoch_and_worker, numbers in self.draws.items():
             for name, number in numbers:
@@ -118,12 +167,8 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
                 is_global = name in _GLOBAL_GENERATORS
                 hint = "see worker_init_fn" if is_global else "right only if they divide one order among themselves"
                 yield Finding("same_random", f"workers draw the same numbers from {name}: {hint}")
-            is_repeated = False
-            for (epoch, worker), number in number_of.items():
-                # A worker that got no batch in the first epoch has no number there.
-                if epoch > 0 and number_of.get((0, worker)) == number:
-                    is_repeated = True
-            if is_repeated:
+            # A worker that got no batch in the first epoch has no number there.
+            if any(epoch > 0 and number_of.get((0, worker)) == number for (epoch, worker), number in number_of.items()):
                 problem = f"a worker draws the same numbers from {name} in every epoch"
                 yield Finding("repeated_random", f"{problem}: see worker_init_fn")
 
@@ -133,19 +178,32 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
         return self.report(f"{batches}, {sum(self.batch_sizes)} samples", "nothing found")
 
 
-def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
+def audit_loader(
+    loader: DataLoader[Any] | Iterable[DataLoader[Any]],
+    *,
+    key: Key | None = None,
+    size: int | None = None,
+    read_before: Iterable[Hashable] = (),
+) -> LoaderAudit:
     """Audit two epochs of a DataLoader: its batches, and the random numbers that its workers draw.
 
     A map-style dataset is not read; the loader's own sampler, workers and worker_init_fn run on its indices instead.
-    An iterable dataset is read. Random numbers are those of NumPy, random and torch, and of each generator that is an
-    attribute of the dataset or of one that it wraps. Afterwards, the library's own samplers are where they were, and so
+    An iterable dataset is read. `key` returns the name of one of its rows, such as a number or a text (or a list of
+    names, if a row is a batch); then rows are compared by name, and else only counted.
+
+    From the loaders of all ranks, in a list, the audit also says which samples are read twice or never. `size` is the
+    number of samples that they together should read, by default those of the dataset. `read_before` are the names of
+    rows, or the indices, that were read before a stop, if the loaders have been resumed.
+
+    Random numbers are those of NumPy, random and torch, and of each generator that is an attribute of the dataset or of
+    one that it wraps. Afterwards, the loader, its samplers and its dataset have the attributes that they had, and so
     are this process's random generators on the CPU and each generator of torch, NumPy or random that is an attribute of
-    the loader, a sampler or the dataset; one that is deeper inside has moved on. Raises ValueError if `loader` is not a
-    DataLoader, and RuntimeError, as the loader itself does, if a worker dies or takes longer than the loader's
-    `timeout`.
+    one of them. Raises ValueError if `loader` is not a DataLoader, and RuntimeError, as the loader itself does, if a
+    worker dies or takes longer than the loader's `timeout`.
 
     Since version 1.9, torch also seeds NumPy in each worker, anew in each epoch; a worker_init_fn can undo that:
 
+    >>> import numpy as np
     >>> def same_seed(worker):
     ...     np.random.seed(0)
     >>> options = {"num_workers": 2, "worker_init_fn": same_seed, "multiprocessing_context": "fork"}
@@ -155,71 +213,57 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
       same random: workers draw the same numbers from NumPy: see worker_init_fn
       repeated random: a worker draws the same numbers from NumPy in every epoch: see worker_init_fn
     """
-    of_type("loader", loader, DataLoader)
-    num_epochs = _NUM_EPOCHS if loader.num_workers else 1  # without workers, no numbers are drawn
-    layers = layers_of(loader)
-    with unmoved(layers), _same_random_numbers(layers):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about more workers than cores
-            probe = _probe(loader)
-            epochs: list[list[_ProbedBatch]] = [list(probe) for _ in range(num_epochs)]
-        dataset: Any = loader.dataset
-        is_iterable = isinstance(dataset, IterableDataset)
-        num_samples = sum(1 for _ in dataset) if is_iterable else len(dataset)
-    draws: dict[tuple[int, int], _Numbers] = {}
-    for epoch, batches in enumerate(epochs):
-        for batch in batches:
-            if batch.worker is not None:
-                draws.setdefault((epoch, batch.worker), batch.numbers)  # of the worker's first batch only
-    reads_of_workers = [0] * loader.num_workers
-    for batch in epochs[0]:
-        if batch.worker is not None:
-            reads_of_workers[batch.worker] += batch.size
-    num_dropped = 0
-    if is_iterable and loader.drop_last and loader.batch_size is not None:
-        num_dropped = num_samples % loader.batch_size
+    loaders = [loader] if isinstance(loader, DataLoader) else list(loader)
+    for one in loaders:
+        of_type("loader", one, DataLoader)
+    first = loaders[0]
+    is_iterable = isinstance(first.dataset, IterableDataset)
+    is_whole = len(loaders) > 1 or size is not None
+    if key is None:
+        key = itself if is_whole else unnamed
+    with left_alone([layer for one in loaders for layer in layers_of(one)]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about more workers than cores
+        datasets: list[Any] = [one.dataset for one in loaders]
+        for one in loaders:
+            install_probe(one, key)
+        epochs = [tuple(first)]
+        if first.num_workers:  # otherwise, no numbers are drawn
+            epochs.append(tuple(first))  # which shows numbers that are the same in every epoch
+        ranks = []
+        for rank, one in enumerate(loaders):
+            batches = tuple(one) if rank > 0 else epochs[0]
+            rows = (names_of(row, key) for row in datasets[rank])
+            expected = _counted(rows if is_iterable else [range(len(datasets[rank]))])
+            ranks.append(RankRows(_counted(batch.rows for batch in batches), expected, len(batches)))
+    if size is None and is_whole:
+        size = len({row for rank in ranks for row in rank.expected})
     return LoaderAudit(
-        batch_sizes=tuple(batch.size for batch in epochs[0]),
-        num_samples=num_samples,
-        num_workers=loader.num_workers,
-        draws=draws,
-        shards=shards_of(loader),
-        grouped_twice=_grouped_twice(loader),
+        epochs=tuple(epochs),
+        num_samples=ranks[0].expected.total() if size is None else size,
+        num_workers=first.num_workers,
         is_iterable=is_iterable,
-        reads_of_workers=tuple(reads_of_workers),
-        num_dropped=num_dropped,
+        drop_last=bool(first.drop_last and first.batch_size),
+        ranks=tuple(ranks),
+        is_whole=is_whole,
+        read_before=Counter(read_before),
+        shards=shards_of(first),
+        grouped_twice=_grouped_twice(first),
     )
 
 
-@contextlib.contextmanager
-def _same_random_numbers(layers: Iterable[Any]) -> Iterator[None]:
-    """Put this process's generators, and those that are attributes of these layers, back at the block's end.
-
-    To iterate over a loader draws a seed for its workers, and to shuffle draws numbers, so a training that follows
-    would read its samples in another order.
-    """
-    with contextlib.ExitStack() as at_end:
-        at_end.enter_context(torch.random.fork_rng(devices=[]))  # no devices: samplers draw on the CPU
-        at_end.callback(random.setstate, random.getstate())
-        at_end.callback(np.random.set_state, np.random.get_state())
-        for layer in layers:
-            for generator in _generators(layer).values():
-                _put_back(generator, at_end)
-        yield
+def _counted(names_of_rows: Iterable[Iterable[Hashable]]) -> Counter[Hashable]:
+    """Count rows by their names."""
+    try:
+        return Counter(chain.from_iterable(names_of_rows))
+    except TypeError as error:
+        raise ValueError(f"key must return the name of a row, such as a number or a text: {error}") from error
 
 
-def _put_back(generator: Any, at_end: contextlib.ExitStack) -> None:
-    """Have a generator be put back to its present state at the end."""
-    if isinstance(generator, torch.Generator):
-        at_end.callback(generator.set_state, generator.get_state())
-    elif isinstance(generator, np.random.Generator):
-        at_end.callback(setattr, generator.bit_generator, "state", generator.bit_generator.state)
-    elif isinstance(generator, np.random.RandomState):  # NumPy's older generator
-        state = generator.get_state(legacy=False)  # the other form is only of a Mersenne Twister
-        at_end.callback(generator.set_state, state)
-    else:
-        with contextlib.suppress(NotImplementedError):  # random.SystemRandom, for example, has no state
-            at_end.callback(generator.setstate, generator.getstate())
+def _named(rows: Counter[Hashable]) -> str:
+    """Return some of the rows in words; nothing if they have no names."""
+    if None in rows:
+        return ""
+    return f": {some(list(rows))}"
 
 
 def _grouped_twice(loader: DataLoader[Any]) -> str:
@@ -228,103 +272,3 @@ def _grouped_twice(loader: DataLoader[Any]) -> str:
     if isinstance(sampler, ElasticSampler) and sampler.makes_batches:
         return type(sampler).__name__
     return ""
-
-
-class _ProbedBatch(NamedTuple):
-    """What the probe returns in the place of a batch; `worker` is None in the training process."""
-
-    worker: int | None
-    size: int
-    numbers: _Numbers
-
-
-def _probe(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Return a loader like this one that yields a `_ProbedBatch` for each batch.
-
-    Pinned memory and `in_order` are left out: what is read and drawn does not depend on them.
-    """
-    dataset: Any = loader.dataset
-    options: dict[str, Any]
-    is_iterable = isinstance(dataset, IterableDataset)
-    if is_iterable:
-        options = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    else:
-        dataset = _Indices(dataset)
-        options = {"batch_sampler": loader.batch_sampler}
-        if loader.batch_sampler is None:  # the loader was made with batch_size=None, so it makes no batches
-            options = {"batch_size": None, "sampler": loader.sampler}
-    return DataLoader(
-        dataset,
-        **options,
-        num_workers=loader.num_workers,
-        collate_fn=_Draw(
-            is_single=loader.batch_size is None and loader.batch_sampler is None, has_indices=not is_iterable
-        ),
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-        generator=loader.generator,
-        multiprocessing_context=loader.multiprocessing_context,
-        persistent_workers=loader.persistent_workers,
-        prefetch_factor=loader.prefetch_factor,
-    )
-
-
-class _Indices(Dataset[Any]):
-    """A dataset whose samples are their indices, or whose batches are the lists of indices that are asked for.
-
-    Its attributes are those of another dataset, so that a worker_init_fn can set that one's generators.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self.__dict__["audited_dataset"] = dataset
-
-    def __getitem__(self, index: Any) -> Any:
-        return index
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "audited_dataset":  # as pickle asks for them before the latter is set
-            raise AttributeError(name)
-        return getattr(self.audited_dataset, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.audited_dataset, name, value)
-
-
-def _generators(owner: Any) -> dict[str, Any]:
-    """Return the random generators that are attributes of an object, by name."""
-    # from `__dict__`, because a property, or a wrapper's `__getattr__`, would execute code of the user's
-    attributes = getattr(owner, "__dict__", {})
-    return {name: value for name, value in attributes.items() if isinstance(value, _GENERATORS)}
-
-
-class _Draw:
-    """A collate_fn that returns which worker it runs in, the size of the batch, and the numbers it draws there."""
-
-    def __init__(self, is_single: bool, has_indices: bool) -> None:
-        self.is_single = is_single  # whether it is called with one sample instead of a list
-        self.has_indices = has_indices  # whether the samples are those of `_Indices`
-
-    def __call__(self, samples: Any) -> _ProbedBatch:
-        if self.is_single:
-            samples = [samples]
-        size = 0
-        for sample in samples:
-            is_batch = self.has_indices and isinstance(sample, list)  # the sampler yields batches
-            size += len(sample) if is_batch else 1
-        worker = get_worker_info()
-        if worker is None:  # this is the training process, whose generators must not be touched
-            return _ProbedBatch(None, size, ())
-        # Floats of 64 bits: with torch's default of 32, many workers would soon draw equal numbers by chance.
-        numbers = [("NumPy", float(np.random.random())), ("random", random.random())]
-        numbers.append(("torch", float(torch.rand(1, dtype=torch.float64))))
-        dataset: Any = worker.dataset
-        if self.has_indices:
-            dataset = dataset.audited_dataset
-        for layer in layers_of(dataset):
-            for name, generator in _generators(layer).items():
-                if isinstance(generator, torch.Generator):
-                    number = float(torch.rand(1, dtype=torch.float64, generator=generator))
-                else:
-                    number = float(generator.random())
-                numbers.append((f"the {name} of {type(layer).__name__}", number))
-        return _ProbedBatch(worker.id, size, tuple(numbers))

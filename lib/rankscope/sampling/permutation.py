@@ -20,19 +20,14 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.signedinteger]
 
+SEEDS = (-(2**63), 2**64 - 1)
+"""The lowest and the highest seed that torch's generator accepts."""
+
 TORCH_32BIT_LIMIT = (2**32 - 1) // 20
 """At this length and above, torch.randperm uses 64-bit words and another loop, so we call torch itself."""
 
 _PLAIN = 1 << 16
 """Below this many items a plain Python loop is faster than numpy on blocks of the square root's size."""
-
-_PAIR_WORDS = 1024
-"""Random words that std::shuffle in pairs turns into Python integers at once: a short shuffle needs few."""
-
-SEEDS = (-(2**63), 2**64 - 1)
-"""The lowest and the highest seed that torch's generator accepts."""
-
-_LOW32 = np.uint64(2**32 - 1)
 
 
 def share(num_items: int, num_ranks: int, drop_last: bool) -> int:
@@ -46,77 +41,74 @@ def share(num_items: int, num_ranks: int, drop_last: bool) -> int:
     return -(-num_items // num_ranks)  # rounded up
 
 
-def torch_order(num_items: int, seed: int, total: int | None = None) -> IntArray:
-    """Return ``torch.randperm(num_items)`` as the CPU computes it after ``manual_seed(seed)``.
+def torch_order_blocks(num_items: int, seed: int, stop: int, least: int = 1) -> Iterator[IntArray]:
+    """Yield ``torch.randperm(num_items)`` as the CPU computes it after ``manual_seed(seed)``, up to item `stop`.
 
-    With `total`, the order is cut to that many items, or repeated from its start until there are that many.
-
-    >>> torch_order(8, seed=0).tolist()
-    [4, 0, 7, 3, 2, 5, 1, 6]
-    >>> torch_order(8, seed=0, total=10).tolist()
-    [4, 0, 7, 3, 2, 5, 1, 6, 4, 0]
-    """
-    if total is None:
-        total = num_items
-    order = _identity(max(num_items, total))
-    for _ in _shuffle_as_torch(order[:num_items], seed, min(num_items, total)):
-        pass  # the generator shuffles `order` in place
-    if total > num_items:
-        order[num_items:] = np.resize(order[:num_items], total - num_items)
-    return order[:total]
-
-
-def torch_order_blocks(num_items: int, seed: int, stop: int | None = None) -> Iterator[IntArray]:
-    """Yield the order of `torch_order` in consecutive blocks, each as soon as it is final, up to item `stop`.
-
-    The blocks are views of one array of `num_items` integers (4 bytes each below 2**31). Read or copy a block before
-    you ask for the next.
+    The first block of the order is yielded as soon as `least` items are final, and later ones are longer. The blocks
+    are views of one array of `num_items` integers (4 bytes each below 2**31).
 
     >>> [block.tolist() for block in torch_order_blocks(8, seed=0, stop=3)]
     [[4, 0, 7]]
     """
-    if stop is None:
-        stop = num_items
     order = _identity(num_items)
     first = 0
     for last in _shuffle_as_torch(order, seed, stop):
-        yield order[first:last]
-        first = last
+        if last - first >= least or last == stop:
+            yield order[first:last]
+            first = last
+            least = min(4 * least, _PLAIN)
 
 
-def libstdcxx_shuffle(items: IntArray, seed: int) -> None:
-    """Shuffle `items` in place as ``std::shuffle(begin, end, std::mt19937(seed))`` does under libstdc++.
+def libtorch_order(size: int, total: int, epoch: int, shuffle_first: bool = False) -> IntArray:
+    """Return the shuffled order of all ranks, of length `total`, from which libtorch's random sampler cuts slices.
+
+    libtorch pads or cuts the indices before it shuffles them; with `shuffle_first`, it is the other way round.
+    """
+    if shuffle_first:
+        return np.resize(libstdcxx_shuffled(size, epoch), total)
+    # Padding: the positions at and after `size` repeat the first samples. libtorch takes no modulo here, so if there is
+    # more padding than there are samples, it returns indices that do not exist.
+    shuffled = libstdcxx_shuffled(total, epoch)
+    shuffled[shuffled >= size] -= size
+    return shuffled
+
+
+def libstdcxx_shuffled(num_items: int, seed: int) -> IntArray:
+    """Return 0, 1, … as ``std::shuffle(begin, end, std::mt19937(seed))`` leaves them under libstdc++.
 
     `seed` is reduced modulo 2**32, as in std::mt19937. libc++ and MSVC shuffle in other orders.
 
-    >>> items = np.arange(8); libstdcxx_shuffle(items, seed=0); items.tolist()
+    >>> libstdcxx_shuffled(8, seed=0).tolist()
     [0, 2, 1, 5, 3, 6, 4, 7]
     """
-    num_items = items.size
-    if num_items < 2:
-        return
-    words = _RandomWords(seed)
-    if (2**32 - 1) // num_items >= num_items:  # the square of the length fits in 32 bits
-        plain = items.tolist()
-        _shuffle_in_pairs(plain, words)
-        items[:] = plain
-        return
-    first = 1
-    while first < num_items:
-        # A block of items that are swapped at once. Its length is the square root of its first position, so that few of
-        # its swaps share a position. The first block has so few positions that it is swapped in a plain loop instead.
-        last = first + isqrt(first)
-        if first < _PLAIN:
-            last = _PLAIN
-        last = min(last, num_items)
-        bounds = np.arange(first + 1, last + 1, dtype=np.uint64)  # item i is swapped with an item below i + 1
-        partner = _below(words, bounds)
-        _swap(items, first, partner)
-        first = last
+    items = list(range(num_items))
+    words = _RandomWords(seed).one_by_one()
+    in_pairs = num_items**2 < 2**32
+    num_single = num_items  # swaps of one item each, which come first
+    if in_pairs:
+        num_single = 2 - num_items % 2  # an even number of items has an odd number of swaps
+    for i in range(1, min(num_single, num_items)):
+        j = _below(i + 1, words)
+        items[i], items[j] = items[j], items[i]
+    for i in range(num_single, num_items, 2):
+        j, k = divmod(_below((i + 1) * (i + 2), words), i + 2)  # j is at most i, and k is at most i + 1
+        items[i], items[j] = items[j], items[i]
+        items[i + 1], items[k] = items[k], items[i + 1]
+    return np.array(items, dtype=np.int64)
 
 
-def _identity(num_items: int) -> IntArray:
-    return np.arange(num_items, dtype=np.int32 if num_items < 2**31 else np.int64)
+def _below(bound: int, words: Iterator[int]) -> int:
+    """Return a random number below `bound` by Lemire's method.
+
+    It is the upper 32 bits of word · bound. If the lower 32 bits are one of the 2**32 % bound values that would make
+    some numbers more likely than others, another word is drawn.
+    """
+    product = next(words) * bound
+    if product & 0xFFFFFFFF < bound:  # otherwise it is fair, because num_unfair is below bound: no slow modulo
+        num_unfair = 2**32 % bound
+        while product & 0xFFFFFFFF < num_unfair:
+            product = next(words) * bound
+    return product >> 32
 
 
 class _RandomWords:
@@ -134,6 +126,15 @@ class _RandomWords:
         words = self._ahead[:count]
         self._ahead = self._ahead[count:]
         return words
+
+    def one_by_one(self) -> Iterator[int]:
+        """Yield the words as Python integers."""
+        while True:
+            yield from self.take(1024).tolist()
+
+
+def _identity(num_items: int) -> IntArray:
+    return np.arange(num_items, dtype=np.int32 if num_items < 2**31 else np.int64)
 
 
 def _shuffle_as_torch(order: IntArray, seed: int, stop: int) -> Iterator[int]:
@@ -166,7 +167,7 @@ def _shuffle_as_torch(order: IntArray, seed: int, stop: int) -> Iterator[int]:
 
 
 def _swap(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
-    """Swap item ``first + t`` with item ``partner[t]`` for t = 0, 1, …, as if one after the other.
+    """Swap item ``first + t`` with item ``partner[t]``, at or after it, for t = 0, 1, …, as if one after the other.
 
     The items are all different, and those from `first` to ``first + partner.size`` are the block. Most steps share no
     position with another step, so their order does not matter and numpy swaps them all at once. The few that share one
@@ -182,7 +183,7 @@ def _swap(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
     items[partner] = own_values
     is_overwritten = items.take(partner) != own_values  # because a later step has the same partner
     block[:] = partner_values
-    is_in_block = (partner >= first) & (partner < last)
+    is_in_block = partner < last
     shares_position = is_in_block | is_overwritten
     if not shares_position.any():
         return
@@ -197,74 +198,8 @@ def _swap(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
 
 
 def _swap_singly(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
-    """Do the same as `_swap`, one step after the other, on a list of the part of `items` that changes."""
-    start = min(first, int(partner.min()))
-    stop = max(first + partner.size, int(partner.max()) + 1)
-    plain = items[start:stop].tolist()
-    for own, other in enumerate((partner - start).tolist(), first - start):
+    """Do the same as `_swap`, one step after the other, on a list."""
+    plain = items[first:].tolist()
+    for own, other in enumerate((partner - first).tolist()):
         plain[own], plain[other] = plain[other], plain[own]
-    items[start:stop] = plain
-
-
-def _shuffle_in_pairs(items: list[int], words: _RandomWords) -> None:
-    """Shuffle as std::shuffle does if the length's square fits in 32 bits.
-
-    One number below ``(i+1)(i+2)`` then decides two swaps: those of items i and i + 1.
-    """
-    num_items = len(items)
-    draw = _one_by_one(words)
-    i = 1
-    if num_items % 2 == 0:  # an even length has an odd number of swaps, so the first is done alone
-        j = _one_below(2, draw)
-        items[1], items[j] = items[j], items[1]
-        i = 2
-    while i < num_items:
-        number = _one_below((i + 1) * (i + 2), draw)
-        j, k = divmod(number, i + 2)  # j is at most i, and k is at most i + 1
-        items[i], items[j] = items[j], items[i]
-        items[i + 1], items[k] = items[k], items[i + 1]
-        i += 2
-
-
-def _one_by_one(words: _RandomWords) -> Iterator[int]:
-    while True:
-        yield from words.take(_PAIR_WORDS).tolist()
-
-
-def _one_below(bound: int, draw: Iterator[int]) -> int:
-    """Return a random number below `bound` by Lemire's method.
-
-    It is the upper 32 bits of word · bound. If the lower 32 bits are one of the 2**32 % bound values that would make
-    some numbers more likely than others, another word is drawn.
-    """
-    product = next(draw) * bound
-    if product & 0xFFFFFFFF < bound:  # otherwise it is fair, because num_unfair is below bound: no slow modulo
-        num_unfair = 2**32 % bound
-        while product & 0xFFFFFFFF < num_unfair:
-            product = next(draw) * bound
-    return product >> 32
-
-
-def _below(words: _RandomWords, bounds: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Return `_one_below` for each of many bounds in turn.
-
-    If a word is refused, each later bound gets the word after the one it was tried with. So all bounds up to the
-    refused word are done, and the others are tried again.
-    """
-    numbers = np.empty(bounds.size, dtype=np.intp)
-    num_done = 0
-    unused = np.empty(0, dtype=np.uint64)  # words that were drawn, but not used yet
-    while num_done < bounds.size:
-        bounds_left = bounds[num_done:]
-        new_words = words.take(bounds_left.size - unused.size).astype(np.uint64)
-        word_of_bound = np.concatenate([unused, new_words])
-        products = word_of_bound * bounds_left
-        low_bits = products & _LOW32
-        # As in `_one_below`, the slow modulo is computed for those few that may be refused.
-        suspects = np.flatnonzero(low_bits < bounds_left)
-        refused = suspects[low_bits[suspects] < np.uint64(2**32) % bounds_left[suspects]]
-        num_fair = int(refused[0]) if refused.size else bounds_left.size  # those before the first refused word
-        numbers[num_done : num_done + num_fair] = products[:num_fair] >> np.uint64(32)
-        unused = word_of_bound[num_fair + 1 :]  # those after the refused one
-        num_done += num_fair
-    return numbers
+    items[first:] = plain

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import whole
-from .elastic import InterleavedSampler
-from .keyed import KeyedPermutation
-from .sample_values import checked_weights, digest_of
+from .interleaved import InterleavedSampler
+from .keyed import KeyedPermutation, keyed_permutation
+from .values import checked_weights, digest_of
 
 MOST_DRAWS = 2**31  # of all ranks in an epoch, whose samples are stored
 # Of the sum of all expected counts. `_draws_of_epoch` adds up to one draw to it, which then fits in 63 bits and a sign.
@@ -51,9 +51,6 @@ class WeightedSampler(InterleavedSampler):
     [0, 0, 0, 1, 3, 3, 3, 3]
     """
 
-    _TITLE = "WeightedSampler"
-    _RECIPE: ClassVar = {"size": "size", "seed": "seed", "weights": "_digest", "num_samples": "num_samples"}
-    _FIXED_SETTINGS = ("num_samples",)
     is_grouped = True
 
     def __init__(
@@ -66,12 +63,11 @@ class WeightedSampler(InterleavedSampler):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        super().__init__(num_replicas, rank, shuffle=True, seed=seed, drop_last=drop_last)
         self.weights = checked_weights(weights)
-        self.size = self.weights.size
         if num_samples is None:
-            num_samples = self.size
+            num_samples = self.weights.size
         self.num_samples = whole("num_samples", num_samples, 0, MOST_DRAWS)
+        super().__init__(self.weights.size, num_replicas, rank, shuffle=True, seed=seed, drop_last=drop_last)
         if self.num_samples and not (self.weights > 0).any():
             got = f"{self.size} that are 0" if self.size else "none"
             raise ValueError(f"weights must have at least one above 0, got {got}")
@@ -80,22 +76,20 @@ class WeightedSampler(InterleavedSampler):
         self._shares = self._fixed_point_shares()
         self._digest = digest_of(self.weights)
         self._draws: _EpochDraws | None = None  # of the epoch that was read last
-        self._start_from(self._first_progress())
 
     @property
     def expected(self) -> NDArray[np.float64]:
         """The expected number of draws of each sample per epoch."""
         return self._shares / 2.0**self._fraction_bits
 
-    def __getitem__(self, position: int) -> int:
-        """Return the sample at a position of the order of all ranks. Raises IndexError outside 0 … num_samples - 1."""
-        draws = self._draws_of_epoch()
-        return int(draws.slots[draws.order[position]])
-
+    @property
     def _order_length(self) -> int:
         return self.num_samples
 
-    def _order_blocks(self, start: int, stop: int, step: int) -> Iterator[NDArray[np.int64]]:
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"weights": self._digest, "num_samples": self.num_samples}
+
+    def _blocks(self, start: int, stop: int, step: int) -> Iterator[NDArray[np.int64]]:
         draws = self._draws_of_epoch()
         for slot_numbers in draws.order.blocks(start, stop, step):
             yield draws.slots[slot_numbers]
@@ -123,14 +117,14 @@ class WeightedSampler(InterleavedSampler):
         if self._draws is not None and self._draws.epoch == self.epoch:
             return self._draws
         unit = 1 << self._fraction_bits
-        samples = KeyedPermutation(self.size, self._key("samples"))(np.arange(self.size))
+        samples = keyed_permutation(self.size, self._key("samples"))(np.arange(self.size))
         # The samples, in random order, cover a line, each as much as its share. Draw k is at offset + k * unit on it.
         stops = np.cumsum(self._shares[samples])  # where the part of each sample ends
         offset = _random_below(unit, self._key("offset"))
         num_draws_before_stop = (stops - offset + unit - 1) >> self._fraction_bits  # rounded up
         counts = np.diff(num_draws_before_stop, prepend=0)  # draws of each sample
         slots = np.repeat(samples, counts)
-        self._draws = _EpochDraws(self.epoch, slots, KeyedPermutation(self.num_samples, self._key("draws")))
+        self._draws = _EpochDraws(self.epoch, slots, keyed_permutation(self.num_samples, self._key("draws")))
         return self._draws
 
 

@@ -6,6 +6,7 @@ already, the samples are divided twice, and with N ranks all ranks together read
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 from .elastic import ElasticSampler
@@ -16,23 +17,16 @@ _INNER_NAMES = ("base_dataloader", "batch_sampler", "sampler", "_sampler", "data
 _RANK_NAMES = (("num_replicas", "rank"), ("num_processes", "process_index"), ("world_size", "rank"))
 
 
-class _Framework(NamedTuple):
-    """How a framework's wrapper is recognised, and how to make the framework leave it out."""
-
-    module: str
-    class_name: str
-    title: str
-    switch: str
-
-
 _PREPARE = "do not pass the loader to Accelerator.prepare"
-_FRAMEWORKS = (
-    _Framework("accelerate", "BatchSamplerShard", "accelerate (and transformers' Trainer)", _PREPARE),
-    _Framework("accelerate", "IterableDatasetShard", "accelerate (and transformers' Trainer)", _PREPARE),
-    _Framework("accelerate", "DataLoaderDispatcher", "accelerate", "pass dispatch_batches=False to Accelerator"),
-    _Framework("lightning", "DistributedSamplerWrapper", "Lightning", "pass use_distributed_sampler=False to Trainer"),
-    _Framework("lightning", "UnrepeatedDistributedSamplerWrapper", "Lightning", "pass use_distributed_sampler=False"),
-)
+_KEEP = "pass use_distributed_sampler=False to Trainer"
+# The wrappers of frameworks by class: a word in the module, the framework, and how to make it leave the wrapper out.
+_WRAPPERS = {
+    "BatchSamplerShard": ("accelerate", "accelerate (and transformers' Trainer)", _PREPARE),
+    "IterableDatasetShard": ("accelerate", "accelerate (and transformers' Trainer)", _PREPARE),
+    "DataLoaderDispatcher": ("accelerate", "accelerate", "pass dispatch_batches=False to Accelerator"),
+    "DistributedSamplerWrapper": ("lightning", "Lightning", _KEEP),
+    "UnrepeatedDistributedSamplerWrapper": ("lightning", "Lightning", _KEEP),
+}
 
 
 class DividingLayer(NamedTuple):
@@ -59,8 +53,20 @@ def shards_of(loader: Any) -> tuple[DividingLayer, ...]:
     >>> [shard.name for shard in shards_of(DataLoader(range(8), sampler=outer))]
     ['DistributedSampler', 'DistributedSampler']
     """
-    shards = [_shard_of(layer) for layer in layers_of(loader)]
-    return tuple(shard for shard in shards if shard is not None)
+    shards = []
+    for layer in layers_of(loader):
+        name = type(layer).__name__
+        module, framework, switch = _WRAPPERS.get(name, ("", "", ""))
+        if module not in type(layer).__module__:  # a class of the user's own
+            framework = ""
+            switch = ""
+        num_ranks = _num_ranks(layer)
+        if num_ranks == 0 and framework:
+            num_ranks = 2  # at least: DataLoaderDispatcher does not say how many, but it exists on several ranks only
+        if num_ranks > 1:
+            is_grouped = isinstance(layer, ElasticSampler) and layer.is_grouped
+            shards.append(DividingLayer(name, num_ranks, framework, switch, is_grouped))
+    return tuple(shards)
 
 
 def layers_of(loader: Any) -> list[Any]:
@@ -83,33 +89,14 @@ def layers_of(loader: Any) -> list[Any]:
     return layers
 
 
-def _shard_of(layer: Any) -> DividingLayer | None:
-    """Return how an object divides samples among several ranks, or None if it does not."""
-    kind = type(layer)
-    framework = None
-    for candidate in _FRAMEWORKS:
-        if kind.__name__ == candidate.class_name and candidate.module in kind.__module__:
-            framework = candidate
-    num_ranks = _num_ranks(layer)
-    if framework is not None and num_ranks is None:
-        num_ranks = 2  # at least: DataLoaderDispatcher does not say how many, but it exists on several ranks only
-    if num_ranks is None or num_ranks < 2:
-        return None
-    is_grouped = isinstance(layer, ElasticSampler) and layer.is_grouped
-    if framework is None:
-        return DividingLayer(kind.__name__, num_ranks, is_grouped=is_grouped)
-    return DividingLayer(kind.__name__, num_ranks, framework.title, framework.switch)
-
-
-def _num_ranks(layer: Any) -> int | None:
-    """Return among how many ranks an object divides its samples, if it says so, and None otherwise.
+def _num_ranks(layer: Any) -> int:
+    """Return among how many ranks an object divides its samples, if it says so, and 0 otherwise.
 
     The number and the rank must be the object's own. Wrappers that pass on the attributes of what they wrap (with
     `__getattr__`) do not divide the samples themselves.
     """
     # split_dataset_by_node of Hugging Face datasets keeps both in an object of their own.
-    owners = [layer, _own_attribute(layer, "_distributed")]
-    for owner in owners:
+    for owner in (layer, _own_attribute(layer, "_distributed")):
         for count_name, rank_name in _RANK_NAMES:
             count = _own_attribute(owner, count_name)
             # The rank is not read, because a property may raise an error before there is a process group.
@@ -117,7 +104,7 @@ def _num_ranks(layer: Any) -> int | None:
             # If it is not a number, or there is no rank with it, the attribute has another meaning.
             if isinstance(count, int) and has_rank:
                 return count
-    return None
+    return 0
 
 
 def _own_attribute(owner: Any, name: str) -> Any:
@@ -144,16 +131,14 @@ def twice_sharded(shards: tuple[DividingLayer, ...]) -> str:
         wrapper = f"{outer.name} of {outer.framework}"
     # All ranks together read everything that the outermost layer divides. But each inner layer passes on only this
     # rank's part.
-    num_parts = 1
-    for inner_layer in shards[1:]:
-        num_parts *= inner_layer.num_ranks
+    num_parts = prod(layer.num_ranks for layer in shards[1:])
     problem = f"{wrapper} wraps {inner.name}, which is distributed already: about 1/{num_parts} of the samples are read"
     if inner.is_grouped:
         advice = f"remove {outer.name}, which would undo what {inner.name} is for"
-        if outer.switch:
-            advice += f": {outer.switch}"
+        choice = ": "
     else:
         advice = f"remove {inner.name} and pass a sampler that is not distributed"
-        if outer.switch:
-            advice += f", or {outer.switch}"
+        choice = ", or "
+    if outer.switch:
+        advice += f"{choice}{outer.switch}"
     return f"{problem}; {advice}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from .recorder import Recorder
-from .timeline import Span, Timeline
+from .spans import Span
+from .tape import Tape
+from .timeline import Timeline
 
-__all__ = ["Recorder", "Span", "Timeline"]
+__all__ = ["Recorder", "Span", "Tape", "Timeline"]
 
 
 def __dir__() -> list[str]:

@@ -11,8 +11,12 @@ from importlib import import_module
 from typing import Any
 
 from ..common.extras import naming_extra
+from ..ranks.server import PRELOAD
 
 __all__ = ["data_parallel", "ddp", "fsdp", "gradients", "pipeline_parallel", "uneven", "zero"]
+
+PRELOAD += [f"{__name__}.{name}.run" for name in ("ddp", "pipeline_parallel", "uneven", "zero")]
+PRELOAD += [f"{__name__}.fsdp.running", f"{__name__}.gradients"]
 
 
 @naming_extra()

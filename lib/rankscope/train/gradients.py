@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..common.checks import check_field, count_of, function, of_type, optional, whole
+from ..common.checks import check_field, function, of_type, optional, whole
 from ..common.units import percent_words
+from ..common.words import count_of
 from ..ranks.launcher import launch
-from ..sampling.audit import Finding, Findings
+from ..sampling.findings import Finding, Findings
 from .losses import checked_loss
 
 __all__ = ["Work", "audit_step", "differing"]

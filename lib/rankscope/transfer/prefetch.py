@@ -29,7 +29,6 @@ _FLAT = str | bytes | bytearray | memoryview | range | UserString  # sequences w
 COPY = "copy"  # a lane, and the kind of its spans
 COMPUTE = "compute"  # the same for steps
 _now = time.perf_counter_ns
-_MOST_AHEAD = 64
 _FAR_MS = 10_000.0  # beyond this, CUDA's single-precision times are too coarse
 _NUM_MOMENTS = 5  # readings of both clocks, of which the most exact one is used
 
@@ -58,13 +57,13 @@ def prefetched(
     which continue over several iterations.
 
     On the CPU, batches are passed through and only steps are recorded. Raises ValueError if the device does not exist
-    or is neither CPU nor CUDA, or if `num_ahead` is outside 1 to 64.
+    or is neither CPU nor CUDA, or if `num_ahead` is below 1.
 
     >>> batches = prefetched([{"x": torch.ones(2)}, {"x": torch.zeros(1)}], "cpu")
     >>> len(batches), [batch["x"].tolist() for batch in batches]
     (2, [[1.0, 1.0], [0.0]])
     """
-    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+    if not hasattr(loader, "__iter__"):
         raise ValueError(f"loader must be an iterable of batches, got {loader!r}")
     try:
         where = torch.device(device)
@@ -72,7 +71,7 @@ def prefetched(
         where = torch.device("meta")  # a valid device that is refused below, with the message for every wrong one
     if where.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:' and its number, got {device!r}")
-    num_ahead = whole("num_ahead", num_ahead, 1, _MOST_AHEAD)
+    num_ahead = whole("num_ahead", num_ahead, 1)
     if recorder is not None:
         of_type("recorder", recorder, Recorder)
     cuda = PrefetchGpu(where) if where.type == "cuda" else None
@@ -93,7 +92,6 @@ class Prefetched(Generic[T]):
         self.cuda = cuda
         self.num_ahead = num_ahead
         self.recorder = recorder
-        self.device = cuda.device if cuda else torch.device("cpu")
         self._numbers = itertools.count()  # of batches, over all iterations
 
     def __iter__(self) -> Iterator[T]:
@@ -462,7 +460,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _has_method(value: Any, name: str) -> bool:
-    return not isinstance(value, type) and callable(getattr(value, name, None))
+    return callable(getattr(value, name, None))
 
 
 def _slots(kind: type) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -21,9 +22,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rankscope.common.checks import number, whole
-from rankscope.ranks.errors import MachineError
+from rankscope.ranks.errors import MachineError, RankError
 from rankscope.ranks.host import how_it_ended
-from rankscope.ranks.launcher import launch_after
+from rankscope.ranks.launcher import forked
 
 from . import namespaces as network_namespaces
 from . import switch as switching
@@ -65,10 +66,9 @@ class Network:
     ) -> None:
         self._namespaces, self._started = namespaces, list[subprocess.Popen[Any]]()
         self._switch = switch
-        self._guards: dict[int, Callable[[], str]] = {}
-        if switch and switch.stdout:
-            words = f"the switch of the emulated network (pid {switch.pid})"
-            self._guards[switch.stdout.fileno()] = lambda: f"{words} {how_it_ended(switch.wait())}"
+        self._is_over = False
+        if switch is not None:
+            threading.Thread(target=self._end_ranks_without_switch, args=(switch,), daemon=True).start()
         self.num_hosts, self.bytes_per_s, self.latency_s = len(namespaces), bytes_per_s, latency_s
         self.addresses = tuple(address(host) for host in range(len(namespaces)))
         self.namespaces = tuple(f"/proc/{os.getpid()}/fd/{namespace}" for namespace in namespaces)
@@ -85,7 +85,13 @@ class Network:
         each = whole("ranks_per_host", ranks_per_host, 1)
         paths = [path for path in self.namespaces for _ in range(each)]
         enter = partial(network_namespaces.enter_as_rank, paths, self.device)
-        return launch_after(enter, len(paths), fn, args, timeout_s, progress, self._guards)
+        try:
+            return forked(fn, tuple(args), len(paths), "gloo", timeout_s, progress, enter)
+        except RankError as error:
+            if self._switch is None or self._switch.poll() is None:
+                raise
+            words = f"the switch of the emulated network (pid {self._switch.pid})"
+            raise MachineError(f"{words} {how_it_ended(self._switch.wait())}") from error
 
     def popen(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a program on a host, with the options of `subprocess.Popen`; it is killed when the network ends."""
@@ -101,8 +107,18 @@ class Network:
         latency = f", {self.latency_s * 1e3:g} ms" if self.latency_s else ""
         return f"emulated: {self.bytes_per_s * 8 / 1e6:g} Mbit/s{latency}"
 
-    def _end(self) -> None:
+    def _end_ranks_without_switch(self, switch: subprocess.Popen[bytes]) -> None:
+        """Kill what runs on the hosts once the switch has ended, as nothing of it can go on; be a thread."""
+        switch.wait()
+        if not self._is_over:
+            self._end_ranks()
+
+    def _end_ranks(self) -> None:
         switching.end_processes({os.fstat(namespace).st_ino for namespace in self._namespaces})
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._end_ranks()
         for process in self._started:
             process.kill()
             process.wait()

@@ -13,16 +13,16 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from rankscope.ranks import RankError, fork_server
+from rankscope.ranks import RankError
 from rankscope.sampling import Assignment, audit
-from rankscope.timeline import Recorder, Span, Timeline
+from rankscope.timeline import Span, Timeline
 from rankscope.train import uneven
 from rankscope.train.gradients import gradient_alone
 from rankscope.train.uneven import files_epoch
 from rankscope.train.uneven.model import HANDLINGS, Counts
-from rankscope.train.uneven.run import JoinRecorder, UnevenError, UnevenRun, split_waits
+from rankscope.train.uneven.run import UnevenError, UnevenRun, split_waits
 
-from ...processes import children, soon
+from ...processes import children, server_pid, soon
 from ...small import batch, mlp
 
 EPOCH = files_epoch([20, 24, 17], num_ranks=3, batch_size=4, seed=1)  # batches: 6, 5 (the last of one sample), 5
@@ -45,7 +45,7 @@ def run(handling: str = "join", epoch: Assignment = EPOCH, losses: Any = losses,
 @pytest.fixture(autouse=True)
 def _no_rank_is_left() -> Iterator[None]:
     yield
-    assert soon(lambda: not fork_server._current or not children(fork_server._current.pid))
+    assert soon(lambda: not children(server_pid()))
 
 
 # ---- timelines
@@ -331,12 +331,3 @@ def test_an_allreduce_begins_where_the_last_rank_comes() -> None:
         (2, "step", 0.0, 3.0),
         (2, "allreduce", 3.0, 4.0),
     ]
-
-
-def test_a_shadow_of_nothing_is_not_recorded() -> None:
-    watch = JoinRecorder(recorder := Recorder())
-    watch.begin("step", 0)
-    watch.end()
-    watch.finish()
-    watch.give_up()
-    assert [span.kind for span in recorder.timeline()] == ["step"]

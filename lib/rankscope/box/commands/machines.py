@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ...cli.output import print_parts
-from ...common.checks import printable
+from ...common.words import printable
 from ..options import ProfilePath, Sizes, show_command, sizes_of
 
 

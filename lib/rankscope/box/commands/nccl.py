@@ -85,7 +85,7 @@ def nccl(
 
 def _topology_words(topology: Topology) -> list[str]:
     """Return what connects the GPUs, the network cards, and the notes of a topology."""
-    from ...common.checks import count_of
+    from ...common.words import count_of
 
     links: Counter[tuple[str, float]] = Counter()
     for src in range(topology.num_gpus):

@@ -15,7 +15,7 @@ from typer import Option
 
 from ...cli.ending import interruptible
 from ...cli.output import print_parts
-from ...common.checks import printable
+from ...common.words import printable
 from ..options import show_command
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ def profile(
     ] = _OUTPUT,
     name: Annotated[str, Option(help="Name of the profile. Default: the file's name.")] = "",
     num_ranks: Annotated[int | None, Option(help="Number of ranks. Default: one per GPU with nccl, else 4.")] = None,
-    backend: Annotated[
-        str | None, Option(help="gloo, nccl or mpi. Default: nccl with two GPUs or more, else gloo.")
-    ] = None,
+    backend: Annotated[str | None, Option(help="gloo or nccl. Default: nccl with two GPUs or more, else gloo.")] = None,
     device: Annotated[
         str | None, Option(help="Device of the buffers: cpu or cuda. nccl needs cuda; gloo accepts both.")
     ] = None,
@@ -60,19 +58,19 @@ def profile(
     A collective is timed only if its result is correct.
     Under torchrun, its processes are the ranks. After Ctrl-C the same command continues where it stopped.
     """
-    from ...ranks.joined import is_joined
+    from ...ranks import joined
     from ..measuring.run import default_backend, measure, writes
 
     if backend is None:
         backend = default_backend(num_ranks, device)
-    writes_output = writes(backend)
+    writes_output = writes()
     # Under torchrun a rank may wait inside a collective, which only the default action of a signal ends. A bar hides
     # the cursor, and that action would leave it hidden, so progress is printed in lines.
-    joined = is_joined(backend)
+    is_joined = joined.place() is not None
     reports: list[Progress] = []
     with (
-        interruptible(signals=not joined, words=lambda: _how_to_continue(reports, output, fresh)),
-        _progress_display(writes_output, may_redraw=not joined) as show,
+        interruptible(signals=not is_joined, words=lambda: _how_to_continue(reports, output, fresh)),
+        _progress_display(writes_output, may_redraw=not is_joined) as show,
     ):
 
         def report(progress: Progress) -> None:

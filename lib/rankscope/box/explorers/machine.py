@@ -8,8 +8,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...collectives import ALGORITHMS
-from ...common.checks import of_type, printable
+from ...common.checks import of_type
 from ...common.units import cell_words, parse_bytes, percent_words, times_in_one_unit
+from ...common.words import printable
 from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
 from ...explorers.opening import shows
 from ...figures.marks import Drawing

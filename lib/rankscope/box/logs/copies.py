@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ...common.checks import printable, whole
+from ...common.checks import whole
+from ...common.words import printable
 from ..profile import NATIVE, Profile
 from .log import COLLECTIVE, GB, SLACK, TYPE_BYTES, Log, Times, Where, half_unit
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from ...common.checks import printable
 from ...common.files import FileError, read_bytes
+from ...common.words import printable
 from ...provenance import topology
 from ..profile import Point, Profile
 

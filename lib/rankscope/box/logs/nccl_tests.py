@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 from msgspec.structs import replace
 
-from ...common.checks import printable, whole
+from ...common.checks import whole
+from ...common.words import printable
 from ...provenance import command_words
 from ..profile import NATIVE, Profile, busbw_factor
 from .log import (

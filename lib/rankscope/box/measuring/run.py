@@ -18,14 +18,15 @@ from ...common.extras import naming_extra
 from ...common.files import check_output
 from ...provenance import FIELDS, difference, of_run
 from ...ranks.host import MOST_RANKS
-from ...ranks.interrupts import Interrupts
-from ...ranks.joined import is_joined, variables_of
+from ...ranks.joined import place
 from ...ranks.launcher import launch
+from ...ranks.server import PRELOAD
 from ..profile import Point, PointKey, Profile
 from .plan import Protocol, guess_s, keys_of, next_launch, powers_of_two, transfer_keys, words_of
 
-BACKENDS = ("gloo", "nccl", "mpi")
-DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",)}  # of the buffers; the first is the default
+PRELOAD.append("rankscope.box.measuring.rank")
+BACKENDS = ("gloo", "nccl")
+DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",)}  # of the buffers; the first is the default
 CPU_SIZES = powers_of_two(2**10, 2**26)
 NCCL_SIZES = powers_of_two(2**10, 2**30)
 LEAST_TRANSFER_BYTES = 2**12
@@ -99,7 +100,7 @@ def measure(
     num_ranks = num_ranks_of(num_ranks, backend)
     chosen.check_algorithms(num_ranks)
     start = _starter(num_ranks, backend, device, network)
-    if not is_joined(backend):
+    if place() is None:
         check_output("path", path)  # before ranks are started; under torchrun, rank 0 does so in `run.open`, for all
     run = _Measurement(Path(path), chosen, backend, device, report, start)
     report(Progress(num_done=0, num_points=0, doing="starting the ranks"))  # the survey decides which points there are
@@ -110,11 +111,10 @@ def measure(
     return run.profile
 
 
-def writes(backend: str) -> bool:
+def writes() -> bool:
     """Whether this process writes the file: under torchrun or mpirun only rank 0 does."""
-    if not is_joined(one_of("backend", backend, BACKENDS)):
-        return True
-    return int(os.environ[variables_of(backend).rank]) == 0
+    here = place()
+    return here is None or here.rank == 0
 
 
 def default_backend(num_ranks: int | None = None, device: str | None = None, network: object = None) -> str:
@@ -132,9 +132,10 @@ def default_backend(num_ranks: int | None = None, device: str | None = None, net
 
     num_gpus = torch.cuda.device_count() if dist.is_available() and dist.is_nccl_available() else 0
     num_ranks_here = num_ranks
-    if is_joined("gloo"):  # or with NCCL, whose ranks torchrun starts in the same way
+    here = place()
+    if here is not None:
         # Only torchrun states the number of ranks on this machine. Other launchers may state just that of all ranks.
-        num_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+        num_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", here.num_ranks))
     has_gpu_for_each = num_ranks_here is None or num_ranks_here <= num_gpus  # None: as many ranks as GPUs
     return "nccl" if num_gpus >= 2 and has_gpu_for_each else "gloo"
 
@@ -144,11 +145,12 @@ def num_ranks_of(num_ranks: int | None, backend: str) -> int:
 
     Raises ValueError if it is too small for the backend, too large for this process to start, or not whole.
     """
-    if num_ranks is None and is_joined(backend):
-        num_ranks = int(os.environ[variables_of(backend).num_ranks])
+    here = place()
+    if num_ranks is None and here is not None:
+        num_ranks = here.num_ranks
     if num_ranks is not None:
         least = 1 if backend == "nccl" else 2  # a single GPU has its copies to measure
-        most = None if is_joined(backend) else MOST_RANKS  # limits the ranks that this process has to start itself
+        most = MOST_RANKS if here is None else None  # limits the ranks that this process has to start itself
         return whole("num_ranks", num_ranks, least, most)
     if backend == "nccl":
         import torch
@@ -196,7 +198,7 @@ def _starter(num_ranks: int, backend: str, device: str, network: Any) -> Start:
         raise ValueError(
             f"network must be one with hosts for {num_ranks} ranks, the same number on each, got {network!s}"
         )
-    if backend != "gloo" or device != "cpu" or is_joined(backend):
+    if backend != "gloo" or device != "cpu" or place() is not None:
         raise ValueError("network needs backend='gloo' and device='cpu', and does not work under torchrun")
     return lambda fn, args, limit_s: network.launch(fn, args, limit_s, num_ranks // num_hosts)
 
@@ -216,7 +218,7 @@ class _Measurement:
         self.through_host = device == "cuda" and backend == "gloo"  # Gloo copies the buffers of a GPU to the host
         self.profile: Profile
         self._stamp: tuple[int, int] | None = None  # the stamp of the file as this run left it
-        self._writes = writes(backend)
+        self._writes = writes()
         self.locks = contextlib.ExitStack()  # `open` puts the file's lock into it, and the caller's `with` ends it
 
     def open(self, survey: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> None:
@@ -231,7 +233,7 @@ class _Measurement:
                 opened = self._opened(self._new(survey, about), fresh)
             except (ValueError, OSError) as error:
                 opened = error
-        if is_joined(self.backend):  # All ranks get what rank 0 passes to `rank.same`.
+        if place() is not None:  # All ranks get what rank 0 passes to `rank.same`.
             opened = self.start(_in_rank, ("same", opened), PATIENCE_S)[0]
         if isinstance(opened, Exception):
             raise opened
@@ -270,8 +272,7 @@ class _Measurement:
         Raises ValueError if the stored profile is of another machine or protocol.
         """
         if fresh or not self.path.exists():
-            with Interrupts():  # an interrupt waits until the file is written
-                self._save(new)
+            self._save(new)
             return new
         self._stamp = _stamp(self.path)  # first, so that `_store` notices a change during the load as well
         stored = Profile.load(self.path)
@@ -320,12 +321,11 @@ class _Measurement:
         Raises ValueError if another run has written the file since this run did.
         """
         profile = self.profile.add(*points)
-        with Interrupts():  # an interrupt waits, so that the file and `self.profile` agree
-            if self._writes:
-                if _stamp(self.path) not in (self._stamp, None):  # None: somebody has deleted the file
-                    raise ValueError(f"another run has written {self.path} in the meantime, so it is left unchanged")
-                self._save(profile)
-            self.profile = profile
+        if self._writes:
+            if _stamp(self.path) not in (self._stamp, None):  # None: somebody has deleted the file
+                raise ValueError(f"another run has written {self.path} in the meantime, so it is left unchanged")
+            self._save(profile)
+        self.profile = profile
 
     def _save(self, profile: Profile) -> None:
         """Write the file, and remember its stamp."""

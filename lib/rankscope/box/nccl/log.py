@@ -6,8 +6,8 @@ import os
 import re
 from typing import Any
 
-from ...common.checks import one_line
 from ...common.files import read_bytes
+from ...common.words import one_line
 from .constants import COLLECTIVES, GPUS, PROTOCOLS, Graph
 
 _LOG_NAMES = {

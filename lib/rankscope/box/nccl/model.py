@@ -101,7 +101,7 @@ class Compared(NamedTuple):
 
 def _graphs(name: str, value: Any) -> dict[str, Graph]:
     """Return graphs by algorithm, after checking both."""
-    graphs = dict(of_type(name, value, Mapping))
+    graphs = dict(of_type(name, value, dict))
     for algorithm, graph in graphs.items():
         one_of(f"{name}: algorithm", algorithm, ALGORITHMS)
         of_type(f"{name}[{algorithm!r}]", graph, Graph)
@@ -150,6 +150,9 @@ class Model(msgspec.Struct, frozen=True, dict=True):
         check_field(self, "minimum_s", number, 0)
         if self.num_ranks < 2:
             raise ValueError("gpus_per_node must be at least 2 on one node, got 1")
+
+    def __hash__(self) -> int:  # of what can be hashed, unlike `graphs` and `printed`
+        return hash((self.gpu, self.gpus_per_node, self.num_nodes, self.version, self.cpu))
 
     @property
     def num_ranks(self) -> int:

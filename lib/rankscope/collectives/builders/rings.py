@@ -33,10 +33,11 @@ def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
 
     def steps() -> Iterator[Step]:
         for start, reduce in ((0, True), (1, False)):
-            for step in once_round(ranks, (ranks + 1) % n, ranks, n, num_segments, start, reduce):
-                one_segment = Step.of(step.src, step.dst, 0, 1, reduce)
-                for segment in range(num_segments):  # a step of the ring takes a step for each of its chunk's segments
-                    yield one_segment._replace(chunk=step.chunk + segment)
+            one_segment = Step.of(ranks, (ranks + 1) % n, 0, 1, reduce)
+            for step in range((n - 1) * num_segments):  # a step of the ring takes one for each segment of its chunk
+                step_of_ring, segment = divmod(step, num_segments)
+                chunk_of_ring = (ranks + start - step_of_ring) % n
+                yield one_segment._replace(chunk=chunk_of_ring * num_segments + segment)
 
     return Schedule("allreduce", "segmented_ring", n, n * num_segments, steps, lag=num_segments)
 

@@ -37,7 +37,7 @@ def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
             elif step == num_segments:
                 yield sending
             else:
-                yield Step(*map(np.concatenate, zip(adding, sending, strict=True)))
+                yield Step._make(map(np.concatenate, zip(adding, sending, strict=True)))
 
     return Schedule("allreduce", "nvls", n, n * num_segments, steps, ports=ports_to_others(n))
 

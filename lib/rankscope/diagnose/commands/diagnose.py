@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from ...common.checks import count_of, printable
+from ...common.words import count_of, printable
 
 if TYPE_CHECKING:
     from ..diagnosis import JobDiagnosis

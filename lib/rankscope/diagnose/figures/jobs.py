@@ -13,15 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from ...common.checks import printable
 from ...common.units import round_ticks, time_unit, time_words
-from ...common.words import listed
+from ...common.words import listed, printable
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, stacked, whole_ticks
 from ...figures.palette import ALARM, FAINT, INK, PAPER, WORK, diverging
 from ...figures.svg import to_svg
 from ...figures.timelines import draw_timeline
 from ...timeline import Span, Timeline
-from ...timeline.timeline import merge
+from ...timeline.intervals import merge
 from ..diagnosis import JobDiagnosis
 from ..hangs import Hang
 from ..join import Joined

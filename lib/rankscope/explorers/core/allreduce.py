@@ -10,8 +10,8 @@ from ...cluster import Cluster, Link
 from ...collectives import ALGORITHMS, Schedule, best, build, simulate, verify
 from ...collectives.best import Best
 from ...collectives.verify import Verified
-from ...common.checks import count_of
 from ...common.units import parse_bytes, percent_words, time_words, times_in_one_unit
+from ...common.words import count_of
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.schedules import draw_schedule

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from ...common.checks import count_of
 from ...common.units import percent_words
+from ...common.words import count_of
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...parts.simulate import simulate, simulated_idle_share

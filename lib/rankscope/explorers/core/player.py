@@ -10,8 +10,8 @@ import numpy as np
 from ...cluster import Cluster
 from ...collectives import ALGORITHMS
 from ...collectives.playback import Playback, playback_of
-from ...common.checks import count_of
 from ...common.units import bytes_words, times_in_one_unit
+from ...common.words import count_of
 from ...figures.marks import Drawing
 from ...figures.player import draw_play
 from ..explorer import ByIdentity, Explorer, Now, Setting

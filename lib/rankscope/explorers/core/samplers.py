@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...common.checks import count_of
 from ...common.units import percent_words
+from ...common.words import count_of
 from ...figures.assignments import draw_assignment, draw_step_costs, reading_title
 from ...figures.marks import Drawing
 from ...sampling import Assignment, assign, audit, epoch_work

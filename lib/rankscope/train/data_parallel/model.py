@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...cluster import Link
 from ...collectives import build, closed_form
 from ...common.checks import check_field, number, of_type, one_of, whole
-from ...timeline import Span, Timeline
+from ...timeline import Tape, Timeline
 
 HOW = ("data_parallel", "ddp")
 MOST_DEVICES = 1024  # `traffic` has a matrix with a row and a column for each
@@ -200,19 +200,18 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
         "loss": [sizes.batch_size * costs.loss_s],  # device 0 alone
         "backward": [chunk * costs.backward_s for chunk in chunks],
     }
-    spans: list[Span] = []
+    tape = Tape()
     for stage in ("inputs", "parameters", "forward", "outputs", "loss", "output gradients", "backward", "gradients"):
-        start_s = max((span.stop_s for span in spans), default=0.0)
+        start_s = max(tape.free_s.values(), default=0.0)
         if stage in computing_s:
             for device, seconds in enumerate(computing_s[stage]):
-                spans.append(Span(device, "compute", stage, _NO_DEVICE, start_s, start_s + seconds))
+                tape.add(device, "compute", stage, _NO_DEVICE, seconds, after_s=start_s)
         for message in messages:  # one after the other, because all are at the port of device 0
             if message.what == stage:
-                stop_s = start_s + costs.link.seconds(message.num_bytes)
-                spans.append(Span(message.src, "link", message.kind, message.dst, start_s, stop_s))
-                spans.append(Span(message.dst, "link", message.kind, message.src, start_s, stop_s))
-                start_s = stop_s
-    return Timeline.of(spans)
+                seconds = costs.link.seconds(message.num_bytes)
+                tape.add(message.src, "link", message.kind, message.dst, seconds, after_s=start_s)
+                start_s = tape.add(message.dst, "link", message.kind, message.src, seconds, after_s=start_s)
+    return tape.timeline()
 
 
 def _simulate_ddp(sizes: StepSizes, num_devices: int, costs: StepCosts, samples_per_rank: int) -> Timeline:
@@ -227,10 +226,9 @@ def _simulate_ddp(sizes: StepSizes, num_devices: int, costs: StepCosts, samples_
     if sizes.buffer_bytes:  # without buffers, DDP broadcasts nothing
         broadcast_s = float(closed_form("broadcast", "binomial", num_devices, sizes.buffer_bytes, costs.link))
         phases.insert(0, ("link", "broadcast", broadcast_s))
-    spans: list[Span] = []
-    start_s = 0.0
+    tape = Tape()
     for lane, kind, seconds in phases:
-        stop_s = start_s + seconds
-        spans += [Span(rank, lane, kind, _NO_DEVICE, start_s, stop_s) for rank in range(num_devices)]
-        start_s = stop_s
-    return Timeline.of(spans)
+        start_s = max(tape.free_s.values(), default=0.0)
+        for rank in range(num_devices):
+            tape.add(rank, lane, kind, _NO_DEVICE, seconds, after_s=start_s)
+    return tape.timeline()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from ...common.checks import check_field, count_of, number, of_type, several, truth, whole
+from ...common.checks import check_field, number, of_type, several, truth, whole
 from ...common.units import bytes_words
+from ...common.words import count_of
 
 if TYPE_CHECKING:
     from torch import Tensor

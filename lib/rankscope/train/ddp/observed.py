@@ -12,7 +12,7 @@ import numpy as np
 from ...common.checks import check_field, number, optional, truth, whole
 from ...common.files import PathLike, read_json, write_json
 from ...timeline import Timeline
-from .buckets import ParameterSpec
+from .buckets import Buckets, ParameterSpec
 from .contention import OverlappedStep
 from .cost import Seconds
 from .step import MOST_ACCUMULATION, NO_ITEM, LocalStep
@@ -147,7 +147,7 @@ class DDPRun(Iterations, msgspec.Struct, frozen=True, eq=False, tag_field="forma
         for index in self.used:
             backward = self.steps[index].timeline.select(kind="backward")  # one span of each rank
             means_s.append(float((backward.stop_s - backward.start_s).sum()) / self.num_ranks)
-        return OverlappedStep(self.buckets, float(np.median(means_s)), self.median_s)
+        return OverlappedStep(Buckets(self.buckets), float(np.median(means_s)), self.median_s)
 
     def local_step(self) -> LocalStep:
         """Return the local step, with the time of the slowest rank for each event, as a median over iterations.

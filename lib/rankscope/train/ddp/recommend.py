@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...common.checks import count_of, number, of_type, several
+from ...common.checks import number, of_type, several
 from ...common.units import percent_words, times_in_one_unit
+from ...common.words import count_of
 from .buckets import CAP_MB
 from .cost import Cost, no_allreduce
 from .step import FREE, Contention, LocalStep, backward_begin_s, default_buckets, last_backward, launches

@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.checks import check_field, count_of, each, number, of_type, several, truth, whole
+from ...common.checks import check_field, each, number, of_type, several, truth, whole
+from ...common.words import count_of
 from ...timeline import Span, Timeline
 from .buckets import Buckets, ParameterSpec, buckets_of, parameter_specs
 from .buckets import buckets as ddp_buckets

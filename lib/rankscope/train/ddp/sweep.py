@@ -78,10 +78,10 @@ class CapSweeps(msgspec.Struct, frozen=True, eq=False, tag_field="format", tag="
     sweeps: tuple[CapSweep, ...]
 
 
-def load_sweeps(path: PathLike) -> tuple[CapSweep, ...]:
+def load_sweeps(path: PathLike) -> list[CapSweep]:
     """Read the sweeps of a file such as notebooks/profiles/ddp_steps.json, one per module and number of ranks.
 
     Raises FileError, a one-line ValueError that names the file, if it is not such a file; OSError if it cannot be
     opened.
     """
-    return read_json(path, CapSweeps).sweeps
+    return list(read_json(path, CapSweeps).sweeps)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from ...common.checks import count_of
 from ...common.units import decimal_words, times_in_one_unit
+from ...common.words import count_of
 from ...explorers import networks
 from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
 from ...explorers.networks import BY_HAND, Networks

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...common.checks import count_of
+from ...common.words import count_of
 from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
 from ...explorers.opening import shows
 from ...figures.marks import Drawing

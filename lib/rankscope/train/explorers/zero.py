@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ...common.checks import count_of
 from ...common.units import decimal_words
+from ...common.words import count_of
 from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
 from ...explorers.opening import shows
 from ...figures.marks import Drawing

@@ -8,8 +8,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ...common.checks import count_of, of_type
+from ...common.checks import of_type
 from ...common.units import bytes_unit, bytes_words, percent_words, round_ticks, three_digits, time_unit
+from ...common.words import count_of
 from ...figures.marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on, stacked, whole_ticks
 from ...figures.palette import INK, MEMORY, PAPER, WORK, WorkLook
 from ..ddp.buckets import Bucket, DDPBuckets

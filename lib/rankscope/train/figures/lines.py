@@ -81,7 +81,7 @@ def _caps_mb(candidates: Sequence[CapCandidate]) -> Floats:
 def _quartiles_s(measured: Mapping[float | None, Sequence[float]]) -> dict[float | None, Floats]:
     """The first quartile, the median and the third quartile of the steps at each cap, after checking them."""
     quartiles_s: dict[float | None, Floats] = {}
-    for cap, steps in of_type("measured", measured, Mapping).items():
+    for cap, steps in of_type("measured", measured, dict).items():
         checked_cap = optional("a cap of measured", cap, number, above=0)
         listed = several("measured", steps, "seconds of steps for each cap")
         steps_s = [number("measured", step_s, 0) for step_s in listed]

@@ -47,7 +47,7 @@ def draw_memory(
     scale, unit = decimal_unit(longest)  # x counts this unit, of `scale` bytes
     width = (1 + _ROOM_FOR_TOTAL) * longest / scale
     limits = {}
-    for name, limit_bytes in of_type("limits_bytes", limits_bytes or {}, Mapping).items():
+    for name, limit_bytes in of_type("limits_bytes", limits_bytes or {}, dict).items():
         limit = number("limits_bytes", limit_bytes, 0) / scale
         if limit < width:  # a limit beyond the drawing would make the bars tiny
             limits[name] = limit

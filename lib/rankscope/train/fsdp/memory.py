@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.units import decimal_words
-from ...timeline.timeline import Times
+from ...timeline.spans import Times
 
 # The terms of a rank's memory, and what each one is.
 TERMS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from ...common.checks import count_of
+from ...common.words import count_of
 from ...timeline import Timeline
 from ..ddp.observed import used_iterations
 from .memory import LiveBytes

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...cluster import Link
 from ...common.checks import is_scalar, number, of_type
-from ...timeline import Span, Timeline
+from ...timeline import Tape, Timeline
 from .schedule import FORWARD, Action, PipelineSchedule, StagePass, in_order, verify
 
 Seconds: TypeAlias = float | Sequence[float]  # on each rank, or on each stage
@@ -44,14 +44,9 @@ def simulate(
     forward = stage_seconds("forward_s", forward_s, schedule)
     backward = stage_seconds("backward_s", backward_s, schedule)
     num_bytes = number("activation_bytes", activation_bytes, 0)
-    message_s = 0.0 if link is None else of_type("link", link, Link).seconds(num_bytes)
-    spans = []
-    for timed in _passes(schedule, forward, backward, message_s):
-        microbatch = timed.action.microbatch
-        spans.append(Span(timed.rank, "compute", kind_of(timed.action), microbatch, timed.start, timed.stop))
-        if link is not None and timed.message is not None:
-            spans.append(Span(timed.rank, "send", "send", microbatch, timed.message.start, timed.message.stop))
-    return Timeline.of(spans).named(lanes=("compute",), kinds=("forward", "backward"))
+    message_s = None if link is None else of_type("link", link, Link).seconds(num_bytes)
+    tape = _play(schedule, forward, backward, message_s)
+    return tape.timeline().named(lanes=("compute",), kinds=("forward", "backward"))
 
 
 def simulated_bubble(schedule: PipelineSchedule, forward: Any = 1, backward: Any = 2) -> Fraction:
@@ -69,12 +64,12 @@ def simulated_bubble(schedule: PipelineSchedule, forward: Any = 1, backward: Any
     verify(schedule)
     forward_times = _stage_times("forward", forward, schedule)
     backward_times = _stage_times("backward", backward, schedule)
-    passes = list(_passes(schedule, forward_times, backward_times, message_time=0))
-    step_time: Fraction = max(timed.stop for timed in passes)
+    tape = _play(schedule, forward_times, backward_times, message_time=None)
+    step_time: Any = max(tape.free_s.values())
     if not step_time:
         raise ValueError(f"forward and backward must take time on some stage, got {forward!r} and {backward!r}")
-    busy_time: Fraction = sum(timed.stop - timed.start for timed in passes)
-    return 1 - busy_time / (schedule.num_ranks * step_time)
+    busy_time: Any = sum(span.stop_s - span.start_s for span in tape.spans)
+    return 1 - Fraction(busy_time, schedule.num_ranks * step_time)
 
 
 def traffic(schedule: PipelineSchedule, activation_bytes: float) -> tuple[float, ...]:
@@ -110,44 +105,25 @@ def kind_of(action: Action) -> str:
     return name
 
 
-class _PipelineMessage(NamedTuple):
-    start: Any
-    stop: Any
+def _play(
+    schedule: PipelineSchedule, forward: Sequence[Any], backward: Sequence[Any], message_time: Any | None
+) -> Tape:
+    """Let all passes run; exact if times are Fractions. `forward` and `backward` have the time on each stage.
 
-
-class _TimedPass(NamedTuple):
-    """A pass and the message with its result, None if the result stays on the rank."""
-
-    rank: int
-    action: Action
-    start: Any
-    stop: Any
-    message: _PipelineMessage | None
-
-
-def _passes(
-    schedule: PipelineSchedule, forward: Sequence[Any], backward: Sequence[Any], message_time: Any
-) -> Iterator[_TimedPass]:
-    """Yield when each pass runs; exact if times are Fractions. `forward` and `backward` have the time on each stage."""
-    rank_free = [0] * schedule.num_ranks  # when each rank has ended its last pass
-    port_free = [0] * schedule.num_ranks  # when each rank has sent its last message
+    If `message_time` is None, results are at once where they are needed.
+    """
+    tape = Tape()
     arrivals: dict[StagePass, Any] = {}  # when the input of each pass is on its rank
     for rank, action in in_order(schedule):
         stage = schedule.stage(rank, action)
         # Nothing arrives at the first stage forward, nor at the last one backward: its own forward made the loss.
         arrival = arrivals.pop(StagePass(stage, action.kind, action.microbatch), 0)
-        start = max(rank_free[rank], arrival)
-        stop = start + (forward[stage] if action.kind == FORWARD else backward[stage])
-        rank_free[rank] = stop
-        message = None
-        available = stop  # when the result is where the next pass needs it
-        if _is_sent(schedule, rank, action):
-            send_start = max(stop, port_free[rank])
-            available = send_start + message_time
-            port_free[rank] = available
-            message = _PipelineMessage(send_start, available)
+        time = forward[stage] if action.kind == FORWARD else backward[stage]
+        available = tape.add(rank, "compute", kind_of(action), action.microbatch, time, after_s=arrival)
+        if message_time is not None and _is_sent(schedule, rank, action):
+            available = tape.add(rank, "send", "send", action.microbatch, message_time, after_s=available)
         arrivals[StagePass(_next_stage(stage, action), action.kind, action.microbatch)] = available
-        yield _TimedPass(rank, action, start, stop, message)
+    return tape
 
 
 def _next_stage(stage: int, action: Action) -> int:

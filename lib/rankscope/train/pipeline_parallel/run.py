@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,12 +18,12 @@ from torch.nn.functional import mse_loss
 
 from ...common.checks import number, of_type, whole
 from ...ranks.launcher import launch
-from ...timeline import Span, Timeline
+from ...ranks.recorder import RankRecorder, Recording, recording
+from ...timeline import Timeline
 from ..gradients import flat, relative_difference
 from .model import Seconds, kind_of, stage_seconds
 from .schedule import BACKWARD, FORWARD, MOST_CHUNKS, MOST_RANKS, PIPELINES, Action, PipelineSchedule, build
 
-_MARGIN_NS = 20_000_000  # between agreeing on the start of a step and the start
 _SAMPLES = 4  # in a microbatch
 
 
@@ -139,52 +140,36 @@ class _TimedSchedule(NamedTuple):
     backward_s: tuple[float, ...]
 
 
-class _RecordedPass(NamedTuple):
-    action: Action
-    start_ns: int
-    stop_ns: int
-
-
-class _StepRecord(NamedTuple):
-    """The passes of one rank in a step, and the bytes of each message that it sent."""
-
-    start_ns: int
-    passes: list[_RecordedPass]
-    sent_bytes: list[int]
-
-
 class _RankSteps(NamedTuple):
     """The steps of one rank with one schedule, and its gradients by chunk."""
 
-    steps: list[_StepRecord]
+    steps: list[Recording]
     gradients: list[list[Tensor]]
 
 
 def _fastest(planned: PipelineSchedule, width: int, ranks: Sequence[_RankSteps]) -> PipelineRun:
     """Combine the ranks' records of the fastest step of one schedule."""
-
-    def duration_ns(step: tuple[_StepRecord, ...]) -> int:
-        last_stop_ns = max(recorded.stop_ns for record in step for recorded in record.passes)
-        return last_stop_ns - step[0].start_ns  # all ranks have the same start, on which they have agreed
-
-    steps = zip(*(rank.steps for rank in ranks), strict=True)  # each with the records of all ranks
-    step = min(steps, key=duration_ns)
-    begin_ns = step[0].start_ns
-    spans = []
-    for rank, record in enumerate(step):
-        for action, start_ns, stop_ns in record.passes:
-            start_s = (start_ns - begin_ns) / 1e9
-            stop_s = (stop_ns - begin_ns) / 1e9
-            spans.append(Span(rank, "compute", kind_of(action), action.microbatch, start_s, stop_s))
-    passes = tuple(tuple(recorded.action for recorded in record.passes) for record in step)
+    steps = [Recording.of_ranks(step) for step in zip(*(rank.steps for rank in ranks), strict=True)]
+    recorded = min(steps, key=lambda step: step.timeline.select(lane="step").makespan_s)
+    begin_s = recorded.timeline.select(lane="step").begin_s
+    timeline = recorded.timeline.select(lane="compute").shifted(-begin_s)
+    all_actions = chain.from_iterable(planned.actions)
+    actions = {(kind_of(action), action.microbatch): action for action in all_actions}
+    executed = []
+    for rank in range(planned.num_ranks):
+        executed.append(tuple(actions[span.kind, span.item] for span in timeline.select(rank=rank)))
+    sent_bytes = [0] * planned.num_ranks
+    for span, num_bytes in zip(*recorded, strict=True):
+        if span.kind == "send":
+            sent_bytes[span.rank] += int(num_bytes)
     gradients: list[Tensor] = []
     for chunk in range(planned.num_chunks):  # chunk by chunk, and of each chunk rank by rank: in the order of stages
         for rank_steps in ranks:
             gradients += rank_steps.gradients[chunk]
     return PipelineRun(
-        executed=replace(planned, actions=passes),
-        timeline=Timeline.of(spans).named(lanes=("compute",), kinds=("forward", "backward")),
-        sent_bytes=tuple(sum(record.sent_bytes) for record in step),
+        executed=replace(planned, actions=tuple(executed)),
+        timeline=Timeline.of(timeline).named(lanes=("compute",), kinds=("forward", "backward")),
+        sent_bytes=tuple(sent_bytes),
         gradients=tuple(gradients),
         whole_batch=_whole_batch_gradients(planned, width),
     )
@@ -209,44 +194,33 @@ def _batch(planned: PipelineSchedule, width: int) -> tuple[Tensor, Tensor]:
 # ---- in a rank
 
 
-class _RecordedStage(PipelineStage):
-    """A stage whose passes take the planned time, and which records them and the bytes that it sends."""
+class _TimedStage(PipelineStage):
+    """A stage whose passes take the planned time, and are one span each."""
 
     def __init__(self, model: nn.Sequential, plan: _TimedSchedule, chunk: int) -> None:
         stage = chunk * plan.schedule.num_ranks + dist.get_rank()
         super().__init__(model[stage], stage, plan.schedule.num_stages, torch.device("cpu"))
         self.chunk = chunk
         self.seconds = {FORWARD: plan.forward_s[stage], BACKWARD: plan.backward_s[stage]}
-        self.step: _StepRecord | None = None  # nothing is recorded if it is None
+        self.recorder: RankRecorder  # of the step
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with self._recorded(Action(FORWARD, fwd_chunk_id, self.chunk)):
+        with self._timed(Action(FORWARD, fwd_chunk_id, self.chunk)):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with self._recorded(Action(BACKWARD, bwd_chunk_id, self.chunk)):
+        with self._timed(Action(BACKWARD, bwd_chunk_id, self.chunk)):
             return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
-    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._counted(super().get_fwd_send_ops(fwd_chunk_id))
-
-    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._counted(super().get_bwd_send_ops(bwd_chunk_id))
-
-    def _counted(self, sends: list[dist.P2POp]) -> list[dist.P2POp]:
-        if self.step is not None:
-            self.step.sent_bytes.extend(send.tensor.numel() * send.tensor.element_size() for send in sends)
-        return sends
-
     @contextmanager
-    def _recorded(self, action: Action) -> Iterator[None]:
-        """Let a pass last until its time is over, and record it."""
-        start_ns = time.perf_counter_ns()
-        yield
-        if self.step is not None:
-            elapsed_s = (time.perf_counter_ns() - start_ns) / 1e9
+    def _timed(self, action: Action) -> Iterator[None]:
+        """Let a pass last until its time is over."""
+        self.recorder.item = action.microbatch
+        with self.recorder.span(kind_of(action)):
+            start_s = time.perf_counter()
+            yield
+            elapsed_s = time.perf_counter() - start_s
             time.sleep(max(0.0, self.seconds[action.kind] - elapsed_s))
-            self.step.passes.append(_RecordedPass(action, start_ns, time.perf_counter_ns()))
 
 
 def _run_rank(plans: Sequence[_TimedSchedule], width: int, num_steps: int) -> list[_RankSteps]:
@@ -254,41 +228,33 @@ def _run_rank(plans: Sequence[_TimedSchedule], width: int, num_steps: int) -> li
 
 
 def _run_plan(plan: _TimedSchedule, width: int, num_steps: int) -> _RankSteps:
-    """Run the steps of one schedule on this rank, after one that is not recorded."""
+    """Run the steps of one schedule on this rank, after one that is left out."""
     planned = plan.schedule
     model = make_model(planned.num_stages, width)
-    stages = [_RecordedStage(model, plan, chunk) for chunk in range(planned.num_chunks)]
+    stages = [_TimedStage(model, plan, chunk) for chunk in range(planned.num_chunks)]
     schedule = _torch_schedule(planned, stages)
     inputs, targets = _batch(planned, width)
     # The first rank has the first stage, which reads the inputs. The last rank has the last stage, which has the loss.
     args = [inputs] if dist.get_rank() == 0 else []
     target = targets if dist.get_rank() == planned.num_ranks - 1 else None
     steps = []
-    for number_of_step in range(num_steps + 1):
-        is_recorded = number_of_step > 0
-        step = _StepRecord(_agreed_start_ns(), passes=[], sent_bytes=[])
-        for stage in stages:
-            stage.submod.zero_grad()
-            stage.step = step if is_recorded else None
-        schedule.step(*args, target=target)
-        if is_recorded:
-            steps.append(step)
+    for _ in range(num_steps + 1):
+        with recording() as recorder:
+            for stage in stages:
+                stage.submod.zero_grad()
+                stage.recorder = recorder
+            dist.barrier()  # so that all ranks begin together
+            with recorder.span("step", lane="step"):
+                schedule.step(*args, target=target)
+        steps.append(recorder.result())
     # Every parameter has a gradient; the condition is for the type of `grad`.
     gradients = [[p.grad for p in stage.submod.parameters() if p.grad is not None] for stage in stages]
-    return _RankSteps(steps, gradients)
+    return _RankSteps(steps[1:], gradients)
 
 
-def _torch_schedule(planned: PipelineSchedule, stages: Sequence[_RecordedStage]) -> Any:
+def _torch_schedule(planned: PipelineSchedule, stages: Sequence[_TimedStage]) -> Any:
     if planned.name == "interleaved_1f1b":
         return ScheduleInterleaved1F1B(list(stages), planned.num_microbatches, loss_fn=mse_loss)
     if planned.name == "gpipe":
         return ScheduleGPipe(stages[0], planned.num_microbatches, loss_fn=mse_loss)
     return Schedule1F1B(stages[0], planned.num_microbatches, loss_fn=mse_loss)
-
-
-def _agreed_start_ns() -> int:
-    """Wait for the instant that all ranks agree on, and return it. They are on one machine, and so share its clock."""
-    start = torch.tensor([time.perf_counter_ns() + _MARGIN_NS])
-    dist.all_reduce(start, op=dist.ReduceOp.MAX)
-    time.sleep(max(0.0, (int(start) - time.perf_counter_ns()) / 1e9))
-    return int(start)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ...common.checks import check_field, of_type, one_line, one_of, several, whole
+from ...common.checks import check_field, of_type, one_of, several, whole
+from ...common.words import one_line
 
 PIPELINES = ("gpipe", "one_f_one_b", "interleaved_1f1b")
 MOST_RANKS = 256

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...common.checks import number, of_type, one_of, several, truth, whole
 from ...sampling import Assignment, shard_files
-from ...timeline import Span, Timeline
+from ...timeline import Tape, Timeline
 
 HANDLINGS = ("hang", "drop", "pad", "throw", "join")
 LANE = "training"
@@ -54,23 +54,16 @@ def simulate(
     allreduce_s = number("allreduce_s", allreduce_s, 0)
     timeout_s = number("timeout_s", timeout_s, 0)
     num_steps = max(completed)
-    spans = []
+    tape = Tape()
     for item in range(num_steps):
-        start_s = item * (step_s + allreduce_s)
-        computed_s = start_s + step_s
-        reduced_s = start_s + step_s + allreduce_s
         for rank, rank_steps in enumerate(completed):
             has_batch = item < rank_steps
-            spans.append(Span(rank, LANE, "step" if has_batch else "wait", item, start_s, computed_s))
-            spans.append(Span(rank, LANE, "allreduce" if has_batch else "shadow", item, computed_s, reduced_s))
-    if handling == "hang":
-        start_s = num_steps * (step_s + allreduce_s)
-        computed_s = start_s + step_s
-        for rank, rank_batches in enumerate(own_batches):
-            if rank_batches > num_steps:  # one more step, whose allreduce never ends
-                spans.append(Span(rank, LANE, "step", num_steps, start_s, computed_s))
-                spans.append(Span(rank, LANE, "wait", num_steps, computed_s, computed_s + timeout_s))
-    return Timeline.of(spans).named(lanes=(), kinds=KINDS)
+            tape.add(rank, LANE, "step" if has_batch else "wait", item, step_s)
+            tape.add(rank, LANE, "allreduce" if has_batch else "shadow", item, allreduce_s)
+    for rank in _stuck_ranks(own_batches, handling):  # one more step, whose allreduce never ends
+        tape.add(rank, LANE, "step", num_steps, step_s)
+        tape.add(rank, LANE, "wait", num_steps, timeout_s)
+    return tape.timeline().named(lanes=(), kinds=KINDS)
 
 
 def steps_by_rank(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -18,19 +19,21 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, IterableDataset
 
 from ...common.checks import check_field, function, number, of_type, truth
 from ...ranks.launcher import launch
+from ...ranks.recorder import Recording, recording
 from ...sampling import Assignment
-from ...timeline import Recorder, Span, Timeline
+from ...timeline import Span, Timeline
 from ..gradients import Vector, gradient_of
 from .model import KINDS, LANE, Counts, Prediction, batches_by_rank, predict, steps_by_rank
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss per sample
 _COLLECTIVE = ("allreduce", "shadow")
 _NUM_KEYS = 4  # the first fields of a Span: rank, lane, kind and item
+_LATE_S = 0.1  # after an error, by when collectives that have ended are known to have
+_WORD_BYTES = 8  # of Join's messages, a single number each, at most
 _JOIN_ENDS = "exhausted"  # a word in the two errors of Join (torch/distributed/algorithms/join.py) that end an epoch
 
 
@@ -128,8 +131,8 @@ def measure(
     module is never updated, so the gradients of all steps belong to the same parameters. A step sleeps for `step_s`
     before its forward pass. With "hang", stuck ranks give up after `hang_s`.
 
-    Raises ValueError if an argument is invalid, or if the module has a single parameter element, whose gradient cannot
-    be distinguished from Join's own messages; RankError if a rank fails or has not ended after `timeout_s`.
+    Raises ValueError if an argument is invalid, or if the module has at most 8 bytes of parameters, whose gradient
+    cannot be distinguished from Join's own messages; RankError if a rank fails or has not ended after `timeout_s`.
 
     >>> from rankscope.train.uneven import files_epoch
     >>> def losses(outputs, targets):
@@ -144,9 +147,9 @@ def measure(
     way = HandlingWay(handling, truth("divide_by_initial_world_size", divide_by_initial_world_size))
     own_batches = batches_by_rank(epoch)
     steps_by_rank(own_batches, handling)  # raises errors before ranks are started
-    recorder = Recorder()
-    records: list[_RankRecord] = launch(_train, len(own_batches), (task, way, recorder), timeout_s=timeout_s)
-    return _uneven_run(epoch, way, records, split_waits(recorder.timeline()))
+    records: list[_RankRecord] = launch(_train, len(own_batches), (task, way), timeout_s=timeout_s)
+    timeline = Timeline.of([span for record in records for span in record.spans])
+    return _uneven_run(epoch, way, records, split_waits(timeline))
 
 
 class TrainingTask(msgspec.Struct, frozen=True, eq=False):
@@ -171,9 +174,9 @@ class TrainingTask(msgspec.Struct, frozen=True, eq=False):
         check_field(self, "losses_fn", function, "of outputs and targets")
         check_field(self, "step_s", number, 0, 60)
         check_field(self, "hang_s", number, 0.1, 15)
-        num_elements = sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
-        if num_elements < 2:  # `JoinRecorder` takes an allreduce of a single number for one of Join's own
-            raise ValueError(f"module must have at least two parameter elements to train, got {num_elements}")
+        num_bytes = sum(parameter.nbytes for parameter in self.module.parameters() if parameter.requires_grad)
+        if num_bytes <= _WORD_BYTES:  # a smaller allreduce is taken for one of Join's own
+            raise ValueError(f"module must have more than {_WORD_BYTES} bytes of parameters to train, got {num_bytes}")
         for name, tensor in (("inputs", self.inputs), ("targets", self.targets)):
             if tensor.shape[:1] != (self.epoch.size,):
                 wanted = f"a row for each of {self.epoch.size} samples"
@@ -186,6 +189,7 @@ class _RankRecord(NamedTuple):
     trained: list[int]
     gradients: Vector
     counts: Counts
+    spans: list[Span]
     error: str | None
 
 
@@ -240,7 +244,7 @@ def split_waits(timeline: Timeline) -> Timeline:
 # ---- in a rank
 
 
-def _train(task: TrainingTask, way: HandlingWay, recorder: Recorder) -> _RankRecord:
+def _train(task: TrainingTask, way: HandlingWay) -> _RankRecord:
     """Train one epoch, and record it up to its end or to the error that ends it.
 
     A hang runs in its own process group, whose timeout is shorter than that of the launch.
@@ -250,44 +254,102 @@ def _train(task: TrainingTask, way: HandlingWay, recorder: Recorder) -> _RankRec
     if handling == "hang":
         group = dist.new_group(timeout=timedelta(seconds=task.hang_s))
     ddp = DistributedDataParallel(copy.deepcopy(task.module), process_group=group)
-    join_recorder = JoinRecorder(recorder.for_rank(dist.get_rank()))
-    error = None
-    trained: list[int] = []
-    gradients: list[Vector] = []
     join = Join(
         [ddp],
         enable=handling in ("join", "throw"),
         throw_on_early_termination=handling == "throw",
         divide_by_initial_world_size=way.divide_by_initial_world_size,
     )
-    batches = own_batches(task, handling)  # before the recorder counts allreduces: for this, ranks make one, too
+    error = None
+    trained: list[int] = []
+    gradients: list[Vector] = []
+    finished_s = math.inf
+    batches = own_batches(task, handling)  # before collectives are recorded: for this, ranks make one, too
     dist.barrier()  # so that all ranks begin the first step together
     try:
-        with join_recorder, join:
+        with recording() as recorder, join:
             for indices, inputs, targets in batches:
-                join_recorder.begin("step", len(gradients))
-                time.sleep(task.step_s)
-                ddp.zero_grad()
-                task.losses_fn(ddp(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
-                join_recorder.end()
+                recorder.item = len(gradients)
+                with recorder.span("step"):
+                    time.sleep(task.step_s)
+                    ddp.zero_grad()
+                    task.losses_fn(ddp(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
                 trained += indices.tolist()
                 gradients.append(gradient_of(ddp))
-            join_recorder.finish()  # within Join, which shadows the steps of the other ranks at its exit
+            finished_s = time.perf_counter()  # within Join, which shadows the steps of the other ranks at its exit
     except RuntimeError as caught:
-        if not _ends_epoch(caught, handling, join_recorder):
-            raise
-        error = str(caught)
-        join_recorder.give_up()
-    num_elements = sum(parameter.numel() for parameter in ddp.parameters())
-    gradient_rows = np.array(gradients).reshape(-1, num_elements)  # two dimensions even without any step
-    return _RankRecord(trained, gradient_rows, join_recorder.counts, error)
+        time.sleep(_LATE_S)
+        error = caught
+    ended_s = time.perf_counter()
+    calls = _Calls.of(recorder.result(), ended_s)
+    spans = _step_spans(calls, len(gradients)) + list(_shadow_spans(calls, len(gradients), finished_s))
+    num_reduced = sum(span.kind in _COLLECTIVE for span in spans)
+    if error is not None and handling == "hang":
+        if not calls.unfinished_s.size:
+            raise error
+        num_reduced += calls.unfinished_s[0] in calls.gradients_s
+        spans.append(calls.steps[-1]._replace(stop_s=calls.unfinished_s[0]))
+        spans.append(calls.steps[-1]._replace(kind="wait", start_s=calls.unfinished_s[0]))
+    elif error is not None and _JOIN_ENDS not in str(error):
+        raise error
+    return _RankRecord(
+        trained,
+        np.array(gradients).reshape(-1, gradient_of(ddp).size),  # two dimensions even without any step
+        Counts(num_reduced, calls.words_s.size),
+        spans,
+        None if error is None else str(error),
+    )
 
 
-def _ends_epoch(error: RuntimeError, handling: str, join_recorder: JoinRecorder) -> bool:
-    """Whether this is the error that ends an uneven epoch, raised at the place where the recorder is."""
-    if handling == "hang":
-        return join_recorder.kind == "allreduce" or join_recorder.broadcast_ns is not None
-    return _JOIN_ENDS in str(error)
+class _Calls(NamedTuple):
+    """The steps that a rank has begun, and when it asked for collectives.
+
+    `words_s` are those of Join's questions, `gradients_s` those of gradients, and `unfinished_s` all that have not
+    ended.
+    """
+
+    steps: list[Span]
+    words_s: Vector
+    gradients_s: Vector
+    unfinished_s: Vector
+
+    @classmethod
+    def of(cls, recorded: Recording, at_s: float) -> _Calls:
+        """Sort what was recorded until `at_s`; a collective whose end is not known ends later."""
+        timeline, num_bytes = recorded
+        is_allreduce = np.array([span.kind == "allreduce" for span in timeline], dtype=bool)
+        return cls(
+            steps=[span._replace(lane=LANE) for span in timeline.select(kind="step")],
+            words_s=timeline.start_s[is_allreduce & (num_bytes <= _WORD_BYTES)],
+            gradients_s=timeline.start_s[is_allreduce & (num_bytes > _WORD_BYTES)],
+            unfinished_s=timeline.start_s[timeline.stop_s > at_s],
+        )
+
+
+def _step_spans(calls: _Calls, num_steps: int) -> list[Span]:
+    """Divide each completed step where it asked for the allreduce of its first gradients, which ends with the step."""
+    spans = []
+    for step in calls.steps[:num_steps]:
+        reduced_s = calls.gradients_s[calls.gradients_s > step.start_s].min()
+        spans.append(step._replace(stop_s=reduced_s))
+        spans.append(step._replace(kind="allreduce", start_s=reduced_s))
+    return spans
+
+
+def _shadow_spans(calls: _Calls, item: int, finished_s: float) -> Iterator[Span]:
+    """Yield the waits and shadows of a rank that has no batches left from `finished_s` on; `item` is the next step.
+
+    A shadow begins with the first gradients, and ends when Join asks whether another step follows. The wait after the
+    last shadow, for Join's final messages, is left out.
+    """
+    rank = dist.get_rank()
+    while (calls.gradients_s > finished_s).any():
+        begin_s = calls.gradients_s[calls.gradients_s > finished_s].min()
+        end_s = calls.words_s[calls.words_s > begin_s].min()
+        yield Span(rank, LANE, "wait", item, finished_s, begin_s)
+        yield Span(rank, LANE, "shadow", item, begin_s, end_s)
+        finished_s = end_s
+        item += 1
 
 
 class _RankStream(IterableDataset[tuple[int, Tensor, Tensor]]):
@@ -311,81 +373,3 @@ def own_batches(task: TrainingTask, handling: str) -> Iterator[tuple[Tensor, Ten
     num_batches = torch.tensor(batches_by_rank(task.epoch)[rank])
     dist.all_reduce(num_batches, op=dist.ReduceOp.MIN if handling == "drop" else dist.ReduceOp.MAX)
     return islice(cycle(loader), int(num_batches))  # to pad, a rank goes on with its first batches
-
-
-class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records a rank under torch's Join: its own steps, and its shadows of other ranks' steps.
-
-    Allreduces of more than one number carry gradients: DDP's own, or shadows of them. All pass the dispatcher, also
-    those started in C++; they end when the backward ends, or when Join asks again.
-
-    In the forward pass DDP may wait for other ranks, too, in a broadcast: in the second step it rebuilds its buckets in
-    the order that rank 0 states, and in each step it sends the buffers of rank 0. After a broadcast it copies what has
-    arrived. So a broadcast is not over as long as no other operator follows.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.recorder = recorder
-        self.kind = ""  # of the current span, empty if there is none
-        self.item = -1  # of the current or last span: its step; -1 before the first, which is step 0
-        self.start_ns = 0  # of the current span
-        self.finished = False  # whether the rank has no batch left
-        self.broadcast_ns: int | None = None  # when a broadcast of the forward pass began; None if it is over
-        self.counts = Counts(0, 0)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator, which torch passes to this mode; record it first if it is an allreduce."""
-        name = func._schema.name
-        if name == "c10d::allreduce_":
-            tensors = args[0]
-            self._allreduce(sum(tensor.numel() for tensor in tensors))
-        if name == "c10d::broadcast_" and self.kind == "step":
-            self.broadcast_ns = time.perf_counter_ns()
-        elif not name.startswith("profiler::"):  # which only marks the end of DDP's forward, also after an error
-            self.broadcast_ns = None
-        return func(*args, **(kwargs or {}))
-
-    def _allreduce(self, num_elements: int) -> None:
-        """Count an allreduce that is about to start, and begin or end the span that it belongs to.
-
-        With the first gradients, the step's computing or the wait for the others' gradients ends, and the allreduce or
-        its shadow begins; further buckets belong to the same span. With a single number Join asks whether another step
-        follows, so a shadow has ended.
-        """
-        gradients, words = self.counts
-        if num_elements == 1:
-            self.counts = Counts(gradients, words + 1)
-            if self.kind == "shadow":
-                self.end()
-                self.begin("wait", self.item + 1)
-        elif self.kind not in _COLLECTIVE:
-            self.counts = Counts(gradients + 1, words)
-            self.end()
-            self.begin("shadow" if self.finished else "allreduce", self.item)
-
-    def begin(self, kind: str, item: int) -> None:
-        self.kind = kind
-        self.item = item
-        self.start_ns = time.perf_counter_ns()
-
-    def end(self) -> None:
-        """Record the span from `begin` to now."""
-        self.recorder.add(LANE, self.kind, self.item, self.start_ns, time.perf_counter_ns())
-        self.kind = ""
-
-    def finish(self) -> None:
-        """Begin to wait, because no batch is left. Join's final messages, after the last shadow, are not recorded."""
-        self.finished = True
-        self.begin("wait", self.item + 1)
-
-    def give_up(self) -> None:
-        """Turn the allreduce or broadcast that failed into a wait: no other rank came."""
-        if self.kind == "allreduce":
-            self.kind = "wait"
-            self.end()
-        elif self.broadcast_ns is not None:
-            self.recorder.add(LANE, self.kind, self.item, self.start_ns, self.broadcast_ns)
-            self.kind = "wait"
-            self.start_ns = self.broadcast_ns
-            self.end()

@@ -14,8 +14,9 @@ import msgspec
 
 from ...cluster import Link
 from ...collectives import closed_form
-from ...common.checks import count_of, is_scalar, of_type, one_of, several, truth, whole
+from ...common.checks import is_scalar, of_type, one_of, several, truth, whole
 from ...common.units import decimal_words
+from ...common.words import count_of
 
 _MOST_RANKS = 1_000_000
 _BLOCK = 2048  # elements that share a scale (Dettmers et al., 2022: 8-bit Optimizers via Block-wise Quantization)

@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ...common.checks import each, function, of_type, one_of, whole
 from ...ranks.launcher import launch
+from ...ranks.recorder import recording
 from .model import RECIPES, TERMS, WAYS, ZeroMemory, layers, memory
 
 if TYPE_CHECKING:
@@ -26,13 +27,6 @@ _OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {"lr": 1e-3}),
     "momentum": (torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9}),
     "adam": (torch.optim.Adam, {"lr": 1e-3}),
-}
-# collectives as they pass the dispatcher (torch 2.6 to 2.13), and the position of the argument that is the whole array
-_CALLS = {
-    "c10d::allreduce_": ("allreduce", 0),
-    "c10d::broadcast_": ("broadcast", 0),
-    "c10d::_allgather_base_": ("allgather", 0),
-    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
 }
 
 
@@ -92,30 +86,6 @@ def measure(
     return list(chain.from_iterable(by_way))
 
 
-class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of collectives' whole arrays, total and largest, and records the storages of reduced ones."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.exchanged = Counter[str]()  # bytes of all calls, by collective
-        self.largest = Counter[str]()  # bytes of the largest call
-        self.reduced: dict[int, int] = {}  # the storages of allreduces, as `storages` returns them
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator, which torch passes to this mode, and count it first if it is a collective."""
-        if func._schema.name in _CALLS:
-            name, position = _CALLS[func._schema.name]
-            arrays = args[position]
-            if not isinstance(arrays, list | tuple):
-                arrays = [arrays]
-            num_bytes = sum(array.numel() * array.element_size() for array in arrays)
-            self.exchanged[name] += num_bytes
-            self.largest[name] = max(self.largest[name], num_bytes)
-            if name == "allreduce":
-                self.reduced |= storages(arrays)
-        return func(*args, **(kwargs or {}))
-
-
 def storages(tensors: Iterable[Tensor]) -> dict[int, int]:
     """Return the bytes of each storage of these tensors, by address; for a DTensor, of this rank's part.
 
@@ -162,28 +132,40 @@ def _measure(
     model = _wrapped(module, way, recipe)
     parameters = list(model.parameters())
     torch_optimizer = _optimizer([p for p in parameters if p.requires_grad], way, optimizer)
-    for step in range(num_steps):
-        with _Collectives() as collectives:
+    reduced: dict[int, int] = {}  # the storages of allreduces in the last step, as `storages` returns them
+
+    def note(kind: str, tensors: Any) -> None:
+        if kind == "allreduce":
+            reduced.update(storages(tree_leaves(tensors[0])))
+
+    for _ in range(num_steps):
+        reduced.clear()
+        with recording(note) as recorder:
             loss = model(batch).float().square().mean()
-            if step == num_steps - 1:
-                terms = _storages_by_term(model, parameters, torch_optimizer)
+            terms = _storages_by_term(model, parameters, torch_optimizer)
             torch_optimizer.zero_grad()
             loss.backward()
             torch_optimizer.step()
+    exchanged = Counter[str]()  # bytes of all collectives, by kind
+    largest = Counter[str]()  # bytes of the largest one
+    for span, size in zip(*recorder.result(), strict=True):
+        if span.lane != "compute":
+            exchanged[span.kind] += int(size)
+            largest[span.kind] = max(largest[span.kind], int(size))
     # The shard is the only copy of the parameters, or, next to gathered or cast ones, their master copy.
     shard_term = "parameters"
     if way == "fully_shard_keep" or recipe == "mixed":
         shard_term = "master_copy"
     terms[shard_term] = terms.pop("shard") | terms[shard_term]
-    terms["buckets"] = collectives.reduced  # the last term, so that buckets that are the gradients count as those
+    terms["buckets"] = reduced  # the last term, so that buckets that are the gradients count as those
     stage = WAYS[way].stage
     num_bytes = _bytes_by_term(terms)
-    num_bytes["largest_layer"] = collectives.largest["reduce_scatter"]
+    num_bytes["largest_layer"] = largest["reduce_scatter"]
     if stage == 3:  # in stage 2 all parameters are gathered when memory is counted, and have terms of their own
-        num_bytes["largest_layer"] += collectives.largest["allgather"]
+        num_bytes["largest_layer"] += largest["allgather"]
     all_terms = {term: num_bytes.get(term, 0) for term in TERMS}
     measured = ZeroMemory(num_parameters, dist.get_world_size(), stage, recipe, optimizer, all_terms)
-    return LiveMemory(way, dist.get_rank(), measured, collectives.exchanged)
+    return LiveMemory(way, dist.get_rank(), measured, exchanged)
 
 
 def _wrapped(module: nn.Module, way: str, recipe: str) -> nn.Module:

@@ -7,20 +7,20 @@ contiguous slice of the order instead of every N-th item.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-from ..common.checks import of_type, truth, whole
-from .permutation import IntArray, libstdcxx_shuffle, share
-
-_MOST_EPOCH = 2**64 - 1  # the largest size_t of C++
+from ..common.checks import truth, whole
+from .permutation import libtorch_order, share
 
 
-class _Slice:
-    """The common part of both samplers: this rank's slice [begin, end) of the epoch, and how far it has been read."""
+class DistributedSequentialSampler:
+    """libtorch's `DistributedSequentialSampler`: unshuffled, each rank a contiguous slice, padded from the start.
 
-    _needed: tuple[str, ...] = ("sample_index",)  # the entries that a state must have
+    As in libtorch, with ``allow_duplicates=False`` the last ``size % num_replicas`` samples are never read. With True
+    nothing is lost. The epoch has no effect.
+
+    >>> sampler = DistributedSequentialSampler(10, num_replicas=4, rank=3)
+    >>> sampler.next(2), sampler.next(2), sampler.next(2)
+    ([9, 0], [1], None)
+    """
 
     def __init__(self, size: int, num_replicas: int = 1, rank: int = 0, allow_duplicates: bool = True) -> None:
         self.size = whole("size", size, 0)
@@ -32,7 +32,7 @@ class _Slice:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch. As in C++, it has no effect before the next `reset`, and the shuffle uses it modulo 2**32."""
-        self.epoch = whole("epoch", epoch, 0, _MOST_EPOCH)
+        self.epoch = whole("epoch", epoch, 0, 2**64 - 1)  # the largest size_t of C++
 
     def index(self) -> int:
         """Return the position of the next index to read in the epoch's order, which is that of all ranks."""
@@ -61,47 +61,23 @@ class _Slice:
         return self._read(start, self._sample_index)
 
     def _read(self, start: int, stop: int) -> list[int]:
-        raise NotImplementedError
+        return [position % self.size for position in range(start, stop)]  # padding starts over
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state for `load_state_dict`. C++ stores only sample_index and, if it shuffles, epoch."""
-        return {
-            "sample_index": self._sample_index,
-            "size": self.size,
-            "num_replicas": self.num_replicas,
-            "rank": self.rank,
-            "allow_duplicates": self.allow_duplicates,
-        }
+    def state_dict(self) -> dict[str, int]:
+        """Return the state for `load_state_dict`, as C++ stores it."""
+        return {"sample_index": self._sample_index}
 
-    def load_state_dict(self, state: dict[str, Any], strict: bool = False) -> None:
-        """Go to the state's epoch and position. Raises ValueError for a state that is damaged or does not fit.
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to the state's position. Raises ValueError if this rank's slice has no such position.
 
-        With `strict`, the state must be of a sampler that was made with the same arguments.
+        As in C++, nothing compares the sampler with the one that was saved.
         """
-        of_type("state", state, dict)
-        missing = [name for name in self._needed if name not in state]
-        if missing:
-            raise ValueError(f"the sampler's state lacks {', '.join(missing)}")
-        sample_index = whole("sample_index", state["sample_index"], self._begin, self._end)
-        if truth("strict", strict):
-            self._check_same_arguments(state)
-        if "epoch" in self._needed:  # this sampler shuffles
-            self.set_epoch(state["epoch"])
-        self.reset()  # which shuffles for the epoch and goes to its beginning
+        sample_index = whole("sample_index", state.get("sample_index"), self._begin, self._end)
+        self.reset()
         self._sample_index = sample_index
 
-    def _check_same_arguments(self, state: dict[str, Any]) -> None:
-        """Raise ValueError if the sampler of the state was made with other arguments."""
-        differences = []
-        for name, own_value in self.state_dict().items():
-            is_argument = name not in ("sample_index", "epoch")  # these two say how far the sampler has come
-            if is_argument and state.get(name) != own_value:
-                differences.append(f"{name} {state.get(name)!r}, not {own_value!r}")
-        if differences:
-            raise ValueError(f"the state was taken from another sampler, with {'; '.join(differences)}")
 
-
-class DistributedRandomSampler(_Slice):
+class DistributedRandomSampler(DistributedSequentialSampler):
     """libtorch's `DistributedRandomSampler`: shuffled, each rank a contiguous slice of the shuffled order.
 
     It reproduces these peculiarities of libtorch, except for the last one:
@@ -112,7 +88,7 @@ class DistributedRandomSampler(_Slice):
       `shuffle_first` avoids both: it shuffles the samples, then pads by starting over, or cuts.
     - There is no seed, so every job shuffles epoch 0 in the same way.
     - `set_epoch` has no effect before `reset`. `load_state_dict` does not compare the sampler with the one that was
-      saved, unless ``strict=True``.
+      saved.
     - libtorch itself checks neither rank nor replicas (0 replicas crash), and never ends with a batch size of 0; here
       these raise ValueError.
 
@@ -120,8 +96,6 @@ class DistributedRandomSampler(_Slice):
     >>> sampler.next(2), sampler.next(2), sampler.next(2)
     ([5, 9], [1], None)
     """
-
-    _needed = ("sample_index", "epoch")
 
     def __init__(
         self,
@@ -138,43 +112,16 @@ class DistributedRandomSampler(_Slice):
     def reset(self, new_size: int | None = None) -> None:
         """Shuffle for the current epoch and return to the start, over `new_size` samples if it is given."""
         super().reset(new_size)
-        self._order = libtorch_random_order(self.size, len(self) * self.num_replicas, self.epoch, self.shuffle_first)
+        self._order = libtorch_order(self.size, len(self) * self.num_replicas, self.epoch, self.shuffle_first)
 
     def _read(self, start: int, stop: int) -> list[int]:
         indices: list[int] = self._order[start:stop].tolist()
         return indices
 
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"epoch": self.epoch, "shuffle_first": self.shuffle_first}
+    def state_dict(self) -> dict[str, int]:
+        return super().state_dict() | {"epoch": self.epoch}
 
-
-class DistributedSequentialSampler(_Slice):
-    """libtorch's `DistributedSequentialSampler`: unshuffled, each rank a contiguous slice, padded from the start.
-
-    As in libtorch, with ``allow_duplicates=False`` the last ``size % num_replicas`` samples are never read. With True
-    nothing is lost. The epoch has no effect.
-
-    >>> sampler = DistributedSequentialSampler(10, num_replicas=4, rank=3)
-    >>> sampler.next(2), sampler.next(2), sampler.next(2)
-    ([9, 0], [1], None)
-    """
-
-    def _read(self, start: int, stop: int) -> list[int]:
-        return [position % self.size for position in range(start, stop)]  # padding starts over
-
-
-def libtorch_random_order(size: int, total: int, epoch: int, shuffle_first: bool = False) -> IntArray:
-    """Return the shuffled order of all ranks, of length `total`, from which the random sampler cuts its slices.
-
-    libtorch pads or cuts the indices before it shuffles them; with `shuffle_first`, it is the other way round.
-    """
-    if shuffle_first:
-        order = np.arange(size)
-        libstdcxx_shuffle(order, epoch)
-        return np.resize(order, total)
-    order = np.arange(total)
-    # Padding: these positions repeat the first samples. libtorch takes no modulo here, so if there is more padding than
-    # there are samples, it returns indices that do not exist.
-    order[size:] -= size
-    libstdcxx_shuffle(order, epoch)
-    return order
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to the state's epoch, which is shuffled for, and position."""
+        self.set_epoch(state.get("epoch", -1))
+        super().load_state_dict(state)

@@ -1,0 +1,189 @@
+"""Timelines as Chrome traces, which Perfetto shows: a rank is a process, a lane is a thread, a kind is a category."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..common.files import write_whole
+from .events import FORMAT, NoEvent, read_trace, readable
+from .spans import Span
+
+# The kinds of NCCL's kernels in a trace of torch.profiler. The first one that a kernel's name contains is its kind,
+# so "reduce" comes after the longer names with this word, and "nccl", which is for all other kernels, comes last.
+COMMUNICATION = ("allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "reduce", "send_recv", "nccl")
+_LATEST_US = 2.0**63  # no clock counts further than 64 bits
+# The category in which Kineto writes one span per profiler, as long as the whole recording. It is not work of the job.
+_PROFILER_ITSELF = "Trace"
+# Added to whole nanoseconds, so that a viewer that rounds and one that truncates get the same number. A start needs
+# more, because it can be large and a float rounds it more. A length has less, so that a slice hardly reaches into the
+# next one.
+_ADDED_TO_START_NS = 0.25
+_ADDED_TO_LENGTH_NS = 0.001
+
+
+# ---- writing
+
+
+def write(
+    path: str | os.PathLike[str],
+    spans: Iterable[Span],
+    threads: Sequence[tuple[int, int, int]],
+    lanes: Sequence[str],
+    kinds: Sequence[str],
+    marks: Iterable[Mapping[str, Any]],
+) -> Path:
+    """Write spans and additional events, `marks`, as a trace with one event per line.
+
+    The thread of a span is its rank, the index of its lane, and the number of the thread in the lane.
+    """
+    tid_of = {thread: tid for tid, thread in enumerate(sorted(set(threads)))}
+    events = []
+    for (rank, lane, _), tid in tid_of.items():
+        metadata = {
+            "process_name": {"name": f"rank {rank}"},
+            "thread_name": {"name": lanes[lane]},
+            "thread_sort_index": {"sort_index": tid},  # without it, viewers may sort the lanes by name
+        }
+        events += [{"ph": "M", "name": name, "pid": rank, "tid": tid, "args": args} for name, args in metadata.items()]
+    events += map(_slice, spans, [tid_of[thread] for thread in threads])
+    for mark in marks:
+        events.append({**mark, "tid": tid_of[mark["pid"], lanes.index(mark["tid"]), 0]})  # the lane's first thread
+    # In this order, because `events.is_ours` recognises the file by its first fields.
+    head = json.dumps({"format": FORMAT, "lanes": lanes, "kinds": kinds})
+    body = ",\n".join(map(json.dumps, events))
+    content = f'{{"displayTimeUnit": "ms", "otherData": {head}, "traceEvents": [\n{body}\n]}}\n'.encode()
+    if os.fspath(path).endswith(".gz"):
+        content = gzip.compress(content, mtime=0)  # without the time, equal timelines make equal files
+    return write_whole(path, content)
+
+
+def _slice(span: Span, tid: int) -> dict[str, Any]:
+    length_ns = round(span.stop_s * 1e9) - round(span.start_s * 1e9)
+    return {
+        "ph": "X",
+        "name": span.kind if span.item == -1 else f"{span.kind} {span.item}",
+        "cat": span.kind,
+        "pid": span.rank,
+        "tid": tid,
+        "ts": start_us(span.start_s),
+        "dur": (length_ns + _ADDED_TO_LENGTH_NS) / 1000,
+        # Those are rounded, so the exact times are stored, too.
+        "args": {"item": span.item, "start_s": span.start_s, "stop_s": span.stop_s},
+    }
+
+
+def start_us(time_s: float) -> float:
+    """Return the time at which a slice begins, or at which a mark is, in microseconds.
+
+    >>> int(start_us(1.001e-6) * 1000)
+    1001
+    """
+    return (round(time_s * 1e9) + _ADDED_TO_START_NS) / 1000
+
+
+# ---- reading
+
+
+class _Args(msgspec.Struct, frozen=True, gc=False):
+    """The arguments of an event that are read: `name` of a thread, the others of our own spans."""
+
+    name: Any = None
+    item: Any = None
+    start_s: Any = None
+    stop_s: Any = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    """The fields of an event that are read. Decoding only these is several times as fast as decoding all of them."""
+
+    ph: Any = None
+    name: Any = ""
+    cat: Any = None
+    pid: Any = 0
+    tid: Any = 0
+    ts: Any = None
+    dur: Any = 0
+    args: _Args | NoEvent = None
+
+
+class _Trace(msgspec.Struct):
+    traceEvents: list[_Event | NoEvent]
+    otherData: dict[str, Any] = {}
+    distributedInfo: dict[str, Any] = {}  # in which torch.profiler states the rank
+
+
+def read(path: str | os.PathLike[str]) -> tuple[list[Span], Mapping[str, Any]]:
+    """Return the spans of a trace, and what `write` says of it, empty for that of another program.
+
+    Warns if complete events are skipped, because they have no readable times, and entries that are no events.
+    """
+    trace = read_trace(path, _Trace)
+    with readable(path):
+        events: list[Any] = [event for event in trace.traceEvents if isinstance(event, _Event)]
+        complete = [event for event in events if event.ph == "X"]
+        chosen = [event for event in complete if _has_times(event)]
+        named = [event for event in events if event.ph == "M" and event.name == "thread_name"]
+        names = {(event.pid, event.tid): getattr(event.args, "name", "") for event in named}
+        if trace.otherData.get("format") == FORMAT:
+            return [
+                Span(each.pid, names[each.pid, each.tid], each.cat, each.args.item, each.args.start_s, each.args.stop_s)
+                for each in chosen
+            ], trace.otherData
+        spans = _foreign_spans(chosen, trace.distributedInfo.get("rank") or 0, names)
+    num_skipped = len(trace.traceEvents) - len(events) + len(complete) - len(chosen)
+    if num_skipped:
+        # The level names the line that calls `Timeline.from_chrome_trace`.
+        warnings.warn(f"{path}: skipped {num_skipped} of {len(trace.traceEvents)} events", stacklevel=3)
+    return spans, {}
+
+
+def _has_times(event: _Event) -> bool:
+    """Whether the start and the length of an event are such numbers; nan is not."""
+    are_numbers = isinstance(event.ts, int | float) and isinstance(event.dur, int | float)
+    return are_numbers and abs(event.ts) <= _LATEST_US and 0 <= event.dur <= _LATEST_US
+
+
+def _foreign_spans(events: list[_Event], rank: int, names: Mapping[Any, str]) -> list[Span]:
+    """Return the spans of another program's events, without the profiler's own."""
+    events = [event for event in events if event.cat != _PROFILER_ITSELF]
+    # Absolute times need all bits of a float, so the first start is subtracted before the times are scaled.
+    first_us = min((event.ts for event in events), default=0)
+    spans = []
+    for event in events:
+        lane = f"process {event.pid}, {names.get((event.pid, event.tid)) or event.tid}"
+        start_us = event.ts - first_us
+        stop_us = start_us + event.dur
+        spans.append(Span(rank, lane, _kind(event), -1, start_us / 1e6, stop_us / 1e6))
+    return spans
+
+
+def _kind(event: _Event) -> str:
+    """Return the category of an event, or its name if it has none; for kernels see `collective`."""
+    if str(event.cat).lower() == "kernel":  # older profilers write "Kernel"
+        return collective(str(event.name))
+    return str(event.cat or event.name)
+
+
+@lru_cache(maxsize=4096)
+def collective(name: str) -> str:
+    """Return the collective of a kernel of NCCL, and "kernel" for any other kernel.
+
+    >>> collective("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), collective("sgemm")
+    ('allreduce', 'kernel')
+    """
+    function_name = name.partition("(")[0]  # the types of its arguments follow
+    plain = function_name.lower().replace("_", "")
+    if plain.startswith("nccl"):
+        for word in COMMUNICATION:
+            if word.replace("_", "") in plain:
+                return word
+    return "kernel"

@@ -1,0 +1,111 @@
+"""What `launch` and `in_threads` refuse: one error that names the argument."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rankscope.ranks import in_threads, launch
+from rankscope.ranks.errors import MachineError
+
+from . import functions
+
+BAD = [
+    *({"num_ranks": number} for number in (0, 257, None, 1.5)),
+    *({"timeout_s": seconds} for seconds in (0, float("nan"), "1")),
+    *({"fn": 3}, {"args": "ab"}, {"backend": "tcp"}, {"progress": 1}),
+]
+
+
+@pytest.mark.parametrize("wrong", BAD)
+def test_launch(wrong):
+    (name,) = wrong
+    with pytest.raises(ValueError, match=name):
+        launch(**{"fn": functions.rank, "num_ranks": 2, **wrong})
+
+
+@pytest.mark.parametrize("wrong", [{"num_ranks": 0}, {"num_ranks": 1.5}, {"work": 3}, {"timeout_s": -1}])
+def test_in_threads(wrong):
+    (name,) = wrong
+    with pytest.raises(ValueError, match=name):
+        in_threads(**{"work": lambda rank, group: rank, "num_ranks": 2, **wrong})
+
+
+def test_more_nccl_ranks_than_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    with pytest.raises(ValueError, match="num_ranks must be at most 2 with backend='nccl'"):
+        launch(functions.rank, 3, backend="nccl")
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    with pytest.raises(ValueError, match="num_ranks must be at most 0 with backend='nccl'"):
+        launch(functions.rank, 1, backend="nccl")
+
+
+def test_a_deleted_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(MachineError, match="ranks cannot be started"):
+        launch(functions.rank, 1)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_server_that_cannot_start_leaves_nothing(tmp_path, monkeypatch):
+    """In a process of its own: the one of the tests has a server."""
+    text = f"""
+import os, sys, tempfile
+from pathlib import Path
+from rankscope.ranks import launch
+from tests.ranks.test_refusals import open_descriptors
+tempfile.tempdir = {str(tmp_path)!r}
+before = open_descriptors()
+python = sys.executable
+for wrong in ("/nothing/here", "/bin/false"):
+    sys.executable = wrong
+    for _ in range(3):
+        try:
+            launch(int, 2)
+        except RuntimeError as error:
+            print(type(error).__name__)
+print(open_descriptors() - before <= 3, os.listdir(tempfile.tempdir))
+sys.executable = python
+print(launch(int, 2))
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "MachineError\n" * 6 + "True []\n[0, 0]\n", done.stderr
+
+
+def test_too_few_descriptors_are_one_error():
+    """With each number of free descriptors, before and after there is a server."""
+    text = """
+import os, resource, cloudpickle
+from rankscope.ranks import launch
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+for _ in range(2):
+    for number in range(0, 10, 2):
+        files = []
+        try:
+            while True:
+                files.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            for file in files[:number]:
+                os.close(file)
+        try:
+            launch(int, 1)
+        except RuntimeError as error:
+            print(type(error).__name__)
+        for file in files[number:]:
+            os.close(file)
+    print(launch(int, 2))
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100)
+    first, second = done.stdout.split("[0, 0]\n")[:2]
+    assert set(first.split()) == set(second.split()) == {"MachineError"}, done.stdout + done.stderr
+    assert done.stderr == ""

@@ -1,0 +1,113 @@
+"""The Python twins of libtorch's distributed samplers give what libtorch gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankscope.sampling import DistributedRandomSampler, DistributedSequentialSampler, assign
+from tests.sampling import libtorch_oracle as oracle
+
+TWINS = {"random": DistributedRandomSampler, "sequential": DistributedSequentialSampler}
+
+
+@pytest.fixture(scope="session")
+def binary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled oracle, kept in pytest's cache for the next run."""
+    cache = getattr(request.config, "cache", None)
+    build_dir = cache.mkdir("libtorch-oracle") if cache else tmp_path_factory.mktemp("libtorch-oracle")
+    built = oracle.compile_oracle(build_dir)
+    if built is None:
+        pytest.skip("no C++ compiler for libtorch: the recorded epochs stand in")
+    return built
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_compiled_libtorch(binary: Path, seed: int) -> None:
+    cases = oracle.cases(seed)
+    for case, output in zip(cases, oracle.run_oracle(binary, cases), strict=True):
+        assert oracle.replay(case, TWINS) == output, case.line()
+
+
+def test_recorded_whole_epochs() -> None:
+    stored = json.loads(oracle.WHOLE_EPOCHS.read_text(encoding="utf-8"))
+    assert len(stored["epochs"]) >= 50
+    for epoch in stored["epochs"]:
+        ranks = epoch.pop("ranks")
+        assert [indices.tolist() for indices in assign(**epoch).ranks] == ranks
+        if epoch["sampler"] == "libtorch_random" and epoch["size"] >= 10:
+            other = assign(**epoch | {"epoch": epoch["epoch"] + 1})
+            assert [indices.tolist() for indices in other.ranks] != ranks
+
+
+@pytest.mark.oracle
+def test_recorded_whole_epochs_are_what_libtorch_gives_now(binary: Path) -> None:
+    stored = json.loads(oracle.WHOLE_EPOCHS.read_text(encoding="utf-8"))
+    assert stored["epochs"] == oracle.whole_epochs(binary)
+
+
+class LaterEpoch(DistributedRandomSampler):
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch((epoch + 1) % 2**64)
+
+
+class Wrapped(DistributedRandomSampler):
+    def next(self, batch_size: int) -> list[int] | None:
+        batch = super().next(batch_size)
+        return batch and [index % self.size for index in batch]
+
+
+class Forgetful(DistributedRandomSampler):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class Unwrapped(DistributedSequentialSampler):
+    def next(self, batch_size: int) -> list[int] | None:
+        start = self.index()
+        batch = super().next(batch_size)
+        return batch and list(range(start, start + len(batch)))
+
+
+class RewindingLoad(DistributedSequentialSampler):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.reset()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("wrong", [LaterEpoch, Wrapped, Forgetful, Unwrapped, RewindingLoad])
+def test_a_wrong_twin_is_seen(binary: Path, wrong: Any) -> None:
+    kind = "random" if issubclass(wrong, DistributedRandomSampler) else "sequential"
+    small = [case for case in oracle.cases(0) if case.kind == kind and case.size <= 1001]
+    outputs = oracle.run_oracle(binary, small)
+    assert sum(oracle.replay(case, {kind: wrong}) != output for case, output in zip(small, outputs, strict=True)) > 3
+
+
+def at_epoch(epoch: int, *arguments: Any, **options: Any) -> list[int]:
+    """One rank's indices of an epoch, in order."""
+    sampler = DistributedRandomSampler(*arguments, **options)
+    sampler.set_epoch(epoch)
+    sampler.reset()
+    return sampler.next(1 << 20) or []
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 60), st.integers(1, 16), st.sampled_from(oracle.EPOCHS), st.booleans())
+def test_shuffled_first_ranks_have_slices_of_the_whole_order(size: int, n: int, epoch: int, duplicates: bool) -> None:
+    # The order of one replica is libtorch's: it neither pads nor cuts.
+    order = at_epoch(epoch, size, 1)
+    assert sorted(order) == list(range(size))
+    local = -(-size // n) if duplicates else size // n
+    expected = [order[i % size] for i in range(local * n)]
+    for rank in range(n):
+        emitted = at_epoch(epoch, size, n, rank, duplicates, shuffle_first=True)
+        assert emitted == expected[rank * local : (rank + 1) * local]
+
+
+# ---- the shuffle of libstdc++

@@ -1,0 +1,337 @@
+"""`audit_loader`: each finding seen, nothing found where nothing is, and nothing changed by the audit."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, get_worker_info
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from rankscope.sampling import AuditError, BalancedSampler, KeyedSampler, audit_loader
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
+
+def kinds(audited):
+    return [finding.kind for finding in audited.findings]
+
+
+def same_seed(worker):
+    np.random.seed(0)
+
+
+def seed_by_worker(worker):
+    np.random.seed(worker)
+
+
+class Rows(IterableDataset):
+    """Yields these rows, of which worker w of W reads the part ``split(w, W)``, a slice; by default all."""
+
+    def __init__(self, rows, split=lambda worker, num_workers: slice(None)):
+        self.rows = rows
+        self.split = split
+
+    def __iter__(self):
+        worker = get_worker_info()
+        return iter(self.rows if worker is None else self.rows[self.split(worker.id, worker.num_workers)])
+
+
+def every(worker, num_workers):
+    return slice(worker, None, num_workers)
+
+
+def rounded_up(worker, num_workers):
+    return slice(4 * worker, 4 * worker + 4)
+
+
+def first_two(worker, num_workers):
+    return every(worker, 2) if worker < 2 else slice(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"batch_size": 5}, []),
+        ({"batch_size": 4}, ["short_last_batch"]),
+        ({"batch_size": 4, "drop_last": True}, []),
+        ({"batch_size": 11, "drop_last": True}, ["nothing_read"]),
+        ({"batch_size": None}, []),
+        ({"batch_size": 5, "num_workers": 2}, []),
+        ({"batch_size": 5, "num_workers": 2, "persistent_workers": True}, []),
+        ({"batch_size": 5, "num_workers": 2, "worker_init_fn": same_seed}, ["same_random", "repeated_random"]),
+        ({"batch_size": 5, "num_workers": 2, "worker_init_fn": seed_by_worker}, ["repeated_random"]),
+    ],
+)
+def test_a_loader_is_audited(options, found):
+    audited = audit_loader(DataLoader(range(10), **options))
+    assert kinds(audited) == found
+    assert ("nothing found" in str(audited)) == (not found)
+    audited.check(allow=found)
+    if found:
+        with pytest.raises(AuditError):
+            audited.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rows", "split", "options", "found"),
+    [
+        (range(10), every, {"batch_size": 5}, []),
+        (range(10), Rows(()).split, {"batch_size": 5}, ["read_by_each_worker"]),
+        (range(10), Rows(()).split, {"batch_size": 5, "num_workers": 0}, []),
+        (range(10), Rows(()).split, {"batch_size": 4, "drop_last": True}, ["read_by_each_worker"]),
+        (range(12), rounded_up, {"batch_size": 2, "num_workers": 3}, []),
+        ([*range(10), 10, 11], rounded_up, {"batch_size": 2, "num_workers": 2}, ["lost_rows"]),
+        (range(10), first_two, {"batch_size": 5, "num_workers": 4}, ["idle_workers"]),
+        (range(5), every, {"batch_size": 2}, ["short_last_batch"]),
+        (range(6), every, {"batch_size": 2}, ["short_last_batch", "short_batch"]),
+        ([[1, 2], [3, 4], [5, 6]], every, {"batch_size": 3, "num_workers": 0}, []),  # lists, such as tokens of a text
+    ],
+)
+def test_a_stream_is_audited(rows, split, options, found):
+    loader = DataLoader(Rows(rows, split), **{"num_workers": 2} | options)
+    assert kinds(audit_loader(loader)) == found
+
+
+class Forgot(Rows):
+    """Without workers there are 10 rows, and `split` yields more."""
+
+    def __iter__(self):
+        return iter(self.rows[:10]) if get_worker_info() is None else super().__iter__()
+
+
+@pytest.mark.slow
+def test_rows_that_do_not_exist_without_workers_are_found_and_named():
+    loader = DataLoader(Forgot(range(12), rounded_up), batch_size=2, num_workers=3)
+    (finding,) = audit_loader(loader).findings
+    assert finding.kind == "read_too_often"
+    assert "12 samples of 10" in finding.message
+    (finding,) = audit_loader(loader, key=lambda row: f"row {row}").findings
+    assert finding.message.endswith(": row 10, row 11")
+
+
+# ---- all ranks together
+
+
+NAMES = {
+    "dictionaries": (lambda number: {"id": number}, lambda row: row["id"]),
+    "texts": (str, None),
+    "tensors": (torch.tensor, None),
+    "batches": (lambda number: torch.tensor([2 * number, 2 * number + 1]), lambda row: row),
+}
+
+
+def rank_loaders(row, parts, **options):
+    return [DataLoader(Rows([row(number) for number in part]), batch_size=2, **options) for part in parts]
+
+
+@pytest.mark.parametrize(("row", "key"), NAMES.values(), ids=NAMES)
+def test_rows_of_all_ranks_are_compared_by_name(row, key):
+    halves = [range(0, 16, 2), range(1, 16, 2)]
+    assert kinds(audit_loader(rank_loaders(row, halves), key=key)) == []
+    wrong = [range(1, 16), range(1, 16)]  # datasets#8568: each rank reads all, without the first one
+    size = 32 if row is NAMES["batches"][0] else 16
+    audited = audit_loader(rank_loaders(row, wrong), key=key, size=size)
+    assert kinds(audited) == ["short_last_batch", "duplicates", "dropped"]
+    uneven = [range(10), range(10, 16)]
+    assert kinds(audit_loader(rank_loaders(row, uneven), key=key)) == ["unbalanced"]
+
+
+def test_indices_of_all_ranks_are_compared_also_after_a_stop():
+    def loaders(num_ranks, state=None):
+        samplers = [KeyedSampler(40, num_ranks, rank) for rank in range(num_ranks)]
+        for sampler in samplers:
+            if state is not None:
+                sampler.load_state_dict(state)
+        return [DataLoader(range(40), batch_size=2, sampler=sampler) for sampler in samplers]
+
+    assert kinds(audit_loader(loaders(4))) == []
+    assert kinds(audit_loader(loaders(4)[:3])) == ["dropped"]
+    state = KeyedSampler(40, 4, 0).state_after(6)
+    before = [index for rank in range(4) for index in list(KeyedSampler(40, 4, rank))[:6]]
+    assert kinds(audit_loader(loaders(2, state), read_before=before)) == []
+    assert kinds(audit_loader(loaders(2), read_before=before)) == ["duplicates"]
+    assert kinds(audit_loader(loaders(2, state))) == ["dropped"]
+
+
+def test_a_stateful_data_loader_is_audited_where_it_was_resumed():
+    def loader():
+        return StatefulDataLoader(range(20), batch_size=4, sampler=KeyedSampler(20, 1, 0))
+
+    stopped = loader()
+    batches = iter(stopped)
+    before = [*next(batches).tolist(), *next(batches).tolist()]
+    resumed = loader()
+    resumed.load_state_dict(stopped.state_dict())
+    assert kinds(audit_loader(resumed, size=20, read_before=before)) == []
+    assert kinds(audit_loader(resumed, size=20)) == ["dropped"]
+    assert len(list(resumed)) == 3  # the audit has left it where it was
+
+
+# ---- generators of a dataset
+
+
+class DrawsRows(Dataset):
+    def __init__(self, rng):
+        self.rng = rng
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return float(self.rng.random())
+
+
+def own_generator(worker):
+    get_worker_info().dataset.rng = np.random.default_rng(torch.initial_seed() % 2**32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({}, ["same_random", "repeated_random"]),
+        ({"persistent_workers": True}, ["same_random"]),
+        ({"worker_init_fn": own_generator}, []),
+    ],
+)
+@pytest.mark.parametrize("make", [np.random.default_rng, random.Random])
+def test_a_generator_of_the_dataset_that_every_worker_copies(make, options, found):
+    dataset = DrawsRows(make(0))
+    assert kinds(audit_loader(DataLoader(dataset, batch_size=2, num_workers=2, **options))) == found
+    assert dataset[0] == DrawsRows(make(0))[0]
+
+
+# ---- odd loaders
+
+
+class StuckAfterOne(IterableDataset):
+    def __iter__(self):
+        yield 0
+        time.sleep(60)
+
+
+@pytest.mark.slow
+def test_a_worker_that_takes_longer_than_the_timeout_of_the_loader_ends_the_audit():
+    with pytest.raises(RuntimeError, match="timed out after 2 seconds"):
+        audit_loader(DataLoader(StuckAfterOne(), batch_size=1, num_workers=1, timeout=2))
+
+
+def test_repeats_of_a_sampler_are_not_reads_by_each_worker():
+    twice = RandomSampler(range(10), replacement=True, num_samples=20)
+    assert kinds(audit_loader(DataLoader(range(10), batch_size=5, sampler=twice))) == []
+
+
+def test_batches_of_any_loader_are_counted():
+    def counted(loader):
+        audit = audit_loader(loader)
+        return audit.batch_sizes, audit.num_samples, audit.num_workers
+
+    assert counted(DataLoader(range(5), batch_size=None)) == ((1,) * 5, 5, 0)
+    assert counted(DataLoader(range(5), batch_size=None, sampler=[[0, 1], [2, 3, 4]])) == ((2, 3), 5, 0)
+    assert counted(DataLoader(Rows(range(5)), batch_size=2, drop_last=True)) == ((2, 2), 5, 0)
+    assert audit_loader(DataLoader(range(5))).draws == {}
+    batches = DataLoader(range(4), batch_size=2, sampler=BalancedSampler([1] * 4, 1, 0))
+    assert (counted(batches)[0], audit_loader(batches).grouped_twice) == ((2, 2), "BalancedSampler")
+    uneven = audit_loader(DataLoader(range(6), batch_sampler=[[0], [1, 2], [3, 4, 5]]))
+    assert kinds(uneven) == []  # a batch sampler may make batches of different sizes
+    empty = audit_loader(DataLoader(range(2), batch_sampler=[[0, 1], []]))
+    assert kinds(empty) == ["short_last_batch"]
+    assert "not defined" in str(empty)
+
+
+# ---- nothing has changed afterwards
+
+
+class ShufflesWith(Sampler):
+    """Shuffles with a generator of its own, whose name is not `generator`."""
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.epoch = 0
+
+    @property
+    def generator(self):
+        raise RuntimeError("not made yet")
+
+    def __iter__(self):
+        self.epoch += 1
+        if isinstance(self.rng, torch.Generator):
+            return iter(torch.randperm(20, generator=self.rng).tolist())
+        order = list(range(20))
+        self.rng.shuffle(order)
+        return iter(order)
+
+
+class WithoutState(random.Random):
+    def getstate(self):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.Generator().manual_seed(1),
+        lambda: np.random.default_rng(1),
+        lambda: np.random.RandomState(1),
+        lambda: np.random.RandomState(np.random.PCG64(1)),
+        lambda: random.Random(1),
+    ],
+    ids=["torch", "numpy", "RandomState", "RandomState of another kind", "random"],
+)
+def test_the_own_generator_of_a_sampler_is_where_it_was_after_an_audit(make):
+    sampler = ShufflesWith(make())
+    audit_loader(DataLoader(range(20), sampler=sampler))
+    assert sampler.epoch == 0
+    assert list(sampler) == list(ShufflesWith(make()))
+
+
+@pytest.mark.parametrize("make", [random.SystemRandom, WithoutState])
+def test_a_sampler_whose_generator_has_no_state_is_audited(make):
+    assert kinds(audit_loader(DataLoader(range(20), sampler=ShufflesWith(make())))) == []
+
+
+class Draws(IterableDataset):
+    """Draws its samples from its own generator and those of the process that reads it."""
+
+    rng = None
+
+    def __iter__(self):
+        return iter([self.rng.random(), random.random(), float(np.random.random()), float(torch.rand(1))])
+
+
+def test_a_dataset_that_is_read_for_an_audit_draws_from_generators_that_are_put_back():
+    dataset = Draws()
+    dataset.rng = random.Random(1)
+    states = (
+        random.getstate(),
+        dataset.rng.getstate(),
+        np.random.get_state()[1].tolist(),
+        torch.get_rng_state().tolist(),
+    )
+    audit_loader(DataLoader(dataset, batch_size=2))
+    after = random.getstate(), dataset.rng.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    assert states == after
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("has_generator", [True, False])
+def test_a_loader_that_shuffles_goes_on_as_if_there_had_been_no_audit(num_workers, has_generator):
+    def order(is_audited):
+        torch.manual_seed(3)
+        generator = torch.Generator().manual_seed(4) if has_generator else None
+        loader = DataLoader(range(20), shuffle=True, generator=generator, num_workers=num_workers)
+        if is_audited:
+            audit_loader(loader)
+        return [int(batch) for batch in loader]
+
+    assert order(is_audited=True) == order(is_audited=False)
