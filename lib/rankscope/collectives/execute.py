@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from ..timeline import Recorder
 
-# The calls that the ranks of each group have agreed on, each with a buffer that is used again.
-_agreed_calls: weakref.WeakKeyDictionary[Any, dict[Any, Tensor]] = weakref.WeakKeyDictionary()
+# The calls that the ranks of each group have agreed on, each with memory that is used again: a buffer, and scratch.
+_agreed_calls: weakref.WeakKeyDictionary[Any, dict[Any, list[Tensor]]] = weakref.WeakKeyDictionary()
 
 
 def execute(
@@ -70,7 +70,7 @@ def execute(
     group = group_of(group)
     if schedule.collective == "barrier":  # it does not even read the tensor, but sends bytes of its own
         tensor = torch.zeros(schedule.num_chunks, dtype=torch.uint8, device=tensor.device)
-    part, kept = _agreed_part(schedule, tensor, group, op)
+    part, (kept, *scratch) = _agreed_part(schedule, tensor, group, op)
     passed = tensor.detach().view(-1)
     if not takes_batches(backend_of(group, tensor)):
         passed = passed.cpu()  # only NCCL sends from a GPU
@@ -81,7 +81,7 @@ def execute(
         buffer = passed.new_empty(part.ends[-1]) if part.is_result else kept
         if part.offset is not None:
             buffer[part.offset : part.offset + passed.numel()] = passed
-    _carry_out(part, buffer, starter(group, tensor), OPS[op], recorder)
+    _carry_out(part, [buffer, *scratch], starter(group, tensor), OPS[op], recorder)
     if schedule.collective == "barrier" or not part.wanted:
         return None
     if not part.is_result:
@@ -96,11 +96,14 @@ def execute(
 
 
 def _carry_out(
-    part: Part, buffer: Tensor, start: Callable[..., None], combine: Callable[..., Tensor], recorder: Recorder | None
+    part: Part,
+    memories: list[Tensor],
+    start: Callable[..., None],
+    combine: Callable[..., Tensor],
+    recorder: Recorder | None,
 ) -> None:
-    """Carry out a rank's steps on its buffer, and record them."""
+    """Carry out a rank's steps in its memories, and record them."""
     note = None if recorder is None else _noting(recorder)
-    memories = [buffer, *(buffer.new_empty(part.scratch_size) for _ in range(3))]
 
     @cache
     def view(place: Place) -> Tensor:
@@ -269,8 +272,8 @@ def _one_way(transfers: Transfers, step: int, rank: int, sends: bool) -> tuple[l
 # ---- what ranks agree on
 
 
-def _agreed_part(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> tuple[Part, Tensor]:
-    """Check a call, and return this rank's part of it and a buffer.
+def _agreed_part(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> tuple[Part, list[Tensor]]:
+    """Check a call, and return this rank's part of it, and a buffer and scratch for it.
 
     The first call of its kind is compared with those of all ranks. Raises ValueError for a wrong call, and on all ranks
     if their calls differ; RuntimeError if a rank does not come.
@@ -293,11 +296,15 @@ def _agreed_part(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> tup
     # This also is the collective of all ranks that NCCL needs before the first message.
     own = torch.tensor(list(part.call_hash), device="cpu" if ahead else tensor.device)
     calls = [torch.zeros_like(own) for _ in range(group.size())]
-    backend.allgather([calls], [own]).wait()
+    try:
+        backend.allgather([calls], [own]).wait()
+    except RuntimeError as error:
+        raise RuntimeError(f"not all ranks began this collective: {error}") from error
     others = [rank for rank, call in enumerate(calls) if not torch.equal(call, own)]
     if others:
         raise ValueError(
             f"ranks must agree on schedule, elements, dtype and op: ranks {others} do not have {part.call}"
         )
-    agreed[agreed_call] = tensor.new_empty(0 if part.is_result else part.ends[-1], device=own.device)
+    sizes = (0 if part.is_result else part.ends[-1], *[part.scratch_size] * 3)
+    agreed[agreed_call] = [tensor.new_empty(size, device=own.device) for size in sizes]
     return part, agreed[agreed_call]
