@@ -1,4 +1,4 @@
-"""What `execute` takes next to an older checkout's: python -m tests.benchmarks.execute CHECKOUT [--rounds 40]
+"""What `execute` takes next to an older checkout's: python -m tests.benchmarks.execute CHECKOUT [--rounds 20]
 
 CHECKOUT is another checkout of this repository, for instance one made with `git worktree add`. Both libraries are
 loaded in the same processes, the older one under another name, and use the same Gloo group. They take turns, so that
@@ -27,7 +27,7 @@ ALGORITHMS = [
     ("all_to_all", "pairwise"),
 ]
 NUM_RANKS = 4
-SIZES = {2**10: 200, 2**16: 50, 2**20: 10, 2**22: 4, 2**24: 2, 2**26: 1}  # bytes of the whole buffer: calls in a round
+SIZES = {2**10: 40, 2**16: 20, 2**20: 5, 2**22: 2, 2**24: 1}  # bytes of the whole buffer: calls in a round
 
 
 class Compared(NamedTuple):
@@ -90,7 +90,7 @@ def race(checkout: str, rounds: int) -> dict[tuple[str, str, int], Compared]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout")
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
     results = launch(race, NUM_RANKS, args=(options.checkout, options.rounds), timeout_s=3000)[0]
     print(f"{f'on {NUM_RANKS} ranks, ms a call':<34}{'size':>10}{'new':>10}{'old':>10}{'ratio':>8}   middle half")

@@ -266,7 +266,7 @@ def test_the_slow_group_sees_what_is_written_too_early(
         monkeypatch.setattr(module, "_one_way", without_scratch)
     schedule = build("allreduce", algorithm, 2)
     with pytest.raises(RankError, match="changed while they were being sent"):
-        in_threads(2, lambda rank, group: execute(schedule, torch.arange(64.0) + rank, SlowGroup(group)))
+        in_threads(2, lambda rank, group: execute(schedule, torch.arange(64.0) + rank, SlowGroup(group)), timeout_s=3)
 
 
 # ---- ranks that do not agree, that die, that stay away
@@ -339,7 +339,7 @@ def test_a_rank_that_does_not_begin_ends_the_others_at_the_timeout() -> None:
 
     def work(rank: int, group: Any) -> None:
         if rank == 0:
-            with pytest.raises(RuntimeError):
+            with pytest.raises(RuntimeError, match="not all ranks began"):
                 execute(build("allreduce", "ring", 2), torch.ones(8), group)
             over.set()
         else:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from ..timeline import Recorder
 
-# The calls that the ranks of each group have agreed on.
-_agreed_calls: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
+# The calls that the ranks of each group have agreed on, each with memory that is used again: a buffer, and scratch.
+_agreed_calls: weakref.WeakKeyDictionary[Any, dict[Any, list[Tensor]]] = weakref.WeakKeyDictionary()
 
 
 def execute(
@@ -70,20 +70,21 @@ def execute(
     group = group_of(group)
     if schedule.collective == "barrier":  # it does not even read the tensor, but sends bytes of its own
         tensor = torch.zeros(schedule.num_chunks, dtype=torch.uint8, device=tensor.device)
-    part = _agreed_part(schedule, tensor, group, op)
+    part, (kept, *scratch) = _agreed_part(schedule, tensor, group, op)
     passed = tensor.detach().view(-1)
     if not takes_batches(backend_of(group, tensor)):
         passed = passed.cpu()  # only NCCL sends from a GPU
     is_in_place = schedule.collective == "allreduce"
     buffer = passed
     if not is_in_place:
-        buffer = passed.new_empty(part.ends[-1])
+        # A buffer that is the result is the caller's.
+        buffer = passed.new_empty(part.ends[-1]) if part.is_result else kept
         if part.offset is not None:
             buffer[part.offset : part.offset + passed.numel()] = passed
-    _carry_out(part, buffer, starter(group, tensor), OPS[op], recorder)
+    _carry_out(part, [buffer, *scratch], starter(group, tensor), OPS[op], recorder)
     if schedule.collective == "barrier" or not part.wanted:
         return None
-    if len(part.wanted) < schedule.num_chunks:
+    if not part.is_result:
         buffer = torch.cat([buffer[run] for run in part.wanted])
     if op == "avg" and schedule.collective in SUMS:
         buffer.div_(schedule.num_ranks)
@@ -95,11 +96,14 @@ def execute(
 
 
 def _carry_out(
-    part: Part, buffer: Tensor, start: Callable[..., None], combine: Callable[..., Tensor], recorder: Recorder | None
+    part: Part,
+    memories: list[Tensor],
+    start: Callable[..., None],
+    combine: Callable[..., Tensor],
+    recorder: Recorder | None,
 ) -> None:
-    """Carry out a rank's steps on its buffer, and record them."""
+    """Carry out a rank's steps in its memories, and record them."""
     note = None if recorder is None else _noting(recorder)
-    memories = [buffer, *(buffer.new_empty(part.scratch_size) for _ in range(3))]
 
     @cache
     def view(place: Place) -> Tensor:
@@ -165,8 +169,9 @@ class RankStep(NamedTuple):
 class Part(NamedTuple):
     """A rank's part of a collective, in a buffer of all chunks, whose `ends` are as from `Schedule.chunk_ends`.
 
-    What the rank passes begins at `offset`, None if it passes nothing; `wanted` are the chunks of its result. `call`
-    says in words what all ranks must have in common. The first step only prepares the next.
+    What the rank passes begins at `offset`, None if it passes nothing; `wanted` are the chunks of its result, and all
+    of them if the buffer `is_result`. `call` says in words what all ranks must have in common. The first step only
+    prepares the next.
     """
 
     call: str
@@ -174,6 +179,7 @@ class Part(NamedTuple):
     ends: list[int]
     offset: int | None
     wanted: list[slice]
+    is_result: bool
     scratch_size: int
     steps: list[RankStep]
 
@@ -211,6 +217,7 @@ def _part(schedule: Schedule, rank: int, num_ranks: int, num_elements: int, dtyp
         call_hash=hashlib.sha256(f"{call} {schedule.to_text()}".encode()).digest(),
         ends=ends,
         offset=ends[initial[0]] if initial.size else None,
+        is_result=wanted.size == schedule.num_chunks,
         wanted=[slice(ends[chunk], ends[chunk + 1]) for chunk in wanted],
         scratch_size=max((post.place.stop for step in steps for post in step.posts if post.place.memory), default=0),
         steps=steps,
@@ -225,7 +232,8 @@ def _rank_steps(transfers: Transfers, rank: int, ahead: bool) -> list[RankStep]:
     (_, gathers), (receives, _) = halves[0]
     steps = [RankStep(receives if ahead else [], [], gathers)]
     for ((sends, _), (receives, writes)), ((_, gathers), (next_receives, _)) in pairwise(halves):
-        posts = [*sends, *(next_receives if ahead else receives)]
+        # Receives first, because the sender's permission to send would wait behind a long message to the same rank.
+        posts = [*(next_receives if ahead else receives), *sends]
         # It waits for its sends, too, before it writes where they may still be reading.
         steps.append(RankStep(posts, [*receives, *sends], [*writes, *gathers]))
     return steps
@@ -264,10 +272,11 @@ def _one_way(transfers: Transfers, step: int, rank: int, sends: bool) -> tuple[l
 # ---- what ranks agree on
 
 
-def _agreed_part(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Part:
-    """Check a call, and return this rank's part of it; the first of its kind is compared with those of all ranks.
+def _agreed_part(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> tuple[Part, list[Tensor]]:
+    """Check a call, and return this rank's part of it, and a buffer and scratch for it.
 
-    Raises ValueError for a wrong call, and on all ranks if their calls differ; RuntimeError if a rank does not come.
+    The first call of its kind is compared with those of all ranks. Raises ValueError for a wrong call, and on all ranks
+    if their calls differ; RuntimeError if a rank does not come.
     """
     import torch
 
@@ -280,17 +289,22 @@ def _agreed_part(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Par
     if key not in parts:
         parts[key] = _part(schedule, *key)
     part: Part = parts[key]
-    agreed = _agreed_calls.setdefault(group, set())
-    if (part.call_hash, tensor.device) in agreed:
-        return part
+    agreed = _agreed_calls.setdefault(group, {})
+    agreed_call = (part.call_hash, tensor.device)
+    if agreed_call in agreed:
+        return part, agreed[agreed_call]
     # This also is the collective of all ranks that NCCL needs before the first message.
     own = torch.tensor(list(part.call_hash), device="cpu" if ahead else tensor.device)
     calls = [torch.zeros_like(own) for _ in range(group.size())]
-    backend.allgather([calls], [own]).wait()
+    try:
+        backend.allgather([calls], [own]).wait()
+    except RuntimeError as error:
+        raise RuntimeError(f"not all ranks began this collective: {error}") from error
     others = [rank for rank, call in enumerate(calls) if not torch.equal(call, own)]
     if others:
         raise ValueError(
             f"ranks must agree on schedule, elements, dtype and op: ranks {others} do not have {part.call}"
         )
-    agreed.add((part.call_hash, tensor.device))
-    return part
+    sizes = (0 if part.is_result else part.ends[-1], *[part.scratch_size] * 3)
+    agreed[agreed_call] = [tensor.new_empty(size, device=own.device) for size in sizes]
+    return part, agreed[agreed_call]
