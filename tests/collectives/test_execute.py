@@ -314,6 +314,12 @@ def test_a_rank_that_rejects_its_input_ends_the_others(change: dict[str, Any]) -
     assert time.monotonic() - start < 30
 
 
+def test_a_lazy_conjugate_is_rejected() -> None:
+    conjugate = torch.tensor([1 + 2j, 3j]).conj()
+    with pytest.raises(RankError, match="conjugate"):
+        in_threads(2, lambda rank, group: execute(build("broadcast", "flat", 2), conjugate, group))
+
+
 @pytest.mark.parametrize("num_elements", [16, 1 << 20])
 def test_a_rank_that_stays_away_is_named_at_the_timeout(num_elements: int) -> None:
     schedule, over = build("allreduce", "recursive_doubling", 2), threading.Event()

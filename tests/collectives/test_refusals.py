@@ -32,13 +32,14 @@ LINK = Link(1.0, 2.0)
 SIX, FOUR = Cluster.uniform(6, LINK), Cluster.uniform(4, LINK)
 RING = build("allreduce", "ring", 4)
 ZEROS = [torch.zeros(8)] * 4
+HEAD = "allreduce mine ranks=4 chunks=2"
 IDLE = Schedule("allreduce", "idle", 4, 1, [])
 Call = Callable[[], object]
 
 
 def header(**changed: Any) -> Call:
-    good = {"collective": "allreduce", "algorithm": "mine", "num_ranks": 3, "num_chunks": 6}
-    return lambda: Schedule(source=[], **{**good, **changed})
+    good = {"collective": "allreduce", "algorithm": "mine", "num_ranks": 3, "num_chunks": 6, "source": []}
+    return lambda: Schedule(**{**good, **changed})
 
 
 def local(*last: Any, schedule: Any = RING, op: Any = "sum") -> Call:
@@ -53,6 +54,12 @@ REFUSED: list[tuple[Call, str]] = [
     (header(root=3), "root"),
     (header(lag=0), "lag"),
     (header(weights=(1, 2)), "weights"),
+    (header(weights=(1, 2, 3, 4, 5, -6)), "weights"),
+    (header(source=iter(())), "source"),
+    (header(source=5), "source"),
+    (lambda: build("allreduce", "ring", 4, rings=2), "none, got 'rings'"),
+    (lambda: simulate(Schedule.from_text(f"{HEAD}\n0: 0>7:0="), 8.0, FOUR), "rank 7"),
+    (lambda: simulate(Schedule.from_text(f"{HEAD}\n0: 0>1:9="), 8.0, FOUR, executor=True), "chunk 9"),
     (header(collective="scatter", num_chunks=4), "num_chunks"),
     (lambda: Step.of(0, 1, 0.2), "whole numbers"),
     (lambda: verify(None), "schedule"),  # type: ignore[arg-type]

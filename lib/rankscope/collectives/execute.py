@@ -282,6 +282,8 @@ def _agreed_part(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> tup
 
     if not tensor.is_contiguous():
         raise ValueError(f"tensor must be contiguous, got strides {tensor.stride()} of shape {tuple(tensor.shape)}")
+    if tensor.is_conj() or tensor.is_neg():  # a backend would send the elements as they are stored
+        raise ValueError("tensor must be stored as it is, got a lazy conjugate or negative: call resolve_conj or clone")
     backend = backend_of(group, tensor)
     ahead = not takes_batches(backend)
     key = (group.rank(), group.size(), tensor.numel(), tensor.dtype, op, ahead)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import number, of_type, one_of, whole
+from ..common.checks import each, number, of_type, one_of, whole
 from ..common.words import count_of
 from .steps import Bools, Ints, ScheduleError, Step
 
@@ -52,14 +52,15 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
     after which a received sum may be used: step s requires only sums received up to step s - lag. With a lag above 1,
     adding overlaps with the next transfers.
 
-    Raises ValueError if the collective is unknown or a number is out of range.
+    Raises ValueError if the collective is unknown, a number is out of range, or `source` is an iterator, whose steps
+    would be there only once.
     """
 
     collective: str
     algorithm: str
     num_ranks: int
     num_chunks: int
-    source: Iterable[Step] | Callable[[], Iterable[Step]]
+    source: Sequence[Step] | Callable[[], Iterable[Step]]
     root: int = 0
     ports: int = 1
     lag: int = 1
@@ -79,7 +80,9 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
             num_runs = self.num_ranks**2  # one for each sender and receiver
         if self.num_chunks % num_runs:
             raise ValueError(f"num_chunks of {self.collective} must be a multiple of {num_runs}, got {self.num_chunks}")
-        if self.weights is not None and len(self.weights) != self.num_chunks:
+        if not callable(self.source) and not isinstance(self.source, Sequence):
+            raise ValueError(f"source must be a list of steps, or a function that returns them, got {self.source!r}")
+        if self.weights is not None and len(each("weights", self.weights, whole, 0)) != self.num_chunks:
             raise ValueError(f"weights must be {self.num_chunks}, one per chunk, got {len(self.weights)}")
 
     @cached_property

@@ -14,6 +14,7 @@ from .messages import Bytes, LinkAt, Times, messages_of
 from .port_clock import PortClock
 from .schedule import Schedule
 from .steps import Ints, Step
+from .verify import check_places
 
 MOST_MESSAGES = 250_000  # that get spans of their own by default: up to three each, 36 MB in all
 _ROUNDING = 8 * float(np.finfo(float).eps)  # relative: more than the few additions of a step round, each by eps / 2
@@ -36,15 +37,16 @@ def simulate(
     holds its ports for alpha_s + bytes / bytes_per_s, and the receiver's until it is added up. A receiver adds one
     message after the other, as they arrive. A shared network card serves the messages of earlier steps first, and those
     of one step in the order in which they are ready; if they are ready at once, in the order of the step. `Cluster`
-    describes a switch that adds. The schedule is not checked here: use `verify`.
+    describes a switch that adds. Whether a schedule is right is for `verify` to say.
 
     That is the model of the papers. With `executor`, the model follows `execute` on Gloo: a message may leave once its
     sender has entered the step and the receiver's ready signal has arrived. The signal leaves when the receiver enters
     the step before, behind the messages that it sends itself, and takes alpha_s. A rank's card (its node's, for
     messages between nodes that share one) sends one message at a time, and messages from several ranks queue at the
     receiver's. A send is done when its last byte has left, and that byte arrives alpha_s later, so latencies overlap. A
-    rank waits for its messages of a step, and then adds them. Copies take no time. `cluster.ports` does not change the
-    number of cards; only None lets no message of a rank wait for another one. `cluster.switch_adds` has no effect.
+    rank waits for its messages of a step, and then adds them, or copies those that cannot come straight into their
+    place, at the same rate. `cluster.ports` does not change the number of cards; only None lets no message of a rank
+    wait for another one. `cluster.switch_adds` has no effect.
 
     If links depend on the size, pass a function ``link_at(src, dst, num_bytes)`` that returns a `Link`.
 
@@ -53,8 +55,8 @@ def simulate(
     `detail` is "messages", or "ranks" for a single span per rank, from 0 to its end; None means messages up to
     `MOST_MESSAGES`.
 
-    Raises ValueError if the cluster has a different number of ranks, `num_bytes` is not a finite number of at least 0,
-    or `detail` is unknown.
+    Raises ScheduleError if a rank or chunk does not exist, ValueError if the cluster has a different number of ranks,
+    `num_bytes` is not a finite number of at least 0, or `detail` is unknown.
 
     >>> from ..cluster import Link
     >>> from . import ALGORITHMS
@@ -92,6 +94,7 @@ def simulate(
             clock.times_s = [times_s + shift_s for times_s in clock.times_s]  # as the last step, so this one
             continue
         if not is_repeated:
+            check_places(schedule, step_number, step)
             row_bytes = _row_bytes(schedule, num_bytes, step)
             each = messages_of(step, row_bytes, cluster, link_at)
         before_s = np.concatenate(clock.times_s)

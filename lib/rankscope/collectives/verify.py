@@ -110,7 +110,7 @@ def verify(schedule: Schedule) -> Verified:
     most_sends = 0
     most_receives = 0
     for number, step in enumerate(schedule.steps()):
-        _check_places(schedule, number, step)
+        check_places(schedule, number, step)
         pairs = np.unique(step.src * schedule.num_ranks + step.dst)
         most_sends = max(most_sends, _most_messages(schedule, number, "sends", pairs // schedule.num_ranks))
         most_receives = max(most_receives, _most_messages(schedule, number, "receives", pairs % schedule.num_ranks))
@@ -151,7 +151,7 @@ def _fail_at(is_wrong: Any, problem: str, number: int, ranks: Ints, chunks: Ints
         _fail(problem, number, int(ranks[row]), int(chunks[row]))
 
 
-def _check_places(schedule: Schedule, number: int, step: Step) -> None:
+def check_places(schedule: Schedule, number: int, step: Step) -> None:
     """Fail unless the ranks and chunks of a step exist, no rank sends to itself, and only those add up that may."""
     for ranks in (step.src, step.dst):
         is_wrong = (ranks < 0) | (ranks >= schedule.num_ranks)
