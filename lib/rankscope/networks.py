@@ -84,6 +84,7 @@ class Network(msgspec.Struct, frozen=True, eq=False):
         check_field(self, "cost_of", function, "of a number of ranks")
         check_field(self, "num_ranks", optional, whole, 1)
         check_field(self, "most_bytes", number, above=0, high=math.inf)
+        check_field(self, "about", each, of_type, str)
 
     def relabelled(self, label: str) -> Network:
         """Return the same network with another label."""

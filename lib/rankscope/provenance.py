@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Required, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 
@@ -23,6 +23,9 @@ _PATIENCE_S = 20.0  # with another program
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, such as underlining
 
 
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
 class Gpu(TypedDict, total=False):
     """A GPU, and the versions of its software."""
 
@@ -33,20 +36,25 @@ class Gpu(TypedDict, total=False):
     nccl: str
 
 
-class Provenance(TypedDict, total=False):
+class _Needed(TypedDict):
+    """What every provenance states."""
+
+    name: str
+    backend: str
+    num_ranks: Count
+
+
+class Provenance(_Needed, total=False):
     """Where, how and when something was measured; a fact that is not stated has no entry."""
 
-    name: Required[str]
     date: str  # UTC, in ISO form
     command: str
     rankscope: str
     python: str
     torch: str
-    backend: Required[str]
     device: str  # of the buffers, if the backend does not imply it
-    num_ranks: Required[int]
-    num_nodes: int
-    ranks_per_node: tuple[int, ...]
+    num_nodes: Count
+    ranks_per_node: tuple[Count, ...]
     network: str
     system: str
     cpu: str
@@ -58,22 +66,48 @@ class Provenance(TypedDict, total=False):
     source: dict[str, str]  # of a log: program, repository, path, commit, licence, date and notes
 
 
+class MeasuredHow(TypedDict, total=False):
+    """How a profile's points were measured; a fact that is not stated has no entry."""
+
+    warm_up: int
+    iterations: int
+    budget_s: float
+    real_time: bool
+    dtype: str
+    start: str
+    statistic: str
+    clock: str
+    clock_offset_s: float
+    verified: bool
+
+
 _FREE = ("name", "date", "command", "python", "memory_bytes", "environment", "source")
 FIELDS = tuple(Provenance.__annotations__)
 SAME = tuple(name for name in FIELDS if name not in _FREE)  # these must agree for two runs to share a profile
 
 
-def checked_provenance(name: str, value: Any) -> dict[str, Any]:
-    """Return a copy with the fields of a `Provenance`; others are left out.
+def converted(name: str, value: Any, kind: Any) -> Any:
+    """Return a copy of a mapping as this kind of mapping, with printable texts; fields unknown to it are left out.
 
     Raises ValueError for a value of another type, and if a field that is required is missing.
 
-    >>> checked_provenance("provenance", {"name": "a box", "num_ranks": 2})
+    >>> converted("provenance", {"name": "a box", "num_ranks": 2}, Provenance)
     Traceback (most recent call last):
     ValueError: provenance: Object missing required field `backend`
     """
     with while_processing(name):
-        return dict(msgspec.convert(value, Provenance))
+        return msgspec.convert(_printable(value), kind)
+
+
+def _printable(value: Any) -> Any:
+    """Return a value of JSON with printable texts: others could control the terminal on which they are shown."""
+    if isinstance(value, str):
+        return printable(value, keep="\n\t")
+    if isinstance(value, Mapping):
+        return {_printable(key): _printable(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(map(_printable, value))
+    return value
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any], names: Sequence[str] = SAME) -> str:

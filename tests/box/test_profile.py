@@ -74,6 +74,12 @@ def test_the_key_does_not_depend_on_the_order_of_options() -> None:
 BARE = {"name": "a log", "backend": "nccl", "num_ranks": 4}
 
 
+def test_texts_of_others_are_printable() -> None:
+    shown = Profile(BARE | {"name": "a\x1b[31mbox"}, {"statistic": "\x1b[31m"}, [made(options={"a": "\x1b"})])
+    assert "\x1b" not in f"{shown} {shown.points[0].builder_words}"
+    assert hash(shown) == hash(Profile(shown.provenance, shown.protocol, shown.points))
+
+
 def test_what_a_log_does_not_state_is_not_there(tmp_path: Path) -> None:
     source = dict.fromkeys(("program", "repository", "path", "commit", "licence", "date", "notes"), "a text")
     profile_of_log = Profile(BARE | {"source": source, "environment": "NCCL_P2P_DISABLE=1"}, {}, SMALL.points)

@@ -34,6 +34,7 @@ from rankscope.networks import CostTable, Network
 from .made import links, point, profile
 
 ANY: Any = None
+TEXT: Any = "text"
 SIZES = [2**power for power in range(8, 25)]
 TWO = {"quick": Profile.load("bank:h100_8"), "slow": Profile.load("bank:l40s_8")}
 MODEL = nccl.Model("h100")
@@ -50,6 +51,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no seconds": (lambda: made(seconds=()), "seconds"),
     "a time of 0": (lambda: made(seconds=[0.0]), "seconds"),
     "no name": (lambda: Profile({"backend": "nccl", "num_ranks": 2}, {}), "name"),
+    "no ranks": (lambda: Profile({"name": "a", "backend": "nccl", "num_ranks": 0}, {}), "num_ranks"),
+    "a protocol of another type": (lambda: Profile(profile().provenance, {"statistic": 3}), "protocol"),
+    "an option of another type": (lambda: made(options={"a": {}}), "options"),
+    "what a network is about, as one text": (lambda: Network("a", "b", len, about=TEXT), "about"),
     "no machine of the bank": (lambda: Profile.load("bank:../profile"), "bank"),
     "a verdict of no profile": (lambda: verdict(ANY), "profile"),
     # links, predictions, curves

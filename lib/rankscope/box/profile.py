@@ -22,7 +22,7 @@ from ..common.files import read_json, write_json
 from ..common.units import bytes_words
 from ..common.words import count_of, one_line
 from ..networks import CostTable, Network
-from ..provenance import checked_provenance
+from ..provenance import MeasuredHow, Provenance, converted
 from .curve import Curve
 from .fit import LinkFit, fit_link, slope_s_per_byte
 from .machines import file_of, notes_of, origin_of
@@ -56,9 +56,8 @@ def _rounded(name: str, seconds: Any) -> float:
     return float(f"{number(name, seconds, LEAST_S, MOST_S):.6g}")
 
 
-def _options(name: str, options: Any) -> dict[str, Any]:
-    """Return a copy of a point's options; several numbers, such as the shape of a torus, as a tuple."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in dict(options).items()}
+# Of a point. Several numbers are the shape of a torus, for example.
+_Options = dict[str, str | int | bool | tuple[int, ...]]
 
 
 class PointKey(NamedTuple):
@@ -97,7 +96,7 @@ class Point(msgspec.Struct, frozen=True, dict=True):
         check_field(self, "num_bytes", whole, 0, MOST_BYTES)
         check_field(self, "seconds", each, _rounded)
         check_field(self, "clean", each, truth)
-        check_field(self, "options", _options)
+        check_field(self, "options", converted, _Options)
         if not self.seconds:
             raise ValueError("seconds must be of at least one iteration, got none")
         if len(self.clean) != len(self.seconds):
@@ -206,13 +205,17 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
     points: tuple[Point, ...] = ()
 
     def __post_init__(self) -> None:
-        check_field(self, "provenance", checked_provenance)
+        check_field(self, "provenance", converted, Provenance)
+        check_field(self, "protocol", converted, MeasuredHow)
         check_field(self, "points", each, of_type, Point)
         keys: set[PointKey] = set()
         for index, point in enumerate(self.points):
             if point.key in keys:
                 raise ValueError(f"points[{index}] must differ from those before, got {point.key} again")
             keys.add(point.key)
+
+    def __hash__(self) -> int:  # of what can be hashed, unlike the mappings
+        return hash(self.points)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
