@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from rankscope.pipeline import Lognormal, Pipeline, Stage, StageError, run, simulate
+from rankscope.pipeline import processes as processes_module
 from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Recorder
 
@@ -364,6 +365,28 @@ def test_a_worker_that_hangs_is_named_with_its_item():
         with pytest.raises(StageError, match="1 s") as caught:
             run(Pipeline([Stage("slow", fn=hang, processes=True)]), items, timeout_s=1)
         assert (caught.value.stage, caught.value.item) == ("slow", 1)
+
+
+class TwoWords(Exception):
+    """An error that pickle cannot load, as many are."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+def test_an_error_that_cannot_be_unpickled_keeps_its_text():
+    def fail(value):
+        raise TwoWords("this", "that")
+
+    with pytest.raises(StageError, match="TwoWords: this and that"):
+        run(Pipeline([Stage("fail", fn=fail, processes=True)]), [0])
+
+
+def test_more_bytes_than_the_shared_memory_has_are_an_error(monkeypatch):
+    monkeypatch.setattr(processes_module, "_ROOM_BYTES", 1 << 12)
+    path = Pipeline([Stage("pass", fn=lambda value: value, processes=True)])
+    with pytest.raises(StageError, match="at most 4096 bytes"):
+        run(path, [np.zeros(1 << 13)])
 
 
 def test_arrays_and_what_else_there_is_arrive_as_they_were():

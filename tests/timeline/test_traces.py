@@ -242,6 +242,7 @@ NAME = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 0, "args": {"name": "
         GOOD | {"ts": math.nan},
         GOOD | {"dur": math.inf},
         GOOD | {"ts": 10**400},
+        GOOD | {"ph": "B"},
         None,
         [],
     ],
@@ -263,6 +264,18 @@ def test_slices_that_cross_and_a_list_without_an_object_are_read(tmp_path):
         ("process 0, 1", 1e-6),
         ("process 0, 0", 1e-6),
     ]
+
+
+def test_a_list_after_a_byte_order_mark_is_read(tmp_path):
+    path = tmp_path / "marked.json"
+    path.write_text(json.dumps([GOOD]), encoding="utf-8-sig")
+    assert len(Timeline.from_chrome_trace(path)) == 1
+
+
+@pytest.mark.parametrize("rank", ["3", 0.5, 2**70])
+def test_a_rank_that_is_none_is_an_error_with_the_path(tmp_path, rank):
+    with pytest.raises(FileError, match=r"foreign\.json: "):
+        read(tmp_path, {"distributedInfo": {"rank": rank}, "traceEvents": [GOOD]})
 
 
 def test_a_damaged_trace_is_one_error_with_its_path(tmp_path):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import sys
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
@@ -17,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
 from ..common.checks import function, number, of_type, truth, whole
+from ..common.portable import portable
 from ..sampling.files import shard_of_sorted, sorted_files
 from ..timeline import Recorder
 from .files import Load, Part, PartError, load_part, loaded, num_rows
@@ -213,7 +212,7 @@ class _PartFiles(Dataset[Any]):
                 part = loaded(self._load, file)
         except PartError as error:
             cause = error.__cause__ or error  # `loaded` always sets a cause, which a type checker cannot know
-            return _LoadFailure(str(error), _portable(cause))
+            return _LoadFailure(str(error), portable(cause))
         return {name: torch.as_tensor(rows) for name, rows in part.items()}
 
 
@@ -222,20 +221,6 @@ class _LoadFailure(NamedTuple):
 
     message: str
     cause: BaseException
-
-
-def _portable(error: BaseException) -> BaseException:
-    """Return an error that can be pickled, with its traceback as a note, because pickle drops the traceback.
-
-    It is a copy of `error` or, if that cannot be pickled, a RuntimeError with its text.
-    """
-    note = "raised in another process:\n" + "".join(traceback.format_exception(error)).rstrip()
-    try:
-        error = pickle.loads(pickle.dumps(error))
-    except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    error.add_note(note)
-    return error
 
 
 def _next_part(parts: Iterator[Any], file: str) -> Part | PartError:

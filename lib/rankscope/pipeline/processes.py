@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..common.portable import portable
 from ..ranks.errors import MachineError
 from ..ranks.host import end_with, kill_group
 
@@ -71,8 +72,12 @@ class _Message(NamedTuple):
 def _packed(value: Any, memory: mmap.mmap) -> _Message:
     buffers: list[pickle.PickleBuffer] = []
     content = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    views = [buffer.raw() for buffer in buffers]
+    num_bytes = sum(view.nbytes for view in views)
+    if num_bytes > _ROOM_BYTES:
+        raise MachineError(f"the arrays of an item must have at most {_ROOM_BYTES} bytes together, got {num_bytes}")
     memory.seek(0)
-    return _Message(content, [memory.write(buffer.raw()) for buffer in buffers])
+    return _Message(content, [memory.write(view) for view in views])
 
 
 def _unpacked(message: _Message, memory: mmap.mmap) -> Any:
@@ -103,7 +108,10 @@ def _begin(fn: Callable[[Any], Any], arguments: mmap.mmap, results: mmap.mmap, o
 def _work(message: _Message) -> tuple[_Message, int, int]:
     value = _unpacked(message, _arguments)
     start_ns = time.perf_counter_ns()
-    result = _fn(value)
+    try:
+        result = _fn(value)
+    except BaseException as error:
+        raise portable(error) from None  # one that cannot be unpickled would break the pool
     stop_ns = time.perf_counter_ns()
     print(end="", flush=True)  # what `fn` has printed: the process is killed at its end
     return _packed(result, _results), start_ns, stop_ns

@@ -45,8 +45,8 @@ def run(
     a batch. Spans have the rank.
 
     Each worker is a thread. If the stage has `processes`, the thread hands its items to a process of its own, which is
-    forked from this one. Items are pickled; arrays pass through shared memory. A process that needs more than
-    `timeout_s` for an item is an error.
+    forked from this one. Items are pickled; arrays, of at most 1 GiB per item, pass through shared memory. A process
+    that needs more than `timeout_s` for an item is an error.
 
     An error in a stage stops the run. It is raised as StageError, which names the stage and the item, with the error
     itself as its cause. So are errors of `items` and of the recorder, and processes that die or hang. After an error or

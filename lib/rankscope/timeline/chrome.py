@@ -7,7 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,6 @@ from .spans import Span
 # so "reduce" comes after the longer names with this word, and "nccl", which is for all other kernels, comes last.
 COMMUNICATION = ("allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "reduce", "send_recv", "nccl")
 _LATEST_US = 2.0**63  # no clock counts further than 64 bits
-# The category in which Kineto writes one span per profiler, as long as the whole recording. It is not work of the job.
-_PROFILER_ITSELF = "Trace"
 # Added to whole nanoseconds, so that a viewer that rounds and one that truncates get the same number. A start needs
 # more, because it can be large and a float rounds it more. A length has less, so that a slice hardly reaches into the
 # next one.
@@ -93,7 +91,7 @@ def start_us(time_s: float) -> float:
 # ---- reading
 
 
-class _Args(msgspec.Struct, frozen=True, gc=False):
+class _Args(msgspec.Struct, gc=False):
     """The arguments of an event that are read: `name` of a thread, the others of our own spans."""
 
     name: Any = None
@@ -124,14 +122,15 @@ class _Trace(msgspec.Struct):
 def read(path: str | os.PathLike[str]) -> tuple[list[Span], Mapping[str, Any]]:
     """Return the spans of a trace, and what `write` says of it, empty for that of another program.
 
-    Warns if complete events are skipped, because they have no readable times, and entries that are no events.
+    Warns if slices are skipped, because they have no readable times or are no complete events ("X"), and entries that
+    are no events.
     """
     trace = read_trace(path, _Trace)
     with readable(path):
         events: list[Any] = [event for event in trace.traceEvents if isinstance(event, _Event)]
-        complete = [event for event in events if event.ph == "X"]
-        chosen = [event for event in complete if _has_times(event)]
-        named = [event for event in events if event.ph == "M" and event.name == "thread_name"]
+        slices = [event for event in events if event.ph in ("X", "B")]
+        chosen = [event for event in slices if event.ph == "X" and _has_times(event)]
+        named = [event for event in events if event.name == "thread_name"]
         names = {(event.pid, event.tid): getattr(event.args, "name", "") for event in named}
         if trace.otherData.get("format") == FORMAT:
             return [
@@ -139,7 +138,7 @@ def read(path: str | os.PathLike[str]) -> tuple[list[Span], Mapping[str, Any]]:
                 for each in chosen
             ], trace.otherData
         spans = _foreign_spans(chosen, trace.distributedInfo.get("rank") or 0, names)
-    num_skipped = len(trace.traceEvents) - len(events) + len(complete) - len(chosen)
+    num_skipped = len(trace.traceEvents) - len(events) + len(slices) - len(chosen)
     if num_skipped:
         # The level names the line that calls `Timeline.from_chrome_trace`.
         warnings.warn(f"{path}: skipped {num_skipped} of {len(trace.traceEvents)} events", stacklevel=3)
@@ -154,7 +153,8 @@ def _has_times(event: _Event) -> bool:
 
 def _foreign_spans(events: list[_Event], rank: int, names: Mapping[Any, str]) -> list[Span]:
     """Return the spans of another program's events, without the profiler's own."""
-    events = [event for event in events if event.cat != _PROFILER_ITSELF]
+    # With category "Trace", Kineto writes one span per profiler, as long as the whole recording. It is not work.
+    events = [event for event in events if event.cat != "Trace"]
     # Absolute times need all bits of a float, so the first start is subtracted before the times are scaled.
     first_us = min((event.ts for event in events), default=0)
     spans = []
@@ -173,7 +173,7 @@ def _kind(event: _Event) -> str:
     return str(event.cat or event.name)
 
 
-@lru_cache(maxsize=4096)
+@cache
 def collective(name: str) -> str:
     """Return the collective of a kernel of NCCL, and "kernel" for any other kernel.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import os
@@ -29,12 +30,12 @@ def read_trace(path: str | os.PathLike[str], kind: type[Trace]) -> Trace:
     opened.
     """
     with readable(path):
-        text = read_bytes(path, _MOST_BYTES)
+        text = read_bytes(path, _MOST_BYTES).removeprefix(codecs.BOM_UTF8)
         if text.lstrip().startswith(b"["):
             text = b'{"traceEvents":' + text + b"}"
         try:
             return msgspec.json.decode(text, type=kind)
-        except msgspec.DecodeError:  # Python's own reader accepts NaN, too, which some profilers write, and a BOM
+        except msgspec.DecodeError:  # Python's own reader accepts NaN, too, which some profilers write
             return msgspec.convert(json.loads(text), kind)
 
 

@@ -78,8 +78,7 @@ class Recorder:
         if stop_ns < start_ns:
             raise ValueError(f"a span must end at or after its start, got {start_ns} to {stop_ns} ns")
         writer = self._writer
-        number = next(writer.numbers)  # atomic, so no other thread gets the same one
-        block, place = divmod(number, _BLOCK_SPANS)
+        block, place = divmod(next(writer.numbers), _BLOCK_SPANS)  # `next` is atomic: no other thread gets the same one
         try:  # without the lock of `prepare`, which would be slow for each span
             label = writer.labels[lane, kind]
             memory = writer.blocks[block]
@@ -87,8 +86,7 @@ class Recorder:
             writer.prepare(lane, kind, block)
             self.add(lane, kind, item, start_ns, stop_ns)  # in the next place: the one that was left out stays empty
             return
-        written = 1
-        _pack(memory, place * _SIZE, self.rank, label, item, start_ns, stop_ns, written)
+        _pack(memory, place * _SIZE, self.rank, label, item, start_ns, stop_ns, 1)
 
     def timeline(self) -> Timeline:
         """Return the spans of all processes so far, sorted by start, in seconds of `time.perf_counter`."""
@@ -132,8 +130,6 @@ class _Writer:
 
 
 class _RunningSpan:
-    __slots__ = ("_item", "_kind", "_lane", "_recorder", "_start_ns")
-
     def __init__(self, recorder: Recorder, lane: str, kind: str, item: int) -> None:
         self._recorder = recorder
         self._lane = lane

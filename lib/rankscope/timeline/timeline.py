@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from ..common.checks import is_scalar, one_of
 from ..common.words import count_of
 from .chrome import COMMUNICATION, read, write
+from .events import readable
 from .intervals import Intervals, intersect, length_s, merge, nested
 from .spans import Ints, Span, Times, column, encoded
 
@@ -257,14 +258,15 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
         become the lanes, as "process 0, stream 7", and the category of an event, or its name if it has none, becomes
         the kind. NCCL kernels on the GPU have the name of their collective, a word of `COMMUNICATION`, as their kind;
         all other kernels have the kind "kernel". Complete events become spans, and the first starts at 0. The
-        profiler's span about itself (category "Trace") is left out. Complete events without a readable start and length
-        are skipped, and a warning states their number.
+        profiler's span about itself (category "Trace") is left out. Complete events without a readable start and
+        length, and slices of a begin and an end, are skipped, and a warning states their number.
 
         Raises FileError, a ValueError that names the file, if it is not a trace or is cut short; OSError if it cannot
         be opened.
         """
         spans, head = read(path)
-        return cls.of(spans).named(head.get("lanes", ()), head.get("kinds", ()))
+        with readable(path):
+            return cls.of(spans).named(head.get("lanes", ()), head.get("kinds", ()))
 
 
 def _listed(values: Any) -> list[Any]:

@@ -1,0 +1,20 @@
+"""`portable`: the error of another process."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+
+
+def portable(error: BaseException) -> BaseException:
+    """Return an error that can be pickled, with its traceback as a note, because pickle drops the traceback.
+
+    It is a copy of `error` or, if that cannot be pickled, a RuntimeError with its text.
+    """
+    note = "raised in another process:\n" + "".join(traceback.format_exception(error)).rstrip()
+    try:
+        error = pickle.loads(pickle.dumps(error))
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(note)
+    return error
