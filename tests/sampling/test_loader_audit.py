@@ -91,7 +91,10 @@ def test_a_loader_is_audited(options, found):
         (range(10), Rows(()).split, {"batch_size": 4, "drop_last": True}, ["read_by_each_worker"]),
         (range(12), rounded_up, {"batch_size": 2, "num_workers": 3}, []),
         ([*range(10), 10, 11], rounded_up, {"batch_size": 2, "num_workers": 2}, ["lost_rows"]),
+        (range(15), rounded_up, {"batch_size": 4, "drop_last": True}, ["lost_rows"]),
+        (range(10), every, {"batch_size": 4, "drop_last": True}, []),
         (range(10), first_two, {"batch_size": 5, "num_workers": 4}, ["idle_workers"]),
+        (range(0), every, {"batch_size": 2}, ["nothing_read"]),
         (range(5), every, {"batch_size": 2}, ["short_last_batch"]),
         (range(6), every, {"batch_size": 2}, ["short_last_batch", "short_batch"]),
         ([[1, 2], [3, 4], [5, 6]], every, {"batch_size": 3, "num_workers": 0}, []),  # lists, such as tokens of a text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -60,6 +62,7 @@ REFUSED = [
     ("64 bits", lambda: Assignment.collect([[0], [2**63]], size=2)),
     ("batches", lambda: Assignment.collect([[[0]], [1]], size=2)),
     ("files", lambda: shard_files("a.npz", 2, 0)),
+    ("files", lambda: shard_files(Path("a.npz"), 2, 0)),
     ("'b'", lambda: shard_files(["b", "a", "b"], 2, 0)),
     ("epoch", lambda: audit([])),
     ("ranks", lambda: audit([assign(10, 2), assign(10, 4)])),
@@ -68,6 +71,9 @@ REFUSED = [
     ("weights", lambda: audit(assign(3, 2), weights=[1] * 5)),
     ("sample 2", lambda: audit(assign(3, 2), weights=[1, 2, np.nan])),
     ("loader", lambda: audit_loader([3])),
+    ("loader", lambda: audit_loader([])),
+    ("loader", lambda: audit_loader(None)),
+    ("size", lambda: audit_loader(DataLoader(range(3)), size=2.5)),
     ("key", lambda: audit_loader([DataLoader(Rows([{"id": 0}]), batch_size=1)] * 2)),
     ("batch_size", lambda: balanced(batch_size=0)),
     ("window", lambda: balanced(window=0)),

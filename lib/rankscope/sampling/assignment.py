@@ -96,7 +96,9 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
         # Our own samplers would otherwise go on as if the samples had been trained on. The random generators go on, so
         # that samplers which draw from them return another order for the next epoch, as in training.
         with unmoved(layer for sampler in samplers for layer in layers_of(sampler)):
-            items_of_ranks = [_all_items(rank, sampler) for rank, sampler in enumerate(samplers)]
+            items_of_ranks = [
+                several(f"rank {rank}'s sampler", sampler, "indices") for rank, sampler in enumerate(samplers)
+            ]
         if key is not None:
             items_of_ranks = [list(map(key, items)) for items in items_of_ranks]
         kinds = {_is_batch(items[0]) for items in items_of_ranks if items}
@@ -212,14 +214,6 @@ def _arrays_of_ranks(values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
     if not arrays:
         raise ValueError("an assignment needs at least one rank, got none")
     return tuple(arrays)
-
-
-def _all_items(rank: int, sampler: Any) -> list[Any]:
-    try:
-        items = iter(sampler)
-    except TypeError as error:
-        raise ValueError(f"rank {rank}'s sampler must be iterable, got {sampler!r}") from error
-    return list(items)
 
 
 def _is_batch(item: Any) -> bool:

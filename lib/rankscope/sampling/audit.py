@@ -112,8 +112,7 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
             yield Finding("nothing_read", f"in {epochs} no rank reads any of {count_of(self.size, 'sample')}")
             return
         samples = f"{count_of(self.size, 'sample')} on {count_of(self.num_ranks, 'rank')}"
-        do_not_fill = "does not fill" if self.size == 1 else "do not fill"
-        why = f"{samples} {do_not_fill} every rank's share or batch, and incomplete ones are dropped"
+        why = f"{samples} cannot fill every rank's share or batch, and incomplete ones are dropped"
         yield Finding("nothing_read", f"in {epochs} no rank reads any sample, because {why}")
 
     def _found_repeats(self) -> Iterator[Finding]:

@@ -26,13 +26,6 @@ class Plan(NamedTuple):
     counts: NDArray[np.int64]
 
 
-class Division(NamedTuple):
-    """Two parts of a window, as positions in it."""
-
-    last: Indices
-    others: Indices
-
-
 def ascending(values: Costs) -> Indices:
     """Return the indices of finite values of at least 0, lowest value first, and the lower index first among equals.
 
@@ -50,12 +43,15 @@ def ascending(values: Costs) -> Indices:
     return keys & index_bits
 
 
-def divide(costs: Costs, num_last: int) -> Division:
-    """Choose the samples of medium cost for a last step: few samples per rank balance best if they cost the same."""
+def divide(costs: Costs, num_last: int) -> tuple[Indices, Indices]:
+    """Choose the samples of medium cost for a last step: few samples per rank balance best if they cost the same.
+
+    Returns the positions of these samples, and those of all others.
+    """
     by_cost = ascending(costs)
     first = (by_cost.size - num_last) // 2
     others = np.sort(np.concatenate([by_cost[:first], by_cost[first + num_last :]]))
-    return Division(by_cost[first : first + num_last], others)
+    return by_cost[first : first + num_last], others
 
 
 def plan_equal_batches(costs: Costs, num_ranks: int, batch_size: int) -> Plan:

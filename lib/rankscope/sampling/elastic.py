@@ -62,9 +62,6 @@ class ElasticSampler:
         self.seed = whole("seed", seed, *SEEDS)
         self.drop_last = truth("drop_last", drop_last)
         self.epoch = 0
-        self._start = 0  # samples of the epoch's order that were consumed before the next or the present iteration
-        self._is_finished = False  # whether a state was loaded whose iterator had ended
-        self._iteration: _Iteration | None = None  # the last one that has begun
         self._start_at(0)
 
     # ---- what a kind of sampler defines
@@ -92,6 +89,18 @@ class ElasticSampler:
         raise NotImplementedError
 
     # ---- iteration
+
+    def _start_at(self, consumed: int, is_finished: bool = False) -> None:
+        """Read the next iteration from this place in the epoch's order."""
+        self._iteration: _Iteration | None = None  # the last one that has begun
+        self._begin_epoch()
+        self._start = consumed
+        self._is_finished = is_finished
+
+    def _begin_epoch(self) -> None:
+        """Read the next iteration from the beginning of the epoch's order."""
+        self._start = 0  # samples of the epoch's order that were consumed before the next or the present iteration
+        self._is_finished = False  # whether a state was loaded whose iterator had ended
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next iteration reads. Raises ValueError if it is not a whole number.
@@ -129,18 +138,6 @@ class ElasticSampler:
         if self.drop_last:
             return 0
         return (self._start - self._order_length) % self.num_replicas
-
-    def _start_at(self, consumed: int, is_finished: bool = False) -> None:
-        """Read the next iteration from this place in the epoch's order."""
-        self._iteration = None
-        self._begin_epoch()
-        self._start = consumed
-        self._is_finished = is_finished
-
-    def _begin_epoch(self) -> None:
-        """Read the next iteration from the beginning of the epoch's order."""
-        self._start = 0
-        self._is_finished = False
 
     def _key(self, purpose: str) -> str:
         """Return the key of a random order for this seed and epoch. Without shuffle, all epochs have one key."""

@@ -34,8 +34,8 @@ class EpochAudit(msgspec.Struct, frozen=True, eq=False):
     overlap: IntArray
     dropped: IntArray
     out_of_range: IntArray
-    unit: str = "samples"
-    drops_incomplete: bool = False
+    unit: str
+    drops_incomplete: bool
 
 
 def audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool_]) -> EpochAudit:

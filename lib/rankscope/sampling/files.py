@@ -35,8 +35,6 @@ def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed:
 
 def sorted_files(files: Iterable[Name]) -> list[Name]:
     """Return the files, sorted. Raises ValueError for a single name, and for equal files."""
-    if isinstance(files, str | bytes | os.PathLike):
-        raise ValueError(f"files must be a list of file names, got the single name {files!r}")
     ordered = sorted(several("files", files, "file names"), key=os.fspath)
     for name, next_name in pairwise(map(os.fspath, ordered)):
         if name == next_name:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..common.checks import of_type
+from ..common.checks import of_type, several, whole
 from ..common.words import count_of
 from .assignment import Key
 from .elastic import ElasticSampler
@@ -92,7 +92,7 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
 
     def _found_in_batches(self) -> Iterator[Finding]:
         sizes = self.batch_sizes
-        if not sizes and self.num_samples > self.read_before.total():
+        if not sizes and (self.num_samples > self.read_before.total() or not self.read_before):
             samples = count_of(self.num_samples, "sample")
             yield Finding("nothing_read", f"the loader returns no batches of {samples}")
         problem = twice_sharded(self.shards)
@@ -128,15 +128,18 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
         for batch in self.epochs[0]:
             of_workers[batch.worker or 0] += len(batch.rows)
         of_whole = expected.total()
+        most_dropped = 0  # without a fault
         if self.drop_last:
-            of_whole -= of_whole % max(self.batch_sizes, default=1)
+            batch_size = max(self.batch_sizes, default=1)
+            of_whole -= of_whole % batch_size
+            most_dropped = self.num_workers * (batch_size - 1)
         if rows - expected and self.num_workers > 1 and set(of_workers) == {of_whole}:
             yield Finding("read_by_each_worker", f"{reads}: each reads all of them; ask get_worker_info()")
         elif rows - expected:
             problem = "some are read more than once, or do not exist without workers"
             yield Finding("read_too_often", f"{reads}: {problem}{_named(rows - expected)}")
         lost = expected - rows - self.read_before
-        if lost and not self.drop_last and not self.is_whole:
+        if lost.total() > most_dropped and not self.is_whole:
             yield Finding("lost_rows", f"{reads}: {lost.total()} of them are read by no worker{_named(lost)}")
         idle = [worker for worker, num_rows in enumerate(of_workers) if num_rows == 0]
         if idle and rows:
@@ -198,7 +201,7 @@ def audit_loader(
     Random numbers are those of NumPy, random and torch, and of each generator that is an attribute of the dataset or of
     one that it wraps. Afterwards, the loader, its samplers and its dataset have the attributes that they had, and so
     are this process's random generators on the CPU and each generator of torch, NumPy or random that is an attribute of
-    one of them. Raises ValueError if `loader` is not a DataLoader, and RuntimeError, as the loader itself does, if a
+    one of them. Raises ValueError for a wrong `loader` or `size`, and RuntimeError, as the loader itself does, if a
     worker dies or takes longer than the loader's `timeout`.
 
     Since version 1.9, torch also seeds NumPy in each worker, anew in each epoch; a worker_init_fn can undo that:
@@ -213,9 +216,13 @@ def audit_loader(
       same random: workers draw the same numbers from NumPy: see worker_init_fn
       repeated random: a worker draws the same numbers from NumPy in every epoch: see worker_init_fn
     """
-    loaders = [loader] if isinstance(loader, DataLoader) else list(loader)
+    loaders = [loader] if isinstance(loader, DataLoader) else several("loader", loader, "DataLoaders")
+    if not loaders:
+        raise ValueError("loader must be at least one DataLoader, got none")
     for one in loaders:
         of_type("loader", one, DataLoader)
+    if size is not None:
+        whole("size", size, 0)
     first = loaders[0]
     is_iterable = isinstance(first.dataset, IterableDataset)
     is_whole = len(loaders) > 1 or size is not None
@@ -242,7 +249,7 @@ def audit_loader(
         num_samples=ranks[0].expected.total() if size is None else size,
         num_workers=first.num_workers,
         is_iterable=is_iterable,
-        drop_last=bool(first.drop_last and first.batch_size),
+        drop_last=first.drop_last,
         ranks=tuple(ranks),
         is_whole=is_whole,
         read_before=Counter(read_before),

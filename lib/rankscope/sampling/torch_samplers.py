@@ -50,7 +50,7 @@ class DistributedSampler(TorchOrderSampler, TorchDistributedSampler[int]):
         drop_last: bool = False,
     ) -> None:
         items: Any = dataset
-        if not isinstance(dataset, Sized) or getattr(dataset, "ndim", None) == 0:  # a 0-d array has no length
+        if not isinstance(dataset, Sized):
             items = range(whole("dataset (its length)", dataset, 0, 2**63 - 1))
         TorchDistributedSampler.__init__(self, items, num_replicas, rank, shuffle, seed, drop_last)
         super().__init__(len(items), self.num_replicas, self.rank, shuffle, seed, drop_last)

@@ -38,7 +38,7 @@ class WeightBias(msgspec.Struct, frozen=True, eq=False):
     p_value: float
     sample: int
     deviations: float
-    variance_ratio: float = 1.0
+    variance_ratio: float
 
     @property
     def num_forbidden(self) -> int:
