@@ -109,7 +109,7 @@ print(len(points), len(lines))
 
 @pytest.mark.oracle
 def test_the_script_needs_nothing_that_a_bare_machine_lacks(tmp_path: Path) -> None:
-    lacking = ("cloudpickle", "pytest", "hypothesis", "ipywidgets", "IPython", "sklearn", "nbformat")
+    lacking = ("pytest", "hypothesis", "ipywidgets", "IPython", "sklearn", "nbformat")
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules |= dict.fromkeys({lacking})\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", SCRIPT, str(ROOT), str(tmp_path)]

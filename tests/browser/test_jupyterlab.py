@@ -32,7 +32,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Page, str]]:
     find_browser()
     folder = tmp_path_factory.mktemp("lab")
     (folder / "notebooks").mkdir()
-    shutil.copy(ROOT / "notebooks" / NOTEBOOK_01, folder / "notebooks")
+    for name in (NOTEBOOK_01, "helpers.py"):
+        shutil.copy(ROOT / "notebooks" / name, folder / "notebooks")
     with (
         lab_server(folder / "notebooks", folder) as address,
         browser_page(folder / "browser", ARTIFACTS / "jupyterlab.png") as page,

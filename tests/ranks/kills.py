@@ -55,8 +55,9 @@ class Owner:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.put(line.strip())
+        with self.process.stdout as lines:
+            for line in lines:
+                self.lines.put(line.strip())
         self.lines.put("")  # it has ended
 
     def in_role(self, role: str) -> list[int]:
@@ -144,10 +145,10 @@ def kills(number: int, seed: int) -> list[Round]:
                 owner = Owner()
                 is_new = True
         owner.process.kill()
-        owner.process.wait()
         seconds_until(lambda: not owner.all(), GONE_S, "the end")
     finally:
         owner.process.kill()
+        owner.process.wait()
     return rounds
 
 

@@ -2,12 +2,12 @@
 
 Copies, NCCL with a single rank, Gloo with two ranks on tensors of the GPU, schedules carried out in one process by
 virtual ranks, which the GPU's own memory bounds, and no link, and traces of training steps by torch.profiler, next to
-the profile. It needs torch, numpy, attrs, msgspec, pandas, typer and rich, and
-nothing installed of rankscope's own. With --tests it runs the tests that need a GPU instead, by pytest.
+the profile. It needs torch, numpy, cloudpickle, msgspec, pandas, typer and rich,
+and nothing installed of rankscope's own. With --tests it runs the tests that need a GPU instead, by pytest.
 
 A machine without network takes what it lacks as wheels: ``pip download --no-deps --only-binary :all: --python-version
-3.11 --platform manylinux2014_x86_64 -d wheels attrs msgspec`` elsewhere, then ``pip install --no-index --find-links
-wheels attrs msgspec`` there.
+3.11 --platform manylinux2014_x86_64 -d wheels cloudpickle msgspec`` elsewhere, then ``pip install --no-index --find-links
+wheels cloudpickle msgspec`` there.
 """
 
 from __future__ import annotations

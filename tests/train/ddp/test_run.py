@@ -179,4 +179,4 @@ def test_ranks_may_be_on_an_emulated_network() -> None:
     with emulated(2, 12.5e6) as network:
         run = ddp.measure(stack(), square, iterations=2, where=Where(network=network))
     assert run.provenance["network"] == "emulated: 100 Mbit/s"
-    assert run.provenance["ranks_per_node"] == (1, 1)
+    assert run.provenance["ranks_per_node"] == [1, 1]
