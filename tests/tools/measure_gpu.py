@@ -6,8 +6,8 @@ the profile. It needs torch, numpy, cloudpickle, msgspec, pandas, typer and rich
 and nothing installed of rankscope's own. With --tests it runs the tests that need a GPU instead, by pytest.
 
 A machine without network takes what it lacks as wheels: ``pip download --no-deps --only-binary :all: --python-version
-3.11 --platform manylinux2014_x86_64 -d wheels cloudpickle msgspec`` elsewhere, then ``pip install --no-index --find-links
-wheels cloudpickle msgspec`` there.
+3.11 --platform manylinux2014_x86_64 -d wheels cloudpickle msgspec`` elsewhere, then ``pip install --no-index
+--find-links wheels cloudpickle msgspec`` there.
 """
 
 from __future__ import annotations
