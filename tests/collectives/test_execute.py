@@ -265,8 +265,14 @@ def test_the_slow_group_sees_what_is_written_too_early(
     else:
         monkeypatch.setattr(module, "_one_way", without_scratch)
     schedule = build("allreduce", algorithm, 2)
+
+    def work(rank: int, group: Any) -> None:
+        slow = SlowGroup(group)
+        for _ in range(50):  # whether a message comes while the other rank still sends is chance each time
+            execute(schedule, torch.arange(64.0) + rank, slow)
+
     with pytest.raises(RankError, match="changed while they were being sent"):
-        in_threads(2, lambda rank, group: execute(schedule, torch.arange(64.0) + rank, SlowGroup(group)), timeout_s=3)
+        in_threads(2, work, timeout_s=3)
 
 
 # ---- ranks that do not agree, that die, that stay away
