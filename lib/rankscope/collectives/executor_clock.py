@@ -20,9 +20,7 @@ class ExecutorClock:
 
     def __init__(self, cluster: Cluster, schedule: Schedule) -> None:
         self.cluster = cluster
-        num_cards = (
-            cluster.num_ranks + cluster.num_nodes
-        )  # one of each rank, and one that the ranks of a node may share
+        num_cards = cluster.num_ranks + cluster.num_nodes  # one of each rank, and one that the ranks of a node share
         self.times_s = [np.zeros(cluster.num_ranks) for _ in range(3)] + [np.zeros(num_cards) for _ in range(2)]
         self.number = 0  # of the next step
         self.last_use = np.full((cluster.num_ranks, schedule.num_chunks), _NEVER)  # the step, by rank and chunk
@@ -52,7 +50,8 @@ class ExecutorClock:
         next_signal_s = latest(enter_s, each.src[is_ahead], sent_s[is_ahead])
         received_s = latest(np.maximum(enter_s, sent_before_s), each.dst, arrived_s)
         each = each._replace(adding_s=each.adding_s + self._copying_s(each, step, row_bytes))
-        done_s = add_up(each, received_s[each.dst], added_s := received_s.copy())
+        added_s = received_s.copy()
+        done_s = add_up(each, received_s[each.dst], added_s)
         sent_now_s = latest(np.zeros_like(enter_s), each.src, sent_s)
         self.times_s = [added_s, next_signal_s, sent_now_s, *cards_s]
         self.number += 1

@@ -68,15 +68,17 @@ def messages(num_ranks: int, src: Ints, dst: Ints) -> tuple[Ints, Ints]:
     return number_of_pair[pair], first[in_order]
 
 
-def messages_of(step: Step, row_bytes: Bytes, cluster: Cluster, link_at: LinkAt | None) -> Messages:
-    """Return the messages of a step, whose transfers have these bytes."""
+def messages_of(step: Step, row_bytes: Bytes, cluster: Cluster, link_at: LinkAt | None, signals: bool) -> Messages:
+    """Return the messages of a step, whose transfers have these bytes; without `signals`, those take no time."""
     of_row, first = messages(cluster.num_ranks, step.src, step.dst)
     src = step.src[first]
     dst = step.dst[first]
     sent = np.bincount(of_row, row_bytes, first.size).astype(float)
     added = np.bincount(of_row, row_bytes * step.reduce, first.size)
     alpha_s, beta_s_per_byte = _costs(cluster, link_at, src, dst, sent)
-    signal_s, _ = _costs(cluster, link_at, dst, src, np.zeros_like(sent))
+    signal_s = np.zeros_like(sent)
+    if signals:
+        signal_s, _ = _costs(cluster, link_at, dst, src, np.zeros_like(sent))
     ports = number_among_equal(src), number_among_equal(dst)
     most_at_a_rank = 1 + max(int(port.max(initial=-1)) for port in ports)
     adding_s = np.asarray(added * cluster.gamma_s_per_byte, dtype=float)

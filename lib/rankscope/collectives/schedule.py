@@ -18,7 +18,6 @@ from .steps import Bools, Ints, ScheduleError, Step
 SUMS = ("allreduce", "reduce", "reduce_scatter")  # each rank has a share in every chunk
 MOVES = ("broadcast", "scatter", "gather", "allgather", "all_to_all")  # each chunk comes from one rank
 COLLECTIVES = (*SUMS, *MOVES, "barrier")
-ROOTED = ("reduce", "broadcast", "scatter", "gather")
 RUNS_IN = ("gather", "allgather")  # a rank passes only its own run of chunks
 RUNS_OUT = ("scatter", "reduce_scatter")  # a rank gets only its own run of chunks
 

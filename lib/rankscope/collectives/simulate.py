@@ -10,7 +10,7 @@ from ..cluster import Cluster
 from ..common.checks import function, number, of_type, one_of, truth
 from ..timeline import Timeline
 from .executor_clock import ExecutorClock
-from .messages import Bytes, LinkAt, Times, messages_of
+from .messages import LinkAt, Times, messages_of
 from .port_clock import PortClock
 from .schedule import Schedule
 from .steps import Ints, Step
@@ -77,6 +77,8 @@ def simulate(
         function("link_at", link_at, "of src, dst and num_bytes")
     clock_of = ExecutorClock if truth("executor", executor) else PortClock
     clock = clock_of(cluster, schedule)
+    chunk_bytes = schedule.chunk_bytes(num_bytes)
+    ends = None if schedule.weights is None else np.r_[0.0, np.cumsum(chunk_bytes)]  # in bytes, of chunks that differ
     # Steps with the same columns take as long if chunks are equal, and if a switch need not look at which they are.
     may_repeat = schedule.weights is None and not cluster.switch_adds
     may_skip = may_repeat and not cluster.shared_nic  # the times of shared cards are not among those compared
@@ -95,8 +97,10 @@ def simulate(
             continue
         if not is_repeated:
             check_places(schedule, step_number, step)
-            row_bytes = _row_bytes(schedule, num_bytes, step)
-            each = messages_of(step, row_bytes, cluster, link_at)
+            row_bytes = np.asarray(step.num_chunks * chunk_bytes[0])
+            if ends is not None:
+                row_bytes = ends[step.chunk + step.num_chunks] - ends[step.chunk]
+            each = messages_of(step, row_bytes, cluster, link_at, executor)
         before_s = np.concatenate(clock.times_s)
         times = clock.pass_step(each, step, row_bytes)
         shift_s = None
@@ -121,15 +125,6 @@ def simulate(
 def _differ_in_chunks_only(step: Step, other: Step) -> bool:
     """Whether two steps share all columns but `chunk`, as those of a ring do."""
     return all(step[column] is other[column] for column in (0, 1, 3, 4))
-
-
-def _row_bytes(schedule: Schedule, num_bytes: float, step: Step) -> Bytes:
-    """Return the bytes of each transfer of a step."""
-    sizes = schedule.chunk_bytes(num_bytes)
-    if schedule.weights is None:
-        return np.asarray(step.num_chunks * sizes[0])
-    ends = np.r_[0.0, np.cumsum(sizes)]
-    return np.asarray(ends[step.chunk + step.num_chunks] - ends[step.chunk])
 
 
 class _Record(NamedTuple):

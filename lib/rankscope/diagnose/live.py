@@ -32,6 +32,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._pytree import tree_leaves
 
 from ..common.checks import of_type, whole
+from ..ranks.recorder import cuda_event
 from ..timeline import Span, Timeline
 from . import patches
 from .exchange import BoundedStore, StoreExchange, described, tell
@@ -177,7 +178,7 @@ class Watched:
         self._is_closed = False
         self._step: WatchedStep | None = None  # the step under way
         self._stamps: Any = deque(maxlen=0)  # those of the step under way; without one, a deque that keeps nothing
-        self._now: Callable[[], Any] = _event if self._is_cuda else time.perf_counter_ns
+        self._now: Callable[[], Any] = cuda_event if self._is_cuda else time.perf_counter_ns
         self._num_steps = 0
         self._forward_syncs = False  # whether the gradients of the last forward will be reduced, and not under no_sync
         self._step_syncs = False  # whether those of any forward of the step will be, so that the step ends after it
@@ -481,12 +482,6 @@ class _Batches:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
-
-
-def _event() -> Any:
-    event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event
 
 
 def _num_bytes(args: tuple[Any, ...]) -> int:

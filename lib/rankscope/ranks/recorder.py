@@ -4,9 +4,9 @@ Each is watched where that costs least and changes nothing:
 
 - Collectives by a kernel of the dispatcher in front of each operator ``c10d::…``. Every collective of a process group
   is such an operator, also one that C++ asks for, as DDP's reducer does. A TorchDispatchMode sees the same, but costs
-  microseconds for each operator of the step. Replaced methods of ProcessGroup
-  would cost a third, but are called by Python only, and not by DDP, ``_broadcast_coalesced`` or compiled code. A
-  communication hook is for DDP only, which can have one, and then does not average.
+  microseconds for each operator of the step. Replaced methods of ProcessGroup would cost a third, but are called by
+  Python only, and not by DDP, ``_broadcast_coalesced`` or compiled code. A communication hook is for DDP only, which
+  can have one, and then does not average.
 - Forward, backward and loader by replacing the functions that everybody calls. Hooks of modules would run for each
   inner module, and torch.compile would trace them; these functions step aside for it, so its graphs stay as they are.
 - Optimizers by torch's hooks for all optimizers.
@@ -225,8 +225,8 @@ class RankRecorder:
         self._without_future: dict[Any, _Event] = {}  # collectives by their work
         self._now: Callable[[], Any] = time.perf_counter
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            self._now = _cuda_event
-            self._origin = _cuda_event()
+            self._now = cuda_event
+            self._origin = cuda_event()
             self._origin.synchronize()
             self._origin_s = time.perf_counter()
 
@@ -320,7 +320,8 @@ class RankRecorder:
         return result
 
 
-def _cuda_event() -> Any:
+def cuda_event() -> Any:
+    """Return an event that the current stream has just recorded, and which has a time."""
     event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event

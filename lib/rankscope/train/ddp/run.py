@@ -24,6 +24,7 @@ from ...common.checks import check_field, function, number, of_type, one_of, opt
 from ...provenance import of_machine, of_run
 from ...ranks.host import MOST_RANKS
 from ...ranks.launcher import launch
+from ...ranks.recorder import cuda_event
 from ...timeline import Span, Timeline
 from ..losses import checked_loss
 from .buckets import Buckets, ParameterSpec, parameter_specs
@@ -433,9 +434,7 @@ class StepInstants:
     def now(self) -> Any:
         if not self._is_cuda:
             return time.monotonic()
-        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
+        return cuda_event()
 
     def since(self, begin: Any, instant: Any) -> float:
         """Return the seconds between two instants."""
