@@ -29,8 +29,11 @@ def naming_extra() -> Iterator[None]:
         raise
 
 
-def when_used(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package with public names whose modules import torch: the module of each name."""
+def when_used(package: str, **modules: str) -> Callable[[str], Any]:
+    """Return a package's ``__getattr__``: these public names are imported when first used, because that imports torch.
+
+    `modules` are the package's modules by the names that they define.
+    """
 
     @naming_extra()
     def public_name(name: str) -> Any:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RankError", "RankRecorder", "Recording", "in_threads", "launch", "record", "recording"]
 
-__getattr__ = when_used(__name__, dict.fromkeys(["RankRecorder", "Recording", "record", "recording"], "recorder"))
+__getattr__ = when_used(
+    __name__, RankRecorder="recorder", Recording="recorder", record="recorder", recording="recorder"
+)
 
 
 def __dir__() -> list[str]:
