@@ -58,7 +58,7 @@ def test_a_figure_says_what_it_shows_can_be_read_and_is_never_shown(name: str, m
         assert figure_problems(drawn.figure) == []  # type: ignore[arg-type]
     else:
         assert drawn.title
-        assert repr(drawn) == f"<Drawing: {drawn.title.replace('*', '')}>"
+        assert repr(drawn) == "<Drawing>"
     _, given = plt.subplots()
     assert FIGURES[name](ax=given, title="mine") is given
     assert "mine" in [given.get_title(loc="left"), *(text.get_text() for text in given.texts)]
@@ -77,8 +77,7 @@ def test_a_drawing_is_legible_in_both_painters_and_a_hue_has_one_meaning(name: s
     assert svg == to_svg(drawing)
     texts = ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     ax = to_axes(drawing)
-    for word in words_of(drawing):
-        assert word.replace("*", "") in texts
+    assert {word.replace("*", "") for word in words_of(drawing)} <= set(texts)
     assert sorted(texts) == sorted(text.get_text() for text in ax.texts if text.get_text())
     assert "<pattern" not in svg
     assert "<script" not in svg

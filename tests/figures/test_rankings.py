@@ -70,12 +70,12 @@ def test_slowdowns_are_times_divided_by_the_fastest_of_each_size() -> None:
     drawing = draw_slowdowns(times)
     frames, shown = drawing.rects
     assert [label for _, label in drawing.y_ticks] == ["swing", "ring", "flat"]  # the smallest slowdowns on top
-    assert drawing.texts[0].text == ["1.0", "1.0", "2.0", "1.0", "8.0", "30"]
+    assert drawing.texts[0].text == ("1.0", "1.0", "2.0", "1.0", "8.0", "30")
     fastest = {(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)}  # two are equal at 1 MiB
     assert set(zip(frames.x.tolist(), frames.y.tolist(), strict=True)) == fastest
     pale, dark = ramp([1, 0])
     assert [shown.fill[place] for place in (0, 1, 3, 4, 5)] == [pale] * 3 + [dark] * 2  # 8 times and beyond
-    assert draw_slowdowns({"ring": {1: 1}, "flat": {1: 5e4}}).texts[0].text == ["1.0", ">999"]
+    assert draw_slowdowns({"ring": {1: 1}, "flat": {1: 5e4}}).texts[0].text == ("1.0", ">999")
     assert draw_slowdowns({"ring": dict.fromkeys(range(1, 101), 1.0)}).texts[0].x.size == 0  # no room
 
 

@@ -25,7 +25,7 @@ STILL = (
 def ring() -> str:
     """Return the README's picture: a ring allreduce on four ranks."""
     play = playback(build("allreduce", "ring", 4), 2**20, Cluster.uniform(4, Link(5e-6, 25e9)))
-    title = "A ring sums each chunk on one round, and copies it on the next"
+    title = "A ring sums each chunk, then copies the sums"
     return play_svg([play], 14.0, title, buttons=False) + "\n"
 
 

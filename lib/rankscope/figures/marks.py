@@ -15,7 +15,7 @@ LEFT_PX, RIGHT_PX = 84.0, 632.0  # where marks begin and end; the names of rows 
 SIZES_PX = {"title": 18, "deck": 13, "label": 12, "number": 11}  # of letters
 DIGIT_PX = 6.4  # the width of a digit of a number
 LETTER_PX = 6.4  # the mean width of a letter of a label
-_TITLE_LETTERS, _DECK_LETTERS = 62, 88  # in a line
+_TITLE_LETTERS, _DECK_LETTERS = 54, 84  # in a line
 _MOST_LETTERS = 400  # of a text
 
 
@@ -89,7 +89,7 @@ class Drawing(msgspec.Struct, frozen=True, eq=False):
     tips: Mapping[Hashable, str] = {}
 
     def __repr__(self) -> str:
-        return f"<Drawing: {self.title.replace('*', '')}>"
+        return "<Drawing>"  # the same on every run, as notebooks store it
 
     def _repr_svg_(self) -> str:
         from .svg import to_svg
@@ -135,5 +135,7 @@ def axis(y: float, ticks: Sequence[tuple[float, str]], tone: str = "rule") -> li
     marks: list[Mark] = [Line(((LEFT_PX, y), (RIGHT_PX, y)), tone)]
     for x, words in ticks:
         marks.append(Line(((x, y), (x, y + 5)), "mute"))
-        marks.append(Text(x, y + 18, words, "label", "mute", "middle"))
+        is_at_edge = x + LETTER_PX * len(words) / 2 > WIDTH_PX - 4
+        at, anchor = (WIDTH_PX - 2, "end") if is_at_edge else (x, "middle")
+        marks.append(Text(at, y + 18, words, "label", "mute", anchor))
     return marks

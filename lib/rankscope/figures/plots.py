@@ -27,9 +27,9 @@ class _Columns(msgspec.Struct, frozen=True, eq=False):
     def __post_init__(self) -> None:
         """Repeat what all marks share. Raises ValueError for columns of other lengths."""
         given = {name: getattr(self, name) for name in self._columns()}
-        arrays = [np.atleast_1d(np.asarray(values)) for values in given.values()]
+        arrays = [np.asarray(values).ravel() for values in given.values()]
         for name, column in zip(given, np.broadcast_arrays(*arrays), strict=True):
-            force_setattr(self, name, column.tolist() if column.dtype.kind in "UO" else column.ravel())
+            force_setattr(self, name, tuple(column.tolist()) if column.dtype.kind in "UO" else column)
 
     def _columns(self) -> list[str]:
         single = ("edge", "joined", "size_px", "anchor", "halo", "arrows", "width_px")
@@ -108,6 +108,7 @@ class Plot(Drawing, frozen=True, eq=False, kw_only=True):
     legend: Sequence[Key] = ()
 
     def __post_init__(self) -> None:
+        force_setattr(self, "rules", tuple(self.rules))
         marks, height_px = _marks(self)
         force_setattr(self, "marks", marks)
         force_setattr(self, "height_px", height_px)
@@ -121,7 +122,9 @@ def _marks(plot: Plot) -> tuple[list[Mark], float]:
     keys, top = key_marks(plot.legend)
     down = plot.size_px[1] / plot.height
     if plot.y_label:
-        keys.append(Text(left - 12, top + 10, plain(plot.y_label), "label", "mute", "end"))
+        is_long = LETTER_PX * len(plot.y_label) > left - 20
+        at_x, anchor = (8.0, "start") if is_long else (left - 12, "end")
+        keys.append(Text(at_x, top + 10, plain(plot.y_label), "label", "mute", anchor))
         top += 18
 
     def at(x: float, y: float) -> tuple[float, float]:

@@ -50,6 +50,8 @@ def draw_ranking(
     scale, unit = time_unit(longest_s)
     left = 1.32 * LETTER_PX * max(map(len, names)) + 20
     words = {name: _time_words(seconds[name], measured.get(name), fastest_s, scale, unit) for name in names}
+    if chosen in words:
+        words[chosen] += "  ← your choice"
     widest_px = max(LETTER_PX * len(text) for text in words.values()) + 24
     px_per_s = (RIGHT_PX - left - widest_px) / (longest_s or 1.0)
     marks: list[Mark] = []
@@ -69,7 +71,7 @@ def draw_ranking(
             marks.append(Line(((x, y - 1), (x, y + 21)), "ink", 3))
             end = max(end, x)
         tone = "ink" if is_chosen or is_fastest else "mute"
-        marks.append(Text(end + 8, y + 15, words[name] + "  ← your choice" * is_chosen, "label", tone))
+        marks.append(Text(end + 8, y + 15, words[name], "label", tone))
     height = 26.0 * len(names)
     if bound_s:
         x = left + bound_s * px_per_s

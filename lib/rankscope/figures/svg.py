@@ -69,7 +69,8 @@ def hatching(x: float, y: float, width: float, height: float) -> Iterator[tuple[
 
 def _box(box: Box) -> str:
     x, y, width, height = box.x, box.y, box.width, box.height
-    at = f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{min(2, width / 4):.1f}"'
+    rounded = ' rx="2"' if width > 8 else ""
+    at = f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{rounded}'
     tone, fill = _paint("f", box.fill)
     parts = [f'{at} class="{box.look} {tone}" {fill} fill-opacity="{OPACITY[box.look]}"/>']
     if box.hatched:

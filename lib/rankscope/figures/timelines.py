@@ -17,7 +17,6 @@ COMMUNICATION = frozenset(kind for kind, look in WORK.items() if look.hatched)
 _ROWS_PX = 420.0  # of all lanes, if there are many
 _MOST_ROW_PX, _LEAST_ROW_PX = 26.0, 9.0
 _GAP_PX, _HEAD_PX = 10.0, 26.0  # between ranks with several lanes, and above a panel with a name
-_RANK_PX = 64.0  # for the name of a rank, next to those of its lanes
 _WIDE_LETTER_PX = 1.32 * LETTER_PX  # on a phone
 _MOST_SPANS = 20_000
 _MOST_KEYED = 800  # spans that answer to the pointer
@@ -85,10 +84,13 @@ class _Picture:
         has_ranks = any(len({rank for rank, _ in rank_lanes}) > 1 for rank_lanes in lanes)
         self.has_both = has_ranks and len(names) > 1  # else the names of the ranks, or of the lanes, say all
         self.has_ranks = has_ranks
-        self.left = LEFT_PX + _RANK_PX * self.has_both
+        ranks = {rank for rank_lanes in lanes for rank, _ in rank_lanes}
+        longest = max([len(self._rank_name(rank)) for rank in ranks], default=0)
+        rank_px = (_WIDE_LETTER_PX * longest + 8) * self.has_both  # next to the names of the lanes
+        self.left = max(LEFT_PX + rank_px, _WIDE_LETTER_PX * longest + 20)
         widest = max([_WIDE_LETTER_PX * len(name) for name in names], default=0.0)
         if not has_ranks or self.has_both:
-            self.left = max(self.left, widest + 20 + _RANK_PX * self.has_both)
+            self.left = max(self.left, widest + 20 + rank_px)
         self.px_per_s = (RIGHT_PX - self.left) / (self.end_s or 1.0)
         self.looks = _looks(panels, hatched)
         self.named: set[str] = set()  # kinds whose name stands on a span
@@ -112,7 +114,7 @@ class _Picture:
             if rank != last_rank:
                 self.y += _GAP_PX * (self.has_both and self.y > first)
             baseline = self.y + self.row_px / 2 + 4
-            rank_name = plain(self.rank_names.get(rank, f"rank {rank}"))
+            rank_name = self._rank_name(rank)
             if self.has_both and rank != last_rank:
                 self.marks.append(Text(8, baseline, rank_name, "label"))
             words = lane if self.has_both or not self.has_ranks else rank_name
@@ -125,6 +127,9 @@ class _Picture:
             last_rank = rank
             self.y += self.row_px
         self.y += 8
+
+    def _rank_name(self, rank: int) -> str:
+        return plain(self.rank_names.get(rank, f"rank {rank}"))
 
     def span(self, panel: str, timeline: Timeline, index: int, has_number: Collection[str]) -> None:
         kind = timeline.kinds[timeline.kind[index]]

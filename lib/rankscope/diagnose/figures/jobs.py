@@ -270,16 +270,16 @@ def job_page(name: str, traces: Sequence[Trace], joined: Joined, diagnosis: JobD
     """Return the HTML of a page on a job: the verdict and its drawings."""
     sections = []
     if diagnosis.steps:
-        own_times = _svg(draw_phases(diagnosis))
+        own_times = to_svg(draw_phases(diagnosis))
         sections.append(_Section(width="", title="Own time of each rank, without waiting for others", html=own_times))
         if len(diagnosis.ranks) > 1:
             title = "Own time compared with the others' median, step by step"
-            sections.append(_Section(width="", title=title, html=_svg(draw_lateness(diagnosis))))
-        step = _svg(draw_step(traces, joined, diagnosis))
+            sections.append(_Section(width="", title=title, html=to_svg(draw_lateness(diagnosis))))
+        step = to_svg(draw_step(traces, joined, diagnosis))
         sections.append(_Section(width="wide", title="The step of median length, on one clock", html=step))
     if diagnosis.buckets:
         title = f"Communication per step. Exposed: {EXPOSED}"
-        sections.append(_Section(width="", title=title, html=_svg(draw_communication(diagnosis))))
+        sections.append(_Section(width="", title=title, html=to_svg(draw_communication(diagnosis))))
     return _page(name, str(diagnosis), sections)
 
 
@@ -290,15 +290,13 @@ def hang_page(name: str, hang: Hang) -> str:
         if is_drawable(hang, finding):
             first_of_stop.setdefault((finding.group, finding.call), index)
     drawable = [*first_of_stop.values()]
-    sections = [_Section(width="hang", title="", html=_svg(draw_hang(hang, index))) for index in drawable[:_MOST_HANGS]]
+    sections = [
+        _Section(width="hang", title="", html=to_svg(draw_hang(hang, index))) for index in drawable[:_MOST_HANGS]
+    ]
     num_others = len(drawable) - len(sections)
     if num_others > 0:
         sections.append(_Section(width="", title=f"{num_others} more are named above and not drawn", html=""))
     return _page(name, str(hang), sections)
-
-
-def _svg(drawing: Plot) -> str:
-    return to_svg(drawing, shrinks=False)
 
 
 def _page(name: str, verdict: str, sections: Sequence[_Section]) -> str:
