@@ -40,7 +40,7 @@ def test_a_short_svg_says_what_the_long_one_says() -> None:
     short = compact(whole)
     assert texts_of(short) == texts_of(whole)
     assert {"two are read twice", "rank", "predicted", "20"} <= set(texts_of(short))
-    assert len(short) < len(whole) / 3
+    assert len(short) < len(whole) / 2.5
     assert "date" in whole
     assert not [word for word in ("date", "metadata", "Bitstream", "rotate(-0") if word in short]
     assert short.count("DejaVu Sans, Verdana, sans-serif") == 1

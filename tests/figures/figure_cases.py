@@ -63,10 +63,6 @@ def spans(*some: Span) -> Timeline:
     return Timeline.of(some)
 
 
-def costs(num_bytes: Any = (1, 2), seconds: Any = None, **options: Any) -> Any:
-    return figures.costs(num_bytes, {"ring": [1, 1]} if seconds is None else seconds, **options)
-
-
 # of each public figure, and of each of its views, a call as the notebooks make it
 FIGURES: dict[str, Callable[..., Any]] = {
     "assignment": lambda **on: figures.assignment(
@@ -76,7 +72,6 @@ FIGURES: dict[str, Callable[..., Any]] = {
     "step_costs": lambda **on: figures.step_costs(assign(512, 8).with_loader(8), LENGTHS, **on),
     "step_costs quadratic": lambda **on: figures.step_costs(UNEQUAL, LENGTHS, "quadratic", **on),
     "bars": lambda **on: figures.bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}, **on),
-    "costs": lambda **on: figures.costs(SIZES, times(), half_bytes=125_000, **on),
     "coverage": lambda **on: figures.coverage(FEW_EPOCHS, **on),
     "curves": curves,
     "ranking": lambda **on: figures.ranking({"ring": 3e-3, "flat": 1.0}, chosen="ring", **on),
@@ -143,11 +138,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.slowdowns({"ring": {1: 1}, "flat": {2: 1}}), "flat"),
     (lambda: figures.slowdowns({"ring": {1: 0}}), "ring"),
     (lambda: draw_ranking({}), "at least one"),
-    (lambda: figures.curves([1], {"a": (None, None)}, "", "", ""), "neither"),
-    (lambda: figures.curves([1], {"a": ([1, 2], None)}, "", "", ""), "a, predicted"),
+    (lambda: figures.curves([1], {"a": (None, None)}, "", "", ""), "None"),
+    (lambda: figures.curves([1], {"a": ([1, 2], None)}, "", "", ""), "shape"),
     (lambda: curves(log="yx"), "log"),
-    (lambda: costs([2, 1]), "rise"),
-    (lambda: costs(seconds={"ring": [0, 1]}), "ring"),
-    (lambda: costs(half_bytes=-1), "half_bytes"),
-    (lambda: costs(measured={"ring": ([1], [1, 2])}), "measured"),
 ]

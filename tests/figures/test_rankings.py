@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
 from rankscope import figures
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import ALGORITHMS, best, closed_form
-from rankscope.figures.charts import lowest
+from rankscope.collectives import ALGORITHMS, best
 from rankscope.figures.marks import Line
 from rankscope.figures.palette import looks, ramp
 from rankscope.figures.rankings import draw_ranking, draw_slowdowns, draw_winners
 
-from .shown import artist, bars, boxes, heights, keys_of, labels, named, points, words_of
+from .shown import artist, boxes, heights, keys_of, points, words_of
 
 LINK = Link(alpha_s=5e-6, bytes_per_s=25e9)
-SIZES = 2.0 ** np.arange(10, 31, 2)
-TIMES = {name: closed_form("allreduce", name, 8, SIZES, LINK) for name in ("recursive_doubling", "ring", "swing")}
 
 
 # ---- map and bars
@@ -82,61 +77,23 @@ def test_slowdowns_are_times_divided_by_the_fastest_of_each_size() -> None:
 # ---- lines
 
 
-def test_lines_are_the_times_in_a_unit_that_is_named() -> None:
-    ax = figures.costs(SIZES, TIMES, half_bytes=125_000)
-    assert labels(ax) == [*TIMES, "crossover", "n½"]
-    for name, seconds in TIMES.items():
-        assert np.allclose(points(ax, name), np.stack([SIZES, seconds * 1e6], axis=1))
-        assert artist(ax, name).get_color() == looks([name])[name].color
-    assert (artist(ax, "swing").get_linestyle(), artist(ax, "ring").get_linestyle()) == ("--", "-")
-    assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylabel()) == ("log", "log", "time [µs]")
-    assert ax.get_xlabel() == "size of each rank's buffer"
-    assert set(points(ax, "n½")[:, 0]) == {125_000}
-    assert set(named(ax)) >= {*TIMES, "n½ = 122 KiB"}
-
-
-def test_the_crossover_is_where_the_lines_cross() -> None:
-    ax = figures.costs(SIZES, TIMES)
-    first, changes = lowest(SIZES, np.stack(list(TIMES.values())))
-    assert [list(TIMES)[n] for n in (first, *(c.leader for c in changes))] == ["recursive_doubling", "swing"]
-    assert points(ax, "crossover")[:, 0] == pytest.approx([changes[0].x])
-    # 3(α + Sβ) = 6α + 14/8·Sβ, at S = 12/5·αB, as far as straight lines between the sizes can tell
-    assert changes[0].x == pytest.approx(12 / 5 * 5e-6 * 25e9, rel=0.1)
-
-
-def test_lines_that_coincide_do_not_cross() -> None:
-    x = np.array([1.0, 2.0, 4.0, 8.0])
-    wobble = np.array([1 + 1e-13, 1 - 1e-13, 1 + 1e-13, 1 - 1e-13])
-    assert lowest(x, np.stack([x, x * wobble, 2 * x])) == (0, [])
-    first, changes = lowest(x, np.array([[1.0, 2, 4, 8], [4, 4, 4, 4], [3, 3, 3, 3]]))
-    assert (first, [c.leader for c in changes]) == (0, [2])
-    assert changes[0].x == pytest.approx(3)
-    # within one interval two lines take the lead one after the other
-    first, changes = lowest(np.array([1.0, 100.0]), np.array([[1.0, 1e4], [2.0, 50.0], [10.0, 10.0]]))
-    assert (first, [c.leader for c in changes]) == (0, [1, 2])
-
-
-def test_names_do_not_cover_each_other() -> None:
-    with_form = [name for name, record in ALGORITHMS["allreduce"].items() if record.form is not None]
-    every = {name: closed_form("allreduce", name, 8, SIZES, LINK) for name in with_form}
-    ax = figures.costs(SIZES, every)
+def test_curves_are_lines_and_markers_in_one_hue_and_names_do_not_cover_each_other() -> None:
+    x = np.array([1.0, 2.0, 4.0])
+    pairs = {f"line {number}": (x + 0.01 * number, x) for number in range(6)}
+    ax = figures.curves(x, pairs, "title", "ranks", "time [ms]", log="x")
+    for name, (predicted, executed) in pairs.items():
+        assert np.allclose(points(ax, f"{name}, predicted"), np.stack([x, predicted], axis=1))
+        assert np.allclose(heights(ax, f"{name}, executed"), executed)
+        assert artist(ax, f"{name}, predicted").get_color() == artist(ax, f"{name}, executed").get_color()
+    assert ax.get_xscale() == "log"
+    ax.set_ylim(0, 50)
     ax.figure.canvas.draw()
-    names = {text.get_text(): text.get_window_extent() for text in ax.texts if text.get_text() in every}
-    assert set(names) == set(every)
-    boxes = sorted(names.values(), key=lambda box: box.y0)
-    assert all(low.y1 <= high.y0 + 1 for low, high in pairwise(boxes))
-    assert boxes[-1].y1 <= ax.bbox.y1 + 10
+    places = sorted(text.get_window_extent().y0 for text in ax.texts if text.get_text() in pairs)
+    assert np.diff(places).min() > 10
+    assert len(places) == len(pairs)
 
 
-def test_measurements_are_markers_with_their_spread() -> None:
-    repeats = np.stack([TIMES["ring"][::5] * factor for factor in (1.0, 1.5, 3.0)], axis=1)
-    ax = figures.costs(SIZES, TIMES, measured={"ring": (SIZES[::5], repeats), "swing": (SIZES[:1], [1e-3])})
-    ring, swing = (artist(ax, f"{name}, measured").lines[0] for name in ("ring", "swing"))
-    assert np.allclose(heights(ax, "ring, measured"), TIMES["ring"][::5] * 1.5e6)
-    assert np.allclose(bars(ax, "ring, measured"), repeats[:, [0, 2]] * 1e6)
-    assert ring.get_color() == artist(ax, "ring").get_color()
-    assert ring.get_linestyle() == "None"
-    assert ring.get_marker() != swing.get_marker()
-    assert len(ax.figure.legends) == 1
-    alone = figures.costs(SIZES, {"swing": TIMES["swing"]}, measured={"flat": (SIZES, TIMES["ring"])})
-    assert set(named(alone)) >= {"swing", "flat"}  # what was measured only is named, too
+def test_an_algorithm_has_the_same_look_in_every_chart_and_no_two_share_one() -> None:
+    every = looks([*ALGORITHMS["allreduce"], *(f"mine {number}" for number in range(60))])
+    assert every["ring"] == looks(["mine 3", "ring"])["ring"]
+    assert len(set(every.values())) == len(every)

@@ -20,7 +20,6 @@ _FIGURES = {
     "bucket_caps": "rankscope.train.figures.lines:bucket_caps",
     "buckets": "rankscope.train.figures.ddp:draw_buckets",
     "copies": "rankscope.box.figures.profiles:copies",
-    "costs": "rankscope.figures.charts:costs",
     "coverage": "rankscope.figures.assignments:draw_coverage",
     "curves": "rankscope.figures.charts:curves",
     "fsdp_step": "rankscope.train.figures.fsdp:draw_fsdp_step",

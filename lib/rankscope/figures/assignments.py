@@ -345,7 +345,5 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None, deck: 
     if never:
         found = f"{len(never)} of {samples} *never read* in {within}"
     if deck is None:
-        words = ["number: the rank"] if has_numbers else []
-        words += ["hatched: read more than once"] * bool(report.duplicates)
-        deck = "; ".join([*words, "red: never read"])
+        deck = "number: the rank; hatched: read more than once; red: never read"
     return Drawing(title or found, marks, y + 36, deck)

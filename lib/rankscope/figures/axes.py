@@ -78,5 +78,5 @@ def _line(line: Line, ax: Axes, top: float, points_per_px: float) -> None:
     style: dict[str, Any] = {"color": TONES.get(line.tone, line.tone), "linewidth": line.width * points_per_px}
     ax.plot(x, y, linestyle=dashes, **style)
     if line.arrow:
-        ends = {"xy": (x[-1], y[-1]), "xytext": (x[-2], y[-2])}
-        ax.annotate("", **ends, arrowprops={"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0, **style})
+        head = {"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0, **style}
+        ax.annotate("", xy=(x[-1], y[-1]), xytext=(x[-2], y[-2]), arrowprops=head)

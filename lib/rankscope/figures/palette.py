@@ -173,12 +173,10 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     """
     names = list(names)
     chosen = {name: _LOOKS[name] for name in names if name in _LOOKS}
-    pairs = {(look.color, look.dashed) for look in chosen.values()}
-    fresh = (Look(color, dashed, marker) for marker, dashed, color in product(_MARKERS, (False, True), LINES))
-    free = (look for look in fresh if look.marker != "o" or (look.color, look.dashed) not in pairs)
+    every = (Look(color, dashed, marker) for marker, dashed, color in product(_MARKERS, (False, True), LINES))
     for name in names:
         if name not in chosen:
-            chosen[name] = next(free)
+            chosen[name] = next(look for look in every if look not in chosen.values())
     return {name: chosen[name] for name in names}
 
 

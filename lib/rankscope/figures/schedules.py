@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from itertools import islice
 from typing import NamedTuple
 
@@ -99,7 +100,7 @@ def draw_schedule(
         marks.append(Line(((8, y), (RIGHT_PX, y)), "mute"))
     if deck is None:
         deck = _deck(schedule, sent, is_striped=before.slot_px > 0)
-    tips = {("chunk", chunk): f"chunk {chunk}" for chunk in range(num_chunks)}
+    tips: dict[Hashable, str] = {("chunk", chunk): f"chunk {chunk}" for chunk in range(num_chunks)}
     found = title or _finding(schedule, step, sent)
     return Drawing(found, marks, _TOP_PX + num_ranks * row_px + 8, deck, tips)
 
