@@ -35,9 +35,10 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
     """The result of `audit_loader`; ``str()`` is the report, `check` raises.
 
     `epochs` are the batches that the first loader returns in each epoch, and `ranks` the rows of each rank. `is_whole`
-    says that all ranks together should read each of `num_samples` samples once, which draws with replacement do not;
-    `read_before` counts those that were read before. `shards` are the samplers and wrappers that divide the samples among ranks, the outermost first.
-    `grouped_twice` is the name of a sampler that makes the batches, if the loader groups them again.
+    says that all ranks together should read each of `num_samples` samples once, as draws with replacement do not;
+    `read_before` counts those that were read before. `shards` are the samplers and wrappers that divide the samples
+    among ranks, the outermost first. `grouped_twice` is the name of a sampler that makes the batches, if the loader
+    groups them again.
     """
 
     KINDS = (
