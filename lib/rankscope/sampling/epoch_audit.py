@@ -53,7 +53,7 @@ def audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool
     counts = np.bincount(inside, minlength=size)  # the number of reads of each sample
     is_read |= counts > 0
     strays = np.unique(outside)
-    num_repeats = flat.size - np.count_nonzero(counts) - strays.size
+    num_repeats = flat.size - int(np.count_nonzero(counts)) - strays.size
     return EpochAudit(
         epoch=assignment.epoch,
         seed=assignment.seed,
@@ -98,7 +98,10 @@ def repetition(epochs: Sequence[EpochAudit], repeated_orders: Sequence[tuple[int
     first = epochs[first_index]
     again = epochs[again_index]
     if (first.seed, first.epoch) == (again.seed, again.epoch):
-        return _forgotten(epochs, repeated_orders)
+        num_alike = 1 + [index for index, _ in repeated_orders].count(first_index)
+        names = f"{num_alike} of {count_of(len(epochs), 'epoch')}"
+        where = f"on every rank, that of epoch {first.epoch}"
+        return f"{names} read in the same order {where}: was set_epoch forgotten?"
     names = f"epochs {first.epoch} and {again.epoch}"
     if first.seed != again.seed:
         names = f"(seed {first.seed}, epoch {first.epoch}) and (seed {again.seed}, epoch {again.epoch})"
@@ -112,21 +115,9 @@ def _why(first: EpochAudit, again: EpochAudit) -> str:
     """
     if first.seed is None or again.seed is None:  # the indices were collected from samplers
         return "the sampler ignores the epoch, or few samples have few orders"
-    first_sum = first.seed + first.epoch
-    again_sum = again.seed + again.epoch
-    if first_sum == again_sum:
+    difference = first.seed + first.epoch - again.seed - again.epoch
+    if difference == 0:
         return "seed + epoch is the same"
-    if first_sum % 2**32 == again_sum % 2**32:
+    if difference % 2**32 == 0:
         return "seed + epoch is the same modulo 2**32"
     return "by chance, few samples have few orders"
-
-
-def _forgotten(epochs: Sequence[EpochAudit], repeated_orders: Sequence[tuple[int, int]]) -> str:
-    """Return the message about epochs that had the same seed and number as the first one of a pair."""
-    first_index = repeated_orders[0][0]
-    first = epochs[first_index]
-    again = [epochs[again_index] for index, again_index in repeated_orders if index == first_index]
-    num_repeats = [(epoch.seed, epoch.epoch) for epoch in again].count((first.seed, first.epoch))
-    names = f"{1 + num_repeats} of {count_of(len(epochs), 'epoch')}"
-    where = f"on every rank, that of epoch {first.epoch}"
-    return f"{names} read in the same order {where}: was set_epoch forgotten?"

@@ -155,7 +155,8 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
         reads = sum((rank.read for rank in self.ranks), Counter(self.read_before))
         again = reads - Counter(reads.keys())
         if again:
-            problem = f"{count_of(again.total(), 'read')} of a sample that was read already{_named(again)}"
+            what = "a sample" if self.is_iterable else "an index"
+            problem = f"{count_of(again.total(), 'read')} of {what} that was read already{_named(again)}"
             yield Finding("duplicates", problem)
         num_lost = self.num_samples - len(reads)
         if num_lost > 0:
@@ -180,7 +181,8 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
     def __str__(self) -> str:
         count = len(self.batch_sizes)
         batches = "1 batch" if count == 1 else f"{count} batches"
-        return self.report(f"{batches}, {sum(self.batch_sizes)} samples", "nothing found")
+        samples = count_of(sum(self.batch_sizes), "sample")
+        return self.report(f"{batches}, {samples}", "nothing found")
 
 
 def audit_loader(
@@ -256,7 +258,7 @@ def audit_loader(
         drop_last=first.drop_last,
         ranks=tuple(ranks),
         is_whole=is_whole,
-        read_before=Counter(read_before),
+        read_before=_counted(names_of(name, itself) for name in read_before),
         shards=shards_of(first),
         grouped_twice=_grouped_twice(first),
     )

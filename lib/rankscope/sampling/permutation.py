@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +100,7 @@ def _libstdcxx_partners(num_items: int, seed: int) -> NDArray[np.intp]:
     Numpy's `Generator.integers` and libstdc++ use Lemire's method alike: a random number below a bound is the upper 32
     bits of word · bound. If the lower 32 bits are below 2**32 % bound, the next word is drawn.
     """
-    words = np.random.MT19937()
+    words: Any = np.random.MT19937()
     words.state = np.random.RandomState(seed & 0xFFFFFFFF).get_state(legacy=False)
     generator = np.random.Generator(words)
     if num_items**2 >= 2**32:
