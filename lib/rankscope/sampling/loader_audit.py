@@ -275,7 +275,7 @@ def _counted(names_of_rows: Iterable[Iterable[Hashable]]) -> Counter[Hashable]:
     try:
         return Counter(chain.from_iterable(names_of_rows))
     except TypeError as error:
-        raise ValueError(f"key must return the name of a row, such as a number or a text: {error}") from error
+        raise ValueError(f"key and read_before must name rows by numbers, texts or tuples: {error}") from error
 
 
 def _named(rows: Counter[Hashable]) -> str:
