@@ -17,8 +17,8 @@ from .permutation import IntArray
 class EpochAudit(msgspec.Struct, frozen=True, eq=False):
     """The audit of one epoch.
 
-    `overlap`, `dropped` and `out_of_range` are sorted indices: those of the dataset that more than one rank reads,
-    those that no rank reads, and those outside the dataset. `num_reads` is the number of reads of all ranks,
+    `duplicated`, `overlap`, `dropped` and `out_of_range` are sorted indices: those of the dataset that are read more
+    than once, that more than one rank reads and that no rank reads, and those outside the dataset. `num_reads` is the number of reads of all ranks,
     `num_repeats` the number of reads after an index's first, `shortest` and `longest` the fewest and the most reads of
     a rank, or its batches if the sampler makes them (`unit`). `drops_incomplete` says that the sampler or the loader is
     known to drop incomplete shares or batches.
@@ -30,6 +30,7 @@ class EpochAudit(msgspec.Struct, frozen=True, eq=False):
     num_repeats: int
     shortest: int
     longest: int
+    duplicated: IntArray
     overlap: IntArray
     dropped: IntArray
     out_of_range: IntArray
@@ -61,6 +62,7 @@ def audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool
         num_repeats=num_repeats,
         shortest=min(counts_of_ranks),
         longest=max(counts_of_ranks),
+        duplicated=np.flatnonzero(counts > 1),
         # Without repeats, no two ranks read the same sample.
         overlap=_read_by_many(assignment) if num_repeats else np.empty(0, dtype=np.int64),
         dropped=np.flatnonzero(counts == 0),
