@@ -118,13 +118,6 @@ def test_padding_that_repeats_a_draw_on_many_ranks_is_no_finding():
     assert sum_of_squared_repeats(two_steps) == 128 + 2 * 63
 
 
-def test_the_first_index_beyond_the_dataset_is_outside():
-    for outside in (3, -1):
-        epoch = Assignment(3, ([0, 1], [2, outside]))
-        with pytest.raises(ValueError, match="rank 1 reads outside the dataset's 3 samples"):
-            epoch_work(epoch, [1, 2, 3])
-
-
 # ---- weights: how often right samplers are accused, and faulty ones found
 
 
