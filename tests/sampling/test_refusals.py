@@ -61,7 +61,6 @@ REFUSED = [
     ("rank 1", lambda: epoch_work(Assignment(3, ([0, 1], [2, -1])), ONES)),
     ("sample 2", lambda: audit(assign(3, 2), weights=[1, 2, np.nan])),
     ("loader", lambda: audit_loader([])),
-    ("size", lambda: audit_loader(DataLoader(range(3)), size=2.5)),
     ("key", lambda: audit_loader([DataLoader(Rows([{"id": 0}]), batch_size=1)] * 2)),
     ("read_before", lambda: audit_loader(DataLoader(range(3)), read_before=[{}])),
     ("use_distributed_sampler", lambda: balanced(DistributedSampler(3, 1, 0))),
