@@ -136,7 +136,8 @@ def _marks(plot: Plot) -> tuple[list[Mark], float]:
         columns = zip(rects.x, rects.y, rects.width, rects.height, rects.fill, rects.hatched, strict=True)
         for x, y, width, height, fill, hatched in columns:
             px = max(width * across - 1, 1), max(height * down - 1, 1)
-            marks.append(Box(*at(x, y), *px, fill, _look(fill), bool(hatched), edge=edge if edge != "paper" else ""))
+            tone = _TONE_OF.get(fill, fill)
+            marks.append(Box(*at(x, y), *px, tone, _look(fill), bool(hatched), edge=edge if edge != "paper" else ""))
     bottom = plot.height if plot.rules_to is None else plot.rules_to
     for rule in plot.rules:
         marks.append(Line((at(rule, 0), at(rule, bottom)), "accent", 1.5))
@@ -158,8 +159,8 @@ def _marks(plot: Plot) -> tuple[list[Mark], float]:
     end = top + plot.size_px[1] + 4
     start_x, stop_x = plot.x_axis or (0.0, plot.width)
     if plot.x_ticks:
-        marks.append(Line(((at(start_x, 0)[0], end), (at(stop_x, 0)[0], end))))
-        marks += axis(end, [(at(x, 0)[0], plain(label)) for x, label in plot.x_ticks])[1:]
+        ticks = [(at(x, 0)[0], plain(label)) for x, label in plot.x_ticks]
+        marks += axis(end, ticks, at(start_x, 0)[0], at(stop_x, 0)[0])
         end += 22
     if plot.x_label:
         middle = at((start_x + stop_x) / 2, 0)[0]
