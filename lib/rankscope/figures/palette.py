@@ -139,30 +139,20 @@ _BLUE, _ORANGE, _GREEN, _PLUM, _VIOLET, _OLIVE, _GREY, _BLACK = LINES
 _MARKERS = "o^vsD>dP*pXH<h"
 PROTOCOLS = {"LL": _BLUE, "LL128": _VIOLET, "Simple": _ORANGE, "NVLS": _GREEN, "measured": _PLUM}  # of NCCL
 
-# Algorithms of one hue are relatives; those that cost the same have different ones, so that both lines show.
-_LOOKS = {
-    "flat": Look(_BLACK, False, "o"),
-    "swing": Look(_BLACK, True, "X"),
-    "binomial_tree": Look(_GREEN, False, "^"),
-    "double_binary_tree": Look(_GREEN, True, "v"),
-    "recursive_doubling": Look(_OLIVE, False, "s"),
-    "mesh_2d": Look(_OLIVE, True, "H"),
-    "halving_doubling": Look(_ORANGE, False, "D"),
-    "ring": Look(_BLUE, False, ">"),
-    "segmented_ring": Look(_BLUE, True, "d"),
-    "hierarchical_ring": Look(_VIOLET, False, "P"),
-    "bidirectional_ring": Look(_VIOLET, True, "*"),
-    "torus_2d": Look(_PLUM, False, "p"),
-    "torus_3d": Look(_PLUM, True, "h"),
-    "native": Look(_GREY, False, "<"),  # the backend's own
-    # ways to copy between host and GPU
-    "pinned": Look(_VIOLET, True, "s"),
-    "pinned_non_blocking": Look(_BLUE, False, "o"),
-    "pageable": Look(_ORANGE, False, "^"),
-    "pageable_non_blocking": Look(_OLIVE, True, "v"),
-    "pin_on_the_fly": Look(_GREEN, False, "D"),
-    "pin_on_the_fly_cached": Look(_PLUM, True, "d"),
-}
+# Algorithms below each other have one hue, as relatives; those of the second row are dashed.
+_KNOWN = (
+    *(
+        "ring",
+        "halving_doubling",
+        "binomial_tree",
+        "torus_2d",
+        "hierarchical_ring",
+        "recursive_doubling",
+        "native",
+        "flat",
+    ),
+    *("segmented_ring", "chain", "double_binary_tree", "torus_3d", "bidirectional_ring", "mesh_2d", "pat", "swing"),
+)
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
@@ -172,7 +162,10 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     True
     """
     names = list(names)
-    chosen = {name: _LOOKS[name] for name in names if name in _LOOKS}
+    chosen = {}
+    for place, name in enumerate(_KNOWN):
+        if name in names:
+            chosen[name] = Look(LINES[place % 8], place >= 8, _MARKERS[place % len(_MARKERS)])
     every = (Look(color, dashed, marker) for marker, dashed, color in product(_MARKERS, (False, True), LINES))
     for name in names:
         if name not in chosen:
@@ -217,12 +210,12 @@ def mixed(color: str, ground: str, share: float) -> str:
 
 
 def ink_on(fill: str) -> str:
-    """Return the text colour that is legible on an opaque fill, black or white.
+    """Return the text colour that is legible on an opaque fill in both themes: black, or nearly white, but no tone.
 
     >>> ink_on("#f0e442"), ink_on("#00224e")
-    ('#000000', '#ffffff')
+    ('#000000', '#fefefe')
     """
-    return max(("#000000", PAPER), key=lambda ink: contrast(ink, fill))
+    return max(("#000000", "#fefefe"), key=lambda ink: contrast(ink, fill))
 
 
 def contrast(color: str, other: str) -> float:
