@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ..common.extras import naming_extra
 from .advice import advise
 from .closest import closest
-from .dataloader_model import Cores, Handover, simulate_dataloader
+from .cores import Cores
+from .loader_model import Handover, simulate_dataloader
 from .run import StageError, run
 from .service import Lognormal
 from .simulate import simulate

@@ -18,7 +18,8 @@ from ..common.checks import check_field, each, whole
 from ..common.units import percent_words
 from ..common.words import count_of
 from ..timeline import Timeline
-from .dataloader_model import Cores, Handover, simulate_dataloader
+from .cores import Cores
+from .loader_model import Handover, simulate_dataloader
 from .service import Seconds, check_times
 
 PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")

@@ -33,7 +33,7 @@ from ..common.checks import of_type
 from ..ranks import host
 from ..timeline import Recorder, Timeline
 from .advice import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts
-from .dataloader_model import LOOP, PIN_THREAD, worker_lane
+from .loader_model import LOOP, PIN_THREAD, worker_lane
 
 T = TypeVar("T")
 _DEFAULT_PREFETCH_FACTOR = 2  # torch's, for a loader without workers, which has none
