@@ -10,7 +10,7 @@ import numpy as np
 
 from rankscope import parts, transfer
 from rankscope.pipeline import Cores, Handover, Lognormal, Pipeline, Stage, advise, simulate, simulate_dataloader
-from rankscope.pipeline.advice import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts  # without public names
+from rankscope.pipeline.profile import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts  # without public names
 from rankscope.sampling import assign
 
 from .values import Cases, fields, plain, timeline
