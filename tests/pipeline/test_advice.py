@@ -19,7 +19,7 @@ from rankscope.pipeline.advice import (
     _best,
     simulate_profile,
 )
-from rankscope.pipeline.dataloader import profile_columns
+
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
