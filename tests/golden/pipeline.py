@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rankscope import parts, transfer
+from rankscope import pipeline as package
 from rankscope.pipeline import Cores, Handover, Lognormal, Pipeline, Stage, advise, simulate, simulate_dataloader
 from rankscope.pipeline.profile import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts  # without public names
 from rankscope.sampling import assign
@@ -95,8 +95,8 @@ def _random_parts(draw: random.Random) -> dict[str, Any]:
 
 
 def _parts(options: dict[str, Any]) -> dict[str, Any]:
-    spans = parts.simulate(**options)
-    return {"idle_share": float(parts.idle_share(spans)), "spans": timeline(spans)}
+    spans = package.simulate_parts(**options)
+    return {"idle_share": float(package.idle_share(spans)), "spans": timeline(spans)}
 
 
 def _random_transfer(draw: random.Random) -> dict[str, Any]:
@@ -108,8 +108,8 @@ def _random_transfer(draw: random.Random) -> dict[str, Any]:
 def _transfer(options: dict[str, Any]) -> list[Any]:
     values = []
     for prefetched in (False, True):
-        spans = transfer.simulate(prefetched=prefetched, **options)
-        values.append([float(transfer.overlap_share(spans)), timeline(spans)])
+        spans = package.simulate_transfer(prefetched=prefetched, **options)
+        values.append([float(package.overlap_share(spans)), timeline(spans)])
     return values
 
 

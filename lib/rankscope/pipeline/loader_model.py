@@ -169,9 +169,7 @@ class _Epoch:
     ends is not known in advance, but its reading of `fetch_clock`, which runs at that speed, is.
     """
 
-    def __init__(
-        self, work: BatchTimes, num_workers: int, prefetch_factor: int, in_order: bool, cores: Cores
-    ) -> None:
+    def __init__(self, work: BatchTimes, num_workers: int, prefetch_factor: int, in_order: bool, cores: Cores) -> None:
         self.work = work
         self.num_batches = len(work.fetch)
         self.prefetch_factor = prefetch_factor

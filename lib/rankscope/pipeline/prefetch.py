@@ -1,0 +1,305 @@
+"""`prefetched`: batches are on the device before they are asked for; copies overlap with steps.
+
+Four things can go wrong; each is prevented here. A step that starts before its copy has ended reads garbage: the
+consumer's stream waits for the copy's event. Pinned memory that is freed before its copy has ended could be given to
+the next batch: torch's allocator of pinned memory waits for the copies from it. Device memory that is freed after its
+last use was enqueued could be given to the next copy while that use is still running: each tensor is recorded on the
+consumer's stream. A host that enqueues steps faster than the device runs them would fill the device with batches: it
+waits for the step `num_ahead` + 1 before the one it asks for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ..common.checks import of_type, whole
+from ..timeline import Recorder
+
+T = TypeVar("T")
+COPY = "copy"  # a lane, and the kind of its spans
+COMPUTE = "compute"  # the same for steps
+_now = time.perf_counter_ns
+_FAR_MS = 10_000.0  # beyond this, CUDA's single-precision times are too coarse
+
+
+def prefetched(
+    loader: Iterable[T], device: str | torch.device, num_ahead: int = 1, recorder: Recorder | None = None
+) -> Prefetched[T]:
+    """Return an iterable that replaces `loader`: its batches on the device, with the next `num_ahead` in flight.
+
+    A batch is a tensor, or tensors nested in lists, tuples, named tuples, dictionaries, and other containers that are
+    registered in ``torch.utils._pytree``. They are rebuilt with device tensors. Tensors in pinned memory, as from
+    DataLoader(pin_memory=True), are copied directly and must not change meanwhile; others are pinned first. Objects
+    with a `to`, and tensors that are not plain (such as sparse ones), are moved by their ``to(device)``: correctly, but
+    without overlap. Anything else, such as a dataclass without a `to`, is unchanged.
+
+    The loader runs in the caller's thread, `num_ahead` batches ahead, so that random numbers are always drawn in the
+    same order. If a step waits for its own result (`loss.item()`), copies are therefore hidden, but reading and pinning
+    are not; use a DataLoader's workers and pin thread for these. An error of the loader is raised after the batches
+    before it. Batches belong to the stream that is current when they are requested.
+
+    `recorder` records a span for each copy and each step, by the device's clock, on lanes "copy" and "compute". A step
+    lasts from the arrival of its batch until the device has finished all work enqueued before the next batch was
+    requested. The step in which the loop is left is not recorded, because its end is unknown. Items are batch numbers,
+    which continue over several iterations.
+
+    On the CPU, batches are passed through and only steps are recorded. Raises ValueError if the device does not exist
+    or is neither CPU nor CUDA, or if `num_ahead` is below 1.
+
+    >>> batches = prefetched([{"x": torch.ones(2)}, {"x": torch.zeros(1)}], "cpu")
+    >>> len(batches), [batch["x"].tolist() for batch in batches]
+    (2, [[1.0, 1.0], [0.0]])
+    """
+    if not hasattr(loader, "__iter__"):
+        raise ValueError(f"loader must be an iterable of batches, got {loader!r}")
+    try:
+        where = torch.device(device)
+    except (RuntimeError, TypeError):
+        where = torch.device("meta")  # a valid device that is refused below, with the message for every wrong one
+    if where.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:' and its number, got {device!r}")
+    num_ahead = whole("num_ahead", num_ahead, 1)
+    if recorder is not None:
+        of_type("recorder", recorder, Recorder)
+    gpu = PrefetchGpu(where, recorder is not None) if where.type == "cuda" else None
+    return Prefetched(loader, gpu, num_ahead, recorder)
+
+
+class Prefetched(Generic[T]):
+    """A loader with its batches on the device; created by `prefetched`. Each iteration starts the loader again.
+
+    Attributes that it lacks are read from `loader`: ``prefetched(loader, device).sampler.set_epoch(3)`` sets the epoch
+    of the loader's own sampler. They cannot be set through it. `gpu` is None on the CPU.
+    """
+
+    def __init__(self, loader: Iterable[T], gpu: PrefetchGpu | None, num_ahead: int, recorder: Recorder | None) -> None:
+        self.loader = loader
+        self.gpu = gpu
+        self.num_ahead = num_ahead
+        self.recorder = recorder
+        self._numbers = itertools.count()  # of batches, over all iterations
+
+    def __iter__(self) -> Iterator[T]:
+        batches = iter(self.loader)
+        if self.gpu is not None:
+            return _ahead(batches, self.gpu, self.num_ahead, self.recorder, self._numbers)
+        if self.recorder is not None:
+            return _timed(batches, self.recorder, self._numbers)
+        return batches
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # before __init__ has set it
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+
+def _timed(batches: Iterator[T], recorder: Recorder, numbers: Iterator[int]) -> Iterator[T]:
+    """Yield the batches on the CPU, and record each step: the time until the next batch is asked for."""
+    for batch, item in zip(batches, numbers, strict=False):
+        start_ns = _now()
+        yield batch
+        recorder.add(COMPUTE, COMPUTE, item, start_ns, _now())
+
+
+class _Work(NamedTuple):
+    """A copy or a step that was enqueued, with the events before and after it."""
+
+    lane: str
+    item: int
+    start: Any
+    end: Any
+
+
+class _InFlight(NamedTuple):
+    """A batch on the device whose copy has been started; `copied` are its tensors that the copy stream copies."""
+
+    batch: Any
+    sources: list[torch.Tensor]  # of the copy, which live until it has ended
+    copied: list[torch.Tensor]
+    copy: _Work
+
+
+class _Enqueued(NamedTuple):
+    """A step that was enqueued, with the copy before it and the sources of that."""
+
+    step: _Work
+    copy: _Work
+    sources: list[torch.Tensor]
+
+
+def _ahead(
+    batches: Iterator[Any], gpu: PrefetchGpu, num_ahead: int, recorder: Recorder | None, numbers: Iterator[int]
+) -> Iterator[Any]:
+    """Yield the batches, each after the copies of the following ones have been started."""
+    spans = _Spans(gpu, recorder)
+    arrivals: deque[_InFlight] = deque()
+    steps: deque[_Enqueued] = deque()
+    error: Exception | None = None  # of the loader or of a copy: raised after the batches before it
+    has_next = True
+    try:
+        while True:
+            # Besides the batch that was asked for, `num_ahead` are in flight while the consumer enqueues its step.
+            while has_next and len(arrivals) <= num_ahead:
+                try:
+                    batch = [next(batches)]
+                    while len(steps) > num_ahead:  # the host is too far ahead of the device
+                        spans.finish(steps.popleft())
+                    arrivals.append(_sent(batch.pop(), gpu, next(numbers)))
+                except StopIteration:
+                    has_next = False
+                except Exception as problem:
+                    error = problem
+                    has_next = False
+            if not arrivals:
+                if error is not None:
+                    raise error
+                return
+            arrived = [arrivals.popleft()]
+            copy = arrived[0].copy
+            sources = arrived[0].sources
+            gpu.wait_for(copy.end)
+            for place in range(len(arrived[0].copied)):
+                gpu.hand_over(arrived[0].copied[place])
+            start = gpu.mark()
+            yield arrived.pop().batch  # so that this generator keeps no reference to it
+            # The consumer has enqueued its step, and asks for the next batch.
+            steps.append(_Enqueued(_Work(COMPUTE, copy.item, start, gpu.mark()), copy, sources))
+    finally:
+        error = None  # its traceback refers to this frame, which would be a cycle
+        if recorder is not None:
+            for enqueued in steps:
+                spans.finish(enqueued)
+        for arrival in arrivals:
+            spans.add(arrival.copy)
+
+
+def _sent(batch: Any, gpu: PrefetchGpu, item: int) -> _InFlight:
+    """Start copying a batch."""
+    leaves, structure = tree_flatten(batch)
+    sources = [gpu.pinned(leaf) for leaf in leaves if _is_plain(leaf)]
+    to_copy = iter(sources)
+    moved = []
+    copied = []
+    for leaf in leaves:
+        if not _is_plain(leaf) and hasattr(leaf, "to"):
+            leaf = leaf.to(gpu.device)
+        moved.append(leaf)
+    with gpu.copying():
+        start = gpu.mark()
+        for place, leaf in enumerate(leaves):
+            if _is_plain(leaf):
+                moved[place] = gpu.copy(next(to_copy))
+                copied.append(moved[place])
+        copy = _Work(COPY, item, start, gpu.mark())
+    return _InFlight(tree_unflatten(moved, structure), sources, copied, copy)
+
+
+def _is_plain(leaf: Any) -> bool:
+    """Whether this is a tensor in plain host memory: no subclass, no autograd graph, no sparse layout."""
+    if type(leaf) is not torch.Tensor or leaf.layout != torch.strided or leaf.device.type != "cpu":
+        return False
+    return not (leaf.is_nested or leaf.is_quantized or leaf.requires_grad)
+
+
+class _Spans:
+    """Waits for work to be done and, with a recorder, records it."""
+
+    def __init__(self, gpu: PrefetchGpu, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+        if recorder is not None:
+            self._ns = gpu.clock()
+        self._last_end_ns = {COPY: 0, COMPUTE: 0}
+
+    def finish(self, enqueued: _Enqueued) -> None:
+        """Wait for the end of a step and its copy."""
+        self.add(enqueued.copy)
+        self.add(enqueued.step)
+
+    def add(self, work: _Work) -> None:
+        work.end.synchronize()
+        if self._recorder is not None:
+            start_ns = max(self._ns(work.start), self._last_end_ns[work.lane])  # a lane does one thing at a time
+            end_ns = max(self._ns(work.end), start_ns)
+            self._last_end_ns[work.lane] = end_ns
+            self._recorder.add(work.lane, work.lane, work.item, start_ns, end_ns)
+
+
+class PrefetchGpu:
+    """The CUDA operations of a prefetcher, in one class so that a test can replace it with a slow one.
+
+    The device has its own copy stream; the consumer's stream is the current one. Raises ValueError if the device does
+    not exist.
+    """
+
+    def __init__(self, device: torch.device, timed: bool) -> None:
+        if not torch.cuda.is_available():
+            raise ValueError(f"device must exist, but there is no CUDA device; got {str(device)!r}")
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self.device = torch.device("cuda", whole("the device's number", index, 0, torch.cuda.device_count() - 1))
+        self._timed = timed
+        self._copy_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    def copying(self) -> AbstractContextManager[object]:
+        """Return a context in which the copy stream is current."""
+        return torch.cuda.stream(self._copy_stream)
+
+    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor if a copy from it is one copy of pinned bytes, else a pinned copy with the same strides."""
+        if tensor.is_pinned() and tensor.is_contiguous():
+            return tensor
+        return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+
+    def copy(self, source: torch.Tensor) -> torch.Tensor:
+        """Start copying a pinned tensor on the current stream, and return the target."""
+        return source.to(self.device, non_blocking=True)
+
+    def mark(self) -> torch.cuda.Event:
+        """Return an event that completes when the current stream has finished all work enqueued so far."""
+        # A host that waits for a blocking event yields its core.
+        event = torch.cuda.Event(enable_timing=self._timed, blocking=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def wait_for(self, event: torch.cuda.Event) -> None:
+        """Make the current stream wait for an event; the host does not wait."""
+        torch.cuda.current_stream(self.device).wait_event(event)
+
+    def hand_over(self, tensor: torch.Tensor) -> None:
+        """Keep the allocator from reusing the tensor's memory until the current stream has finished with it."""
+        tensor.record_stream(torch.cuda.current_stream(self.device))
+
+    def clock(self) -> Callable[[torch.cuda.Event], int]:
+        """Return a function from a completed, timed event to its time on the clock of `time.perf_counter_ns`.
+
+        Both clocks are read at one moment, to about 10 µs; after that only the device's clock is used. It states the
+        time between two events, so there is always an `anchor`, an event whose time is known. Long times are stated too
+        coarsely, so a far event becomes the next anchor.
+        """
+        with self.copying():
+            self.mark().synchronize()  # the first one of a stream takes longer
+            before_ns = _now()
+            anchor = self.mark()
+            anchor.synchronize()
+        anchor_ns = (before_ns + _now()) // 2
+
+        def read(event: torch.cuda.Event) -> int:
+            nonlocal anchor, anchor_ns
+            elapsed_ms: float = anchor.elapsed_time(event)
+            event_ns: int = anchor_ns + round(elapsed_ms * 1e6)
+            if elapsed_ms > _FAR_MS:
+                anchor = event
+                anchor_ns = event_ns
+            return event_ns
+
+        return read
