@@ -49,10 +49,9 @@ def _random_pipeline(draw: random.Random) -> tuple[Any, ...]:
 
 
 def _pipeline(pipeline: Pipeline, num_items: int, num_ranks: int, has_batches: bool, seed: int) -> dict[str, Any]:
-    items: Any = num_items
     if has_batches:
-        items = assign(num_items + num_ranks, num_ranks, seed=seed).with_loader(3)
-    spans = simulate(pipeline, items, seed, num_ranks)
+        num_items = len(assign(num_items + num_ranks, num_ranks, seed=seed).with_loader(3).batches(0))
+    spans = simulate(pipeline, num_items, seed, num_ranks)
     facts = fields(pipeline, ("bottleneck", "bound_per_s"))
     return {**facts, "bounds_per_s": plain(pipeline.bounds_per_s()), "spans": timeline(spans)}
 

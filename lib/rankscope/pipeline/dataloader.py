@@ -10,30 +10,27 @@ import contextlib
 import copy
 import functools
 import itertools
-import operator
-import queue
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import wait
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import DataLoader
 
 from ..common.checks import of_type
 from ..ranks import host
 from ..timeline import Recorder, Timeline
 from .clock import Clock, Reading
+from .fetched import UNKNOWN, Fetched, TimedCollate, TimedDataset, TimedQueue, WorkerInit
 from .loader_model import LOOP, PIN_THREAD, worker_lane
 from .profile import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts
 
 T = TypeVar("T")
 _DEFAULT_PREFETCH_FACTOR = 2  # torch's, for a loader without workers, which has none
 _NO_ITEM = -1  # of a span that belongs to no batch
-_UNKNOWN = -1  # instead of a time
 _now = time.perf_counter_ns
 
 
@@ -60,7 +57,7 @@ class RecordedLoader(Generic[T]):
 
     Lanes are "worker 0", "worker 1", …, "pin thread" and "training loop". Kinds are "read" (dataset access) and
     "collate" (collate_fn), "pin", "wait" (from the request for a batch to its arrival), "step" (until the next
-    request), "start" (making the iterator; in a worker, from then to its first read) and "stop" (ending the workers).
+    request) and "start" (making the iterator; in a worker, from then to its first read).
     Items number the batches as they are handed over, continuing over the epochs; the spans of a batch are recorded at
     that moment. Without workers, reads and collates are on the lane of the training loop, and there are no waits. A
     step in which the loop is left has no span, because its end is unknown. Iterate once at a time: iterators that run
@@ -101,150 +98,6 @@ class RecordedLoader(Generic[T]):
         return self._recording.profile()
 
 
-# ---- in the workers, and on the way
-
-
-class _Stamp:
-    """Notes when torch pins it."""
-
-    ns = 0
-
-    def pin_memory(self) -> _Stamp:
-        self.ns = _now()
-        return self
-
-
-class _Fetched(NamedTuple):
-    """A batch on its way to the training loop. torch pins its fields in turn, so the stamps are before and after it."""
-
-    pin_start: _Stamp
-    data: Any
-    pin_stop: _Stamp
-    worker: int
-    start: int  # of reading, on the wall clock in nanoseconds, as the next two
-    collate_start: int
-    stop: int
-    read_ns: int  # without waits for a core, as the next one
-    collate_ns: int
-    cpu_ns: int
-    receive_ns: int = _UNKNOWN
-    handover_ns: int = _UNKNOWN  # from the end of the fetch to a receiver that waited
-
-
-class _TimedDataset:
-    """The user's dataset; `start` is when the reading of a batch began."""
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-        self.clock = Clock()
-        self.start: Reading | None = None
-
-    def _read(self, get: Callable[..., Any], *arguments: Any) -> Any:
-        if self.start is None:
-            self.start = self.clock.read()
-        try:
-            return get(*arguments)
-        except BaseException:
-            self.start = None
-            raise
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._read(operator.getitem, self.dataset, index)
-
-    @property
-    def __getitems__(self) -> Callable[[list[Any]], list[Any]]:
-        get = self.dataset.__getitems__  # an AttributeError, if the dataset has none, tells torch so
-        return functools.partial(self._read, get)
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self._read, itertools.repeat(next), itertools.repeat(iter(self.dataset)))
-
-
-class _TimedCollate:
-    """The user's collate_fn, whose result it puts into an envelope."""
-
-    def __init__(self, collate_fn: Callable[[Any], Any], dataset: _TimedDataset) -> None:
-        self._collate_fn = collate_fn
-        self._dataset = dataset
-        self._last_cpu: int | None = None  # in a worker, at the end of the batch before
-
-    def __call__(self, samples: Any) -> _Fetched:
-        info = get_worker_info()
-        read = self._dataset.clock.read()
-        data = self._collate_fn(samples)
-        stop = self._dataset.clock.read()
-        start = self._dataset.start or read
-        self._dataset.start = None
-        # In a worker, the CPU time of a batch includes that of sending the batch before.
-        cpu_start = start.cpu if self._last_cpu is None else self._last_cpu
-        if info is not None:
-            self._last_cpu = stop.cpu
-        return _Fetched(
-            pin_start=_Stamp(),
-            data=data,
-            pin_stop=_Stamp(),
-            worker=0 if info is None else info.id,
-            start=start.wall,
-            collate_start=read.wall,
-            stop=stop.wall,
-            read_ns=read.worked_since(start),
-            collate_ns=stop.worked_since(read),
-            cpu_ns=stop.cpu - cpu_start,
-        )
-
-
-class _WorkerInit:
-    """The user's worker_init_fn, for which ``get_worker_info().dataset`` is the user's own."""
-
-    def __init__(self, init_fn: Callable[[int], object] | None) -> None:
-        self._init_fn = init_fn
-
-    def __call__(self, worker: int) -> None:
-        info: Any = get_worker_info()
-        object.__setattr__(info, "dataset", info.dataset.dataset)  # torch forbids plain assignments
-        if self._init_fn is not None:
-            self._init_fn(worker)
-
-
-class _TimedQueue:
-    """The queue from which torch's iterator gets the batches of workers, unless a pin thread does."""
-
-    def __init__(self, results: Any) -> None:
-        self._results = results
-
-    def get(self, timeout: float) -> Any:
-        asked_ns = _now()
-        if not wait([self._results._reader], timeout):
-            raise queue.Empty
-        start_ns = _now()
-        number, batch = self._results.get(timeout=timeout)
-        if isinstance(batch, _Fetched):
-            # If the loop was not waiting when the fetch ended, the batch has waited for the loop.
-            handover_ns = start_ns - batch.stop if batch.stop >= asked_ns else _UNKNOWN
-            batch = batch._replace(receive_ns=_now() - start_ns, handover_ns=handover_ns)
-        return number, batch
-
-
-# ---- in the process of the training loop
-
-
-class _Row(NamedTuple):
-    """The measurements of a batch in nanoseconds: `COLUMNS`."""
-
-    read: int
-    collate: int
-    cpu: int
-    receive: int
-    pin: int
-    wait: int
-    step: int
-    step_cpu: int
-    handover: int
-
-
 class _Recording:
     """The state that all iterators of a loader share, and their measurements."""
 
@@ -252,11 +105,11 @@ class _Recording:
         self.loader = loader
         self.recorder = recorder
         self.numbers = itertools.count()  # of batches
-        self.rows: list[_Row] = []  # of batches whose step has ended
+        self.rows: list[tuple[int, ...]] = []  # `COLUMNS` in nanoseconds, of batches whose step has ended
         self.epochs: list[int] = []  # how many batches of each have been recorded
         self.startups: list[int] = []  # of each worker: nanoseconds from when making the iterator began to its reading
         self.creations: list[int] = []  # of each iterator: the nanoseconds to make its workers
-        self.batch_bytes: int | None = None  # of the tensors in the first batch; None before it
+        self.batch_bytes = 0  # of the tensors in the last batch
         self.pinning: PinningCosts | None = None
 
     def profile(self) -> LoaderProfile:
@@ -264,10 +117,9 @@ class _Recording:
             raise ValueError("no batch has been recorded: iterate over the recorded loader first")
         loader = self.loader
         startup_each_s = 0.0  # to make one worker
-        if loader.num_workers and self.creations:
-            startup_each_s = float(np.mean(self.creations)) / loader.num_workers / 1e9
         startup_s = 0.0  # from when all workers have been made to the first read
-        if self.startups:
+        if loader.num_workers and self.startups:
+            startup_each_s = float(np.mean(self.creations)) / loader.num_workers / 1e9
             startup_s = float(np.mean(self.startups)) / 1e9 - startup_each_s * loader.num_workers
         has_accelerator = torch.accelerator.is_available()
         if has_accelerator and self.batch_bytes and self.pinning is None:
@@ -291,19 +143,12 @@ class _Recording:
         )
 
 
-def _columns(rows: list[_Row]) -> dict[str, Any]:
-    """Return the columns of a `LoaderProfile`.
-
-    If a receiver waited for a batch of the pin thread, only the sum of hand-over and receiving is known. Receiving it
-    then counts as the median of the others.
-    """
-    columns = dict(zip(COLUMNS, np.array(rows, dtype=np.float64).T / 1e9, strict=True))
-    receive_s = columns["receive_s"]
+def _columns(rows: list[tuple[int, ...]]) -> dict[str, Any]:
+    """Return the columns of a `LoaderProfile`; that of hand-overs has only those of batches that were waited for."""
+    columns = dict(zip(COLUMNS, np.array(rows).T / 1e9, strict=True))
     handover_s = columns["handover_s"]
-    is_known = receive_s >= 0
-    usual_s = float(np.median(receive_s[is_known])) if is_known.any() else 0.0
-    sums_s = np.where(is_known, handover_s, np.maximum(handover_s - usual_s, 0.0))
-    return {**columns, "receive_s": np.where(is_known, receive_s, usual_s), "handover_s": sums_s[handover_s >= 0]}
+    columns["handover_s"] = handover_s[handover_s >= 0]
+    return columns
 
 
 def pinning_costs(num_bytes: int, repeats: int = 5) -> PinningCosts:
@@ -341,9 +186,9 @@ class _RecordedIterator:
         self._recording = recording
         self._clock = Clock()
         self._start_ns = _now()
-        dataset = _TimedDataset(recording.loader.dataset)
-        collate_fn = _TimedCollate(recording.loader.collate_fn, dataset)
-        init_fn = _WorkerInit(recording.loader.worker_init_fn)
+        dataset = TimedDataset(recording.loader.dataset)
+        collate_fn = TimedCollate(recording.loader.collate_fn, dataset)
+        init_fn = WorkerInit(recording.loader.worker_init_fn)
         vars(loader).update(dataset=dataset, collate_fn=collate_fn, worker_init_fn=init_fn)
         self._inner: Any = type(loader)._get_iterator(loader)  # torch's own, which the loader's attribute hides
         self._has_workers = loader.num_workers > 0
@@ -351,7 +196,7 @@ class _RecordedIterator:
         if self._has_workers:
             recording.creations.append(_now() - self._start_ns)
             if not self._inner._pin_memory:
-                self._inner._data_queue = _TimedQueue(self._inner._data_queue)
+                self._inner._data_queue = TimedQueue(self._inner._data_queue)
         self._begin_epoch()
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
@@ -363,11 +208,10 @@ class _RecordedIterator:
     def _begin_epoch(self) -> None:
         """Begin to record an epoch, once torch has made or reset its iterator."""
         self._recording.epochs.append(0)
-        self._fetched: _Fetched | None = None  # the batch whose step is running, without its data
+        self._fetched: Fetched | None = None  # the batch whose step is running, without its data
         self._pinned_ns = _now()  # since when the pin thread has been free
         # Until now, no batch could be requested. This time delays the first one, so it is added to the wait for it.
-        self._startup_ns = self._pinned_ns - self._start_ns
-        self._is_running = True
+        self._wait_ns = self._pinned_ns - self._start_ns
         if self._has_workers:
             self._add(LOOP, "start", _NO_ITEM, self._start_ns, self._pinned_ns)
 
@@ -379,61 +223,43 @@ class _RecordedIterator:
     def __iter__(self) -> _RecordedIterator:
         return self
 
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_inner":  # before __init__ has set it, or after it has failed
-            raise AttributeError(name)
-        return getattr(self._inner, name)
-
     def __next__(self) -> Any:
         """Return the next batch. The request for it ends the step of the batch before."""
         request = self._clock.read()
         self._end_step(request)
-        try:
-            fetched = next(self._inner)
-        except StopIteration:
-            if self._is_running and self._has_workers:  # a user may ask again after the end
-                self._add(LOOP, "stop", _NO_ITEM, request.wall, _now())
-            self._is_running = False
-            raise
-        if not isinstance(fetched, _Fetched):
+        fetched = next(self._inner)
+        if not isinstance(fetched, Fetched):
             raise RuntimeError(f"record_dataloader does not know how a {type(self._inner).__name__} changes batches")
         arrived_ns = _now()
-        recording = self._recording
-        self._number = next(recording.numbers)
-        self._wait_ns = self._startup_ns + arrived_ns - request.wall
-        self._startup_ns = 0
-        self._fetched = self._timed(fetched)._replace(data=None)  # so that only the user keeps the data alive
+        self._number = next(self._recording.numbers)
+        self._wait_ns += arrived_ns - request.wall
+        self._fetched = self._recorded(fetched)._replace(data=None)  # so that only the user keeps the data alive
         if self._has_workers:
             self._add(LOOP, "wait", self._number, request.wall, arrived_ns)
-        if recording.batch_bytes is None:
-            recording.batch_bytes = sum(tensor.nbytes for tensor in filter(torch.is_tensor, tree_leaves(fetched.data)))
+        self._recording.batch_bytes = sum(leaf.nbytes for leaf in filter(torch.is_tensor, tree_leaves(fetched.data)))
         self._step_start = self._clock.read()
         return fetched.data
 
-    def _timed(self, fetched: _Fetched) -> _Fetched:
-        """Record the spans of a batch before its arrival; return it with all its times.
-
-        The hand-over of a worker's first batch is not typical: multiprocessing starts threads for it in the worker.
-        """
+    def _recorded(self, fetched: Fetched) -> Fetched:
+        """Record the spans of a batch before its arrival; return it with the times of its hand-over."""
         lane = worker_lane(fetched.worker)
-        if self._has_workers and fetched.worker not in self._started:
-            self._started.add(fetched.worker)
-            self._recording.startups.append(fetched.start - self._start_ns)
-            self._add(lane, "start", _NO_ITEM, self._start_ns, fetched.start)
-            fetched = fetched._replace(handover_ns=_UNKNOWN)
-        self._add(lane, "read", self._number, fetched.start, fetched.collate_start)
-        self._add(lane, "collate", self._number, fetched.collate_start, fetched.stop)
         pin_start_ns = fetched.pin_start.ns
         if pin_start_ns:
             self._add(PIN_THREAD, "pin", self._number, pin_start_ns, fetched.pin_stop.ns)
-            if fetched.stop < self._pinned_ns:  # the pin thread had the batch before still in its hands
+            # If the pin thread was waiting, it is not known which part of the hand-over was receiving.
+            if fetched.stop.wall < self._pinned_ns:
                 fetched = fetched._replace(receive_ns=pin_start_ns - self._pinned_ns)
             else:
-                fetched = fetched._replace(handover_ns=pin_start_ns - fetched.stop)
+                fetched = fetched._replace(handover_ns=pin_start_ns - fetched.stop.wall)
             self._pinned_ns = fetched.pin_stop.ns
+        if self._has_workers and fetched.worker not in self._started:
+            self._started.add(fetched.worker)
+            self._recording.startups.append(fetched.start.wall - self._start_ns)
+            self._add(lane, "start", _NO_ITEM, self._start_ns, fetched.start.wall)
+            # Not a typical one: multiprocessing starts threads for it in the worker.
+            fetched = fetched._replace(handover_ns=UNKNOWN)
+        self._add(lane, "read", self._number, fetched.start.wall, fetched.collate_start.wall)
+        self._add(lane, "collate", self._number, fetched.collate_start.wall, fetched.stop.wall)
         return fetched
 
     def _end_step(self, request: Reading) -> None:
@@ -441,18 +267,19 @@ class _RecordedIterator:
         fetched = self._fetched
         if fetched is None:
             return
-        self._fetched = None
         self._add(LOOP, "step", self._number, self._step_start.wall, request.wall)
         self._recording.epochs[-1] += 1
-        row = _Row(
-            read=fetched.read_ns,
-            collate=fetched.collate_ns,
-            cpu=fetched.cpu_ns,
-            receive=max(fetched.receive_ns, 0) if not fetched.pin_start.ns else fetched.receive_ns,
-            pin=fetched.pin_stop.ns - fetched.pin_start.ns,
-            wait=self._wait_ns,
-            step=request.worked_since(self._step_start),
-            step_cpu=request.cpu - self._step_start.cpu,
-            handover=fetched.handover_ns,
+        row = (  # in the order of COLUMNS
+            fetched.collate_start.worked_since(fetched.start),
+            fetched.stop.worked_since(fetched.collate_start),
+            fetched.stop.cpu - fetched.cpu_start.cpu,
+            fetched.receive_ns,
+            fetched.pin_stop.ns - fetched.pin_start.ns,
+            self._wait_ns,
+            request.worked_since(self._step_start),
+            request.cpu - self._step_start.cpu,
+            fetched.handover_ns,
         )
         self._recording.rows.append(row)
+        self._fetched = None
+        self._wait_ns = 0

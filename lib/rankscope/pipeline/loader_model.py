@@ -193,10 +193,10 @@ class _Epoch:
         self.is_stepping = False
         self.step_left_s = 0.0  # of the step, at full speed
 
-        for number, worker in enumerate(self.workers):
+        for place, worker in enumerate(self.workers):
             if work.startup_s > 0:
                 self.add_span(worker.lane, "start", -1, 0.0, work.startup_s)
-            heappush(self.events, (work.startup_s, number, _READY))
+            heappush(self.events, (work.startup_s, place, _READY))
         for _ in range(num_workers * prefetch_factor):
             self.deal()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -93,6 +92,8 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
 class AsyncPartDataset(SyncPartDataset):
     """The batches of `SyncPartDataset`, in the same order, from parts that worker processes load ahead.
 
+    The other arguments (`num_trainers`, `trainer_id`, `seed`, `load`, `drop_last`, `recorder`) are those of
+    `SyncPartDataset`.
     `num_loaders` workers load the parts in turn. At most `queue_size` + `num_loaders` parts, rounded up to a multiple
     of `num_loaders`, are loaded or being loaded ahead of the trainer. Kind "load" is recorded on lanes "loader 0", …;
     the trainer records kind "wait" on lane "trainer".
@@ -112,20 +113,13 @@ class AsyncPartDataset(SyncPartDataset):
         self,
         files: Iterable[str | os.PathLike[str]],
         batch_size: int,
-        num_trainers: int = 1,
-        trainer_id: int = 0,
-        seed: int = 0,
-        *,
+        *shard: int,
         queue_size: int = 2,
         num_loaders: int = 1,
-        load: Load = load_part,
-        drop_last: bool = False,
-        recorder: Recorder | None = None,
         timeout_s: float = 300.0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            files, batch_size, num_trainers, trainer_id, seed, load=load, drop_last=drop_last, recorder=recorder
-        )
+        super().__init__(files, batch_size, *shard, **options)
         self.queue_size = whole("queue_size", queue_size, 1)
         self.num_loaders = whole("num_loaders", num_loaders, 1)
         self.timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
@@ -138,7 +132,7 @@ class AsyncPartDataset(SyncPartDataset):
         num_ahead = parts_ahead(self.queue_size, self.num_loaders)
         for index, file in enumerate(files[:num_ahead]):
             loaders[index % self.num_loaders].ask(file)
-        for index, file in enumerate(files):
+        for index in range(len(files)):
             loader = loaders[index % self.num_loaders]
             with self._span("wait", index):
                 result = loader.answers.get()
@@ -179,25 +173,26 @@ class _Loader:
         self.answers: SimpleQueue[Any] = SimpleQueue()
         arguments = (partial(_checked, load), timeout_s, self._files, self.answers)
         threading.Thread(target=_ask_process, args=arguments, daemon=True).start()
-        process = self.answers.get()  # it is forked while this thread does nothing else
-        if isinstance(process, BaseException):
-            raise process
-        weakref.finalize(self, _end_loader, process, self._files)
+        self._process: Process | None = None
+        made = self.answers.get()  # it is forked while this thread does nothing else
+        if isinstance(made, OSError):
+            raise made
+        self._process = made
 
     def ask(self, file: str) -> None:
         self._files.put(file)
 
-
-def _end_loader(process: Process, files: SimpleQueue[str | None]) -> None:
-    process.end()
-    files.put(None)
+    def __del__(self) -> None:
+        if self._process is not None:
+            self._process.end()
+        self._files.put(None)
 
 
 def _ask_process(load: Load, timeout_s: float, files: SimpleQueue[str | None], answers: SimpleQueue[Any]) -> None:
     """Be the thread of a loader, which also makes the process: this ends with the thread that has made it."""
     try:
         process = Process(load, timeout_s)
-    except BaseException as error:
+    except OSError as error:  # the machine has no room for another one
         answers.put(error)
         return
     answers.put(process)

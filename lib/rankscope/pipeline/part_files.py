@@ -7,8 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..common.checks import check_field, function, is_scalar, whole
+from ..common.checks import check_field, function, whole
 from ..common.files import read_bytes, write_whole
 from ..common.words import one_line
 from .service import Distribution, Service, check, draw
@@ -36,33 +35,23 @@ class PartError(RuntimeError):
     """A part file could not be loaded. `__cause__` is the error that `load` raised."""
 
 
-def write_parts(
-    folder: str | os.PathLike[str], rows_per_part: int | Sequence[int], /, **arrays: ArrayLike
-) -> list[Path]:
-    """Cut arrays of the same number of rows into part-00000.npz, part-00001.npz, … and return their paths.
+def write_parts(folder: str | os.PathLike[str], rows_per_part: int, /, **arrays: ArrayLike) -> list[Path]:
+    """Cut arrays into files of `rows_per_part` rows, part-00000.npz, part-00001.npz, … and return their paths.
 
-    `rows_per_part` is the number of rows of each part (the last part may have fewer, and arrays without rows make no
-    file), or a list with one number per part. Each file is written atomically. Raises ValueError if there are no
-    arrays, they differ in rows or are no numbers, the list does not add up to the number of rows, or the folder already
-    contains parts (a reader that lists it would mix the two); OSError if the folder cannot be written to.
+    The last part may have fewer rows, and arrays without rows make no file. Each file is written atomically. Raises
+    ValueError if there are no arrays, they differ in rows or are no numbers, or the folder already contains parts (a
+    reader that lists it would mix the two); OSError if the folder cannot be written to.
     """
+    rows_per_part = whole("rows_per_part", rows_per_part, 1)
     part = checked_part({name: np.asarray(array) for name, array in arrays.items()})
-    num_written = num_rows(part)
-    if is_scalar(rows_per_part):
-        edges = [*range(0, num_written, whole("rows_per_part", rows_per_part, 1)), num_written]
-    else:
-        sizes = [whole(f"rows_per_part[{index}]", size, 0) for index, size in enumerate(rows_per_part)]  # type: ignore[arg-type]
-        if sum(sizes) != num_written:
-            raise ValueError(f"rows_per_part must add up to the {num_written} rows, got {sum(sizes)}")
-        edges = np.cumsum([0, *sizes]).tolist()  # each part has the rows between two edges
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     if any(target.glob("part-*.npz")):
         raise ValueError(f"folder must hold no parts yet, got {os.fspath(folder)!r}")
     paths = []
-    for number, (start, stop) in enumerate(pairwise(edges)):
+    for number, start in enumerate(range(0, num_rows(part), rows_per_part)):
         packed = io.BytesIO()
-        np.savez(packed, **{name: rows[start:stop] for name, rows in part.items()})
+        np.savez(packed, **{name: rows[start : start + rows_per_part] for name, rows in part.items()})
         paths.append(write_whole(target / f"part-{number:05d}.npz", packed.getvalue()))
     return paths
 

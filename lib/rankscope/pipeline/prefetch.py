@@ -27,7 +27,6 @@ T = TypeVar("T")
 COPY = "copy"  # a lane, and the kind of its spans
 COMPUTE = "compute"  # the same for steps
 _now = time.perf_counter_ns
-_FAR_MS = 10_000.0  # beyond this, CUDA's single-precision times are too coarse
 
 
 def prefetched(
@@ -46,7 +45,7 @@ def prefetched(
     are not; use a DataLoader's workers and pin thread for these. An error of the loader is raised after the batches
     before it. Batches belong to the stream that is current when they are requested.
 
-    `recorder` records a span for each copy and each step, by the device's clock, on lanes "copy" and "compute". A step
+    `recorder` gets a span for each copy and each step when an iteration ends, on lanes "copy" and "compute". A step
     lasts from the arrival of its batch until the device has finished all work enqueued before the next batch was
     requested. The step in which the loop is left is not recorded, because its end is unknown. Items are batch numbers,
     which continue over several iterations.
@@ -122,19 +121,18 @@ class _Work(NamedTuple):
 
 
 class _InFlight(NamedTuple):
-    """A batch on the device whose copy has been started; `copied` are its tensors that the copy stream copies."""
+    """A batch on the device whose copy has been started, and the tensors from which and to which it copies."""
 
     batch: Any
-    sources: list[torch.Tensor]  # of the copy, which live until it has ended
+    sources: list[torch.Tensor]
     copied: list[torch.Tensor]
     copy: _Work
 
 
 class _Enqueued(NamedTuple):
-    """A step that was enqueued, with the copy before it and the sources of that."""
+    """The end of a step that was enqueued, and the sources of its batch, which live until then."""
 
-    step: _Work
-    copy: _Work
+    end: Any
     sources: list[torch.Tensor]
 
 
@@ -142,9 +140,9 @@ def _ahead(
     batches: Iterator[Any], gpu: PrefetchGpu, num_ahead: int, recorder: Recorder | None, numbers: Iterator[int]
 ) -> Iterator[Any]:
     """Yield the batches, each after the copies of the following ones have been started."""
-    spans = _Spans(gpu, recorder)
     arrivals: deque[_InFlight] = deque()
     steps: deque[_Enqueued] = deque()
+    works: list[_Work] = []  # all of them, for the recorder
     error: Exception | None = None  # of the loader or of a copy: raised after the batches before it
     has_next = True
     try:
@@ -154,7 +152,7 @@ def _ahead(
                 try:
                     batch = [next(batches)]
                     while len(steps) > num_ahead:  # the host is too far ahead of the device
-                        spans.finish(steps.popleft())
+                        steps.popleft().end.synchronize()
                     arrivals.append(_sent(batch.pop(), gpu, next(numbers)))
                 except StopIteration:
                     has_next = False
@@ -165,43 +163,55 @@ def _ahead(
                 if error is not None:
                     raise error
                 return
-            arrived = [arrivals.popleft()]
-            copy = arrived[0].copy
-            sources = arrived[0].sources
+            ready, sources, copied, copy = arrivals.popleft()
             gpu.wait_for(copy.end)
-            for place in range(len(arrived[0].copied)):
-                gpu.hand_over(arrived[0].copied[place])
+            while copied:
+                gpu.hand_over(copied.pop())
+            batch.append(ready)
+            del ready
             start = gpu.mark()
-            yield arrived.pop().batch  # so that this generator keeps no reference to it
+            yield batch.pop()  # so that this generator keeps no reference to it
             # The consumer has enqueued its step, and asks for the next batch.
-            steps.append(_Enqueued(_Work(COMPUTE, copy.item, start, gpu.mark()), copy, sources))
+            step = _Work(COMPUTE, copy.item, start, gpu.mark())
+            steps.append(_Enqueued(step.end, sources))
+            if recorder is not None:
+                works += [copy, step]
     finally:
         error = None  # its traceback refers to this frame, which would be a cycle
-        if recorder is not None:
-            for enqueued in steps:
-                spans.finish(enqueued)
         for arrival in arrivals:
-            spans.add(arrival.copy)
+            arrival.copy.end.synchronize()
+            works.append(arrival.copy)
+        if recorder is not None:
+            _record(works, recorder, gpu.clock())
+
+
+def _record(works: list[_Work], recorder: Recorder, to_ns: Callable[[Any], int]) -> None:
+    last_end_ns = {COPY: 0, COMPUTE: 0}
+    for work in works:
+        work.end.synchronize()
+        start_ns = max(to_ns(work.start), last_end_ns[work.lane])  # a lane does one thing at a time
+        end_ns = max(to_ns(work.end), start_ns)
+        last_end_ns[work.lane] = end_ns
+        recorder.add(work.lane, work.lane, work.item, start_ns, end_ns)
 
 
 def _sent(batch: Any, gpu: PrefetchGpu, item: int) -> _InFlight:
     """Start copying a batch."""
     leaves, structure = tree_flatten(batch)
     sources = [gpu.pinned(leaf) for leaf in leaves if _is_plain(leaf)]
-    to_copy = iter(sources)
-    moved = []
-    copied = []
-    for leaf in leaves:
-        if not _is_plain(leaf) and hasattr(leaf, "to"):
-            leaf = leaf.to(gpu.device)
-        moved.append(leaf)
     with gpu.copying():
         start = gpu.mark()
-        for place, leaf in enumerate(leaves):
-            if _is_plain(leaf):
-                moved[place] = gpu.copy(next(to_copy))
-                copied.append(moved[place])
+        copied = [gpu.copy(source) for source in sources]
         copy = _Work(COPY, item, start, gpu.mark())
+    targets = iter(copied)
+    moved = []
+    for leaf in leaves:
+        if _is_plain(leaf):
+            moved.append(next(targets))
+        elif hasattr(leaf, "to"):
+            moved.append(leaf.to(gpu.device))
+        else:
+            moved.append(leaf)
     return _InFlight(tree_unflatten(moved, structure), sources, copied, copy)
 
 
@@ -210,29 +220,6 @@ def _is_plain(leaf: Any) -> bool:
     if type(leaf) is not torch.Tensor or leaf.layout != torch.strided or leaf.device.type != "cpu":
         return False
     return not (leaf.is_nested or leaf.is_quantized or leaf.requires_grad)
-
-
-class _Spans:
-    """Waits for work to be done and, with a recorder, records it."""
-
-    def __init__(self, gpu: PrefetchGpu, recorder: Recorder | None) -> None:
-        self._recorder = recorder
-        if recorder is not None:
-            self._ns = gpu.clock()
-        self._last_end_ns = {COPY: 0, COMPUTE: 0}
-
-    def finish(self, enqueued: _Enqueued) -> None:
-        """Wait for the end of a step and its copy."""
-        self.add(enqueued.copy)
-        self.add(enqueued.step)
-
-    def add(self, work: _Work) -> None:
-        work.end.synchronize()
-        if self._recorder is not None:
-            start_ns = max(self._ns(work.start), self._last_end_ns[work.lane])  # a lane does one thing at a time
-            end_ns = max(self._ns(work.end), start_ns)
-            self._last_end_ns[work.lane] = end_ns
-            self._recorder.add(work.lane, work.lane, work.item, start_ns, end_ns)
 
 
 class PrefetchGpu:
@@ -282,24 +269,13 @@ class PrefetchGpu:
     def clock(self) -> Callable[[torch.cuda.Event], int]:
         """Return a function from a completed, timed event to its time on the clock of `time.perf_counter_ns`.
 
-        Both clocks are read at one moment, to about 10 µs; after that only the device's clock is used. It states the
-        time between two events, so there is always an `anchor`, an event whose time is known. Long times are stated too
-        coarsely, so a far event becomes the next anchor.
+        Both clocks are read now, to about 10 µs; before, only the device's clock is used. It states times in single
+        precision: those that are 100 s ago to 8 µs.
         """
         with self.copying():
-            self.mark().synchronize()  # the first one of a stream takes longer
+            self.mark().synchronize()  # the first one may take longer
             before_ns = _now()
-            anchor = self.mark()
-            anchor.synchronize()
-        anchor_ns = (before_ns + _now()) // 2
-
-        def read(event: torch.cuda.Event) -> int:
-            nonlocal anchor, anchor_ns
-            elapsed_ms: float = anchor.elapsed_time(event)
-            event_ns: int = anchor_ns + round(elapsed_ms * 1e6)
-            if elapsed_ms > _FAR_MS:
-                anchor = event
-                anchor_ns = event_ns
-            return event_ns
-
-        return read
+            now = self.mark()
+            now.synchronize()
+        now_ns = (before_ns + _now()) // 2
+        return lambda event: now_ns - round(event.elapsed_time(now) * 1e6)

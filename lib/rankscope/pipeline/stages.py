@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +11,7 @@ from msgspec.structs import replace
 
 from ..common.checks import check_field, each, function, of_type, optional, truth, whole
 from ..timeline.timeline import WAITS
-from .items import Items
-from .service import Distribution, Seconds, Service, check, check_times, draw
+from .service import Distribution, Seconds, Service, check, draw
 
 _MOST_STAGES = 128  # a simulated stage calls the one before it, and Python's stack ends at about 1,000 calls
 _ITEMS_FOR_MEAN = 1000  # over which a function's mean time is computed
@@ -29,8 +27,7 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
     """A kind of work on each item, done by `num_workers` workers, and the queue in which its results wait.
 
     `service_s` is the time of an item: seconds, a list of times by the item's number, a distribution (`Lognormal`, or
-    any object with a `mean_s` and a `draw`) or a function of the item. The function's argument is the item's number or,
-    if the items come from an `Assignment`, the index or the batch's indices. `fn` does the work: its argument is the
+    any object with a `mean_s` and a `draw`) or a function of the item's number. `fn` does the work: its argument is the
     result of the previous stage, and its result goes to the next stage. Simulating a stage requires `service_s`;
     running it requires either of the two, because it sleeps if `fn` is None.
 
@@ -64,30 +61,20 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
     @property
     def mean_s(self) -> float:
         """The mean time of an item; for a function, of items 0 to 999. Raises ValueError if `service_s` is None."""
-        name, service_s = self._named_service()
-        if isinstance(service_s, Distribution):
-            return service_s.mean_s
-        if callable(service_s):
-            service_s = draw(name, service_s, _ITEMS_FOR_MEAN)
-        return float(np.mean(service_s))
+        if isinstance(self.service_s, Distribution):
+            return self.service_s.mean_s
+        if callable(self.service_s) or self.service_s is None:
+            return float(self.times_s(_ITEMS_FOR_MEAN).mean())
+        return float(np.mean(self.service_s))
 
-    def times_s(self, items: Items, *stream: int) -> Seconds:
-        """Return the times of a rank's items in seconds. They depend only on `stream` (seed, rank, position).
+    def times_s(self, num_items: int, *stream: int) -> Seconds:
+        """Return the times of items 0, 1, … in seconds. They depend only on `stream` (seed, rank, position).
 
         Raises ValueError if the times are unknown, too few, negative or not finite.
         """
-        name, service_s = self._named_service()
-        if isinstance(service_s, Distribution | float):
-            return draw(name, service_s, len(items.values), *stream)
-        if callable(service_s):
-            return check_times(name, [service_s(value) for value in items.values])
-        num_times = int(items.numbers.max(initial=-1)) + 1  # a list has a time per number; 0 if there are no items
-        return draw(name, service_s, num_times)[items.numbers]
-
-    def _named_service(self) -> tuple[str, Service]:
         if self.service_s is None:
             raise ValueError(f"stage {self.name!r} must have a service_s to be simulated, got None")
-        return f"service_s of stage {self.name!r}", self.service_s
+        return draw(f"service_s of stage {self.name!r}", self.service_s, num_items, *stream)
 
     def lanes(self) -> list[str]:
         """Return the names of its workers' lanes in a timeline.
@@ -103,15 +90,13 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
 def _stages(name: str, value: Any) -> tuple[Stage, ...]:
     stages = each(name, value, of_type, Stage)
     whole("number of stages", len(stages), 1, _MOST_STAGES)
-    _check_different("name", [stage.name for stage in stages])
-    _check_different("lane", [lane for stage in stages for lane in stage.lanes()])
+    words = set[str]()
+    for stage in stages:
+        own_words = {stage.name, *stage.lanes()}
+        if words & own_words:
+            raise ValueError(f"stages must differ in their names and lanes, got {min(words & own_words)!r} twice")
+        words |= own_words
     return stages
-
-
-def _check_different(what: str, words: list[str]) -> None:
-    word, count = Counter(words).most_common(1)[0]
-    if count > 1:
-        raise ValueError(f"stages must differ in {what}, got {word!r} {count} times")
 
 
 class Pipeline(msgspec.Struct, frozen=True, eq=False):
@@ -156,10 +141,3 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
         """The name of the stage with the lowest bound, or of the first one if several share it."""
         bounds = self.bounds_per_s()
         return min(bounds, key=lambda name: bounds[name])
-
-
-def check_lockstep(pipeline: Pipeline, num_ranks: int) -> None:
-    """Raise ValueError if several ranks cannot keep lock-step in the last stage."""
-    last = pipeline.stages[-1]
-    if num_ranks > 1 and last.num_workers > 1:
-        raise ValueError(f"in lock-step the last stage must have 1 worker, got {last.num_workers} for {last.name!r}")
