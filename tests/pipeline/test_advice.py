@@ -20,7 +20,6 @@ from rankscope.pipeline.advice import (
     simulate_profile,
 )
 
-
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from rankscope.pipeline.dataloader_model import Cores, Handover
 from torch.utils.data import DataLoader
 
 from rankscope.pipeline import (
@@ -24,7 +25,6 @@ from rankscope.pipeline import (
     simulate_dataloader,
 )
 from rankscope.pipeline.advice import LoaderProfile, LoaderSettings, simulate_profile
-from rankscope.pipeline.dataloader_model import Cores, Handover
 from rankscope.pipeline.service import draw
 from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Timeline

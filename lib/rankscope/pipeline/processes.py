@@ -6,6 +6,7 @@ nothing there can be full or be left behind.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import pickle
@@ -53,6 +54,8 @@ class Process:
                 _serve(fn, theirs, self._arguments, self._results, owner_pid)
             finally:
                 os._exit(1)
+        with contextlib.suppress(ProcessLookupError):
+            os.setpgid(self.pid, self.pid)  # the process does so, too: whoever is first
         theirs.close()
         self.end = weakref.finalize(self, _kill, self.pid)  # kills it, also at exit; says once how it has ended
 

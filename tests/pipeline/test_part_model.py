@@ -7,8 +7,8 @@ import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from rankscope.parts.simulate import idle_share, simulate, simulated_idle_share
+
 from rankscope.pipeline.service import Lognormal
 from rankscope.timeline import Span, Timeline
 

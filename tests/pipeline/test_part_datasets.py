@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader
-
 from rankscope.parts import datasets
 from rankscope.parts.datasets import AsyncPartDataset, SyncPartDataset, in_step
 from rankscope.parts.files import DelayedLoad, PartError, load_part, write_parts
 from rankscope.parts.simulate import idle_share, simulate
+from torch.utils.data import DataLoader
+
 from rankscope.pipeline.service import Lognormal
 from rankscope.ranks import in_threads
 from rankscope.timeline import Recorder

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rankscope.pipeline.dataloader_model import Cores, Handover
 
 from rankscope.pipeline import Lognormal, simulate_dataloader
-from rankscope.pipeline.dataloader_model import Cores, Handover
 from rankscope.pipeline.service import draw
 
 from .dataloader_reference import Reference

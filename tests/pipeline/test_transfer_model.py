@@ -6,11 +6,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from rankscope.transfer import overlap_share
 
 from rankscope import transfer
 from rankscope.pipeline import Pipeline, Stage, simulate
 from rankscope.timeline import Span, Timeline
-from rankscope.transfer import overlap_share
 
 
 def columns(timeline: Timeline, kind: str) -> list[tuple[int, float, float]]:

@@ -14,13 +14,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rankscope.transfer import overlap_share, prefetch, prefetched
+from rankscope.transfer.prefetch import Prefetched
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from rankscope.timeline import Recorder, Timeline
-from rankscope.transfer import overlap_share, prefetch, prefetched
-from rankscope.transfer.prefetch import Prefetched
 
 from .late_cuda import COPY, LateCuda, LateEvent
 
