@@ -120,28 +120,21 @@ class _Work(NamedTuple):
     end: Any
 
 
-class _InFlight(NamedTuple):
-    """A batch on the device whose copy has been started, and the tensors from which and to which it copies."""
+class _Copy(NamedTuple):
+    """A copy that was started; the sources, in pinned memory, live until it has ended."""
 
-    batch: Any
+    work: _Work
     sources: list[torch.Tensor]
-    copied: list[torch.Tensor]
-    copy: _Work
-
-
-class _Enqueued(NamedTuple):
-    """The end of a step that was enqueued, and the sources of its batch, which live until then."""
-
-    end: Any
-    sources: list[torch.Tensor]
+    targets: list[torch.Tensor]
 
 
 def _ahead(
     batches: Iterator[Any], gpu: PrefetchGpu, num_ahead: int, recorder: Recorder | None, numbers: Iterator[int]
 ) -> Iterator[Any]:
     """Yield the batches, each after the copies of the following ones have been started."""
-    arrivals: deque[_InFlight] = deque()
-    steps: deque[_Enqueued] = deque()
+    arrivals: deque[tuple[_Copy, Any]] = deque()  # with the batch
+    copies: deque[_Copy] = deque()  # of these, and of steps that may still run
+    steps: deque[_Work] = deque()
     works: list[_Work] = []  # all of them, for the recorder
     error: Exception | None = None  # of the loader or of a copy: raised after the batches before it
     has_next = True
@@ -153,7 +146,11 @@ def _ahead(
                     batch = [next(batches)]
                     while len(steps) > num_ahead:  # the host is too far ahead of the device
                         steps.popleft().end.synchronize()
-                    arrivals.append(_sent(batch.pop(), gpu, next(numbers)))
+                        copies.popleft()
+                    copy, moved = _sent(batch.pop(), gpu, next(numbers))
+                    arrivals.append((copy, moved))
+                    copies.append(copy)
+                    del moved
                 except StopIteration:
                     has_next = False
                 except Exception as problem:
@@ -163,25 +160,24 @@ def _ahead(
                 if error is not None:
                     raise error
                 return
-            ready, sources, copied, copy = arrivals.popleft()
-            gpu.wait_for(copy.end)
-            while copied:
-                gpu.hand_over(copied.pop())
-            batch.append(ready)
-            del ready
+            copy, moved = arrivals.popleft()
+            gpu.wait_for(copy.work.end)
+            while copy.targets:
+                gpu.hand_over(copy.targets.pop())
+            batch.append(moved)
+            del moved
             start = gpu.mark()
             yield batch.pop()  # so that this generator keeps no reference to it
             # The consumer has enqueued its step, and asks for the next batch.
-            step = _Work(COMPUTE, copy.item, start, gpu.mark())
-            steps.append(_Enqueued(step.end, sources))
+            steps.append(_Work(COMPUTE, copy.work.item, start, gpu.mark()))
             if recorder is not None:
-                works += [copy, step]
+                works += [copy.work, steps[-1]]
     finally:
         error = None  # its traceback refers to this frame, which would be a cycle
-        for arrival in arrivals:
-            arrival.copy.end.synchronize()
-            works.append(arrival.copy)
+        for copy in copies:
+            copy.work.end.synchronize()
         if recorder is not None:
+            works += [copy.work for copy in copies if copy.work not in works]
             _record(works, recorder, gpu.clock())
 
 
@@ -195,24 +191,24 @@ def _record(works: list[_Work], recorder: Recorder, to_ns: Callable[[Any], int])
         recorder.add(work.lane, work.lane, work.item, start_ns, end_ns)
 
 
-def _sent(batch: Any, gpu: PrefetchGpu, item: int) -> _InFlight:
-    """Start copying a batch."""
+def _sent(batch: Any, gpu: PrefetchGpu, item: int) -> tuple[_Copy, Any]:
+    """Start copying a batch; return it on the device, too."""
     leaves, structure = tree_flatten(batch)
     sources = [gpu.pinned(leaf) for leaf in leaves if _is_plain(leaf)]
     with gpu.copying():
         start = gpu.mark()
-        copied = [gpu.copy(source) for source in sources]
-        copy = _Work(COPY, item, start, gpu.mark())
-    targets = iter(copied)
+        targets = [gpu.copy(source) for source in sources]
+        copy = _Copy(_Work(COPY, item, start, gpu.mark()), sources, targets)
+    copied = iter(targets)
     moved = []
     for leaf in leaves:
         if _is_plain(leaf):
-            moved.append(next(targets))
+            moved.append(next(copied))
         elif hasattr(leaf, "to"):
             moved.append(leaf.to(gpu.device))
         else:
             moved.append(leaf)
-    return _InFlight(tree_unflatten(moved, structure), sources, copied, copy)
+    return copy, tree_unflatten(moved, structure)
 
 
 def _is_plain(leaf: Any) -> bool:
