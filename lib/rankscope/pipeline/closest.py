@@ -25,7 +25,7 @@ def closest(
     """
     within = number("within", within, 0)
     function("off", off)
-    results = []
+    results: list[tuple[float, Measured]] = []
     for _ in range(whole("tries", tries, 1)):
         result = function("measure", measure)()
         distance = abs(off(result))

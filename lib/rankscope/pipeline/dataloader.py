@@ -190,13 +190,14 @@ class _RecordedIterator:
         collate_fn = TimedCollate(recording.loader.collate_fn, dataset)
         init_fn = WorkerInit(recording.loader.worker_init_fn)
         vars(loader).update(dataset=dataset, collate_fn=collate_fn, worker_init_fn=init_fn)
-        self._inner: Any = type(loader)._get_iterator(loader)  # torch's own, which the loader's attribute hides
+        inner: Any = type(loader)._get_iterator(loader)  # torch's own, which the loader's attribute hides
+        self._inner = inner
         self._has_workers = loader.num_workers > 0
         self._started = set[int]()  # workers that have sent a batch
         if self._has_workers:
             recording.creations.append(_now() - self._start_ns)
-            if not self._inner._pin_memory:
-                self._inner._data_queue = TimedQueue(self._inner._data_queue)
+            if not inner._pin_memory:
+                inner._data_queue = TimedQueue(inner._data_queue)
         self._begin_epoch()
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:

@@ -101,7 +101,8 @@ def simulate_dataloader(
     def times(name: str, service: Service, stream: int) -> list[float]:
         """Return a time per batch; `stream` is different for each kind of times, so that they are independent."""
         rank = 0
-        return draw(name, service, num_batches, seed, rank, stream).tolist()
+        times_s: list[float] = draw(name, service, num_batches, seed, rank, stream).tolist()
+        return times_s
 
     work = BatchTimes(
         fetch=times("fetch_s", fetch_s, 0),

@@ -7,6 +7,7 @@ nothing there can be full or be left behind.
 from __future__ import annotations
 
 import contextlib
+import gc
 import mmap
 import os
 import pickle
@@ -69,7 +70,7 @@ class Process:
             self._connection.send(self._arguments.packed(value))
             if not self._connection.poll(self._timeout_s):
                 raise MachineError(f"{process} has not answered after {self._timeout_s:g} s (timeout_s)")
-            answer = self._connection.recv()
+            answer: WorkResult | BaseException = self._connection.recv()
         except (EOFError, OSError):
             raise MachineError(f"{process} {self.end()}") from None
         if isinstance(answer, BaseException):
@@ -125,6 +126,7 @@ def _serve(
     os.setpgid(0, 0)  # Ctrl-C does not reach it, and a kill of the group also ends the processes that it starts
     end_with(owner_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()  # finalizers of the owner's garbage are not for this process
     np.random.seed()  # or all processes would draw the same numbers; Python's own generator does so after a fork
     if "torch" in sys.modules:  # one thread per process, as in torch's own DataLoader
         sys.modules["torch"].set_num_threads(1)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sized
+from collections.abc import Callable, Iterable, Sized
 from itertools import count
 from queue import SimpleQueue
+from types import GeneratorType
 from typing import Any, NamedTuple
 
 from ..common.checks import number, of_type, whole
@@ -137,7 +138,7 @@ class _Execution:
             for thread in threads:
                 if thread.ident:  # it was started
                     thread.join(max(deadline_s - time.monotonic(), 0))
-            if isinstance(values, Generator) and not values.gi_running:
+            if isinstance(values, GeneratorType) and not values.gi_running:
                 values.close()
         return begin_s
 
