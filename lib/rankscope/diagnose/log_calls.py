@@ -26,18 +26,22 @@ def mismatches(facts: Facts) -> list[HangFinding]:
         rank, other = int(fact.values["by"]), fact.number("other")
         mine = _fingerprint(fact, "own")
         own[rank].add(mine)
-        if other is None:
+        if "odd" in fact.values:  # older versions of torch name no other rank
             return [finding_of("collective", (rank,), f"rank {rank} called {mine}, and others something else", found)]
+        if other is None:  # the line is cut
+            continue
         theirs = _fingerprint(fact, "other")
         if mine.size and not theirs.size and mine.number != theirs.number:
             theirs = _MISREAD
         else:
             own[other].add(theirs)
         called = dict.fromkeys(range(other), mine) | {other: theirs} | called
-    if any(len(said) > 1 for said in own.values()) or not in_job(found):
-        return [unknown("a rank reports two calls, or its number is that of a group", found)]
     called |= {rank: call for rank, said in own.items() for call in said}
     numbers = {int(call.number) for call in called.values() if call.number}
+    is_mixed = any(len(said) > 1 for said in own.values())
+    is_mixed |= len(numbers) > 1 and len({call.parts[:3] for call in called.values()}) > 1
+    if is_mixed or not in_job(found):
+        return [unknown("the reports are of two calls, or their numbers of ranks are those of a group", found)]
     if len(numbers) == 1:
         called = {rank: call._replace(number="") for rank, call in called.items()}
     number = max(numbers, default=0)
@@ -153,8 +157,8 @@ def _judged(finding: HangFinding, groups: Iterable[Group], used: Sequence[Fact])
         elsewhere = {_rank(fact) for fact in used if fact.kind == "wait" or "failed" in fact.values}
         if is_next and finding.call in waits_in and finding.group and not elsewhere & {*finding.ranks}:
             if finding.group.isdecimal():
-                words = f"{finding.words}\n  torch before 2.5 numbers groups on each rank: is {finding.group} the same one on all?"
-                finding = finding._replace(words=words)
+                question = f"torch before 2.5 numbers groups on each rank: is {finding.group} the same on all?"
+                finding = finding._replace(words=f"{finding.words}\n  {question}")
             return finding
         return _waits("a rank is behind, but it waits in another group, or its line is of another time or group", used)
     if len({*waits_in}) > 1 or finding.cause == "group":
@@ -165,13 +169,17 @@ def _judged(finding: HangFinding, groups: Iterable[Group], used: Sequence[Fact])
             if finding.group
             else _waits(f"they differ in the {finding.cause}, and no line names the group", used)
         )
-    silent = {*range(max(progress))} - {*progress}
-    if silent and 3 * len(silent) <= len(waits_in):
+    silent = {*range(max(progress))} - {*progress} - {_rank(fact) for fact in used}
+    is_known = all(one.waits_in in one.calls for one in progress.values())
+    if silent and is_known and 3 * len(silent) <= len(waits_in):
         head = "\n".join(finding.words.splitlines()[:2])
         words = f"{head}\n  Look at {listed('rank', silent)} first: there is no line of it. rankscope cannot tell why."
         finding = finding._replace(cause="silent", ranks=tuple(sorted(silent)), words=words)
-    elif silent or len(waits_in) == 1:
-        return _waits("other ranks have no line", used)
+    elif silent or not is_known or len(waits_in) == 1:
+        return _waits("lines of other ranks, or of their calls, are missing", used)
+    else:
+        words = f"{finding.words}\n  rankscope cannot tell whether other ranks have no line."
+        finding = finding._replace(words=words)
     return finding._replace(is_certain=False)
 
 

@@ -79,6 +79,8 @@ def _stated(found: Sequence[Fact], **more: str) -> list[HangFinding]:
     words = kind.words.format_map(values | more)
     call = int(values["call"]) if "call" in found[0].values and ranks else 0
     is_certain = kind.cause != UNKNOWN
+    if not is_certain:
+        words = f"{words}; rankscope cannot tell more"
     return [finding_of(kind.cause, ranks, words, found, is_certain)._replace(call=call)]
 
 
@@ -181,7 +183,8 @@ def _joins(facts: Facts) -> list[HangFinding]:
     is_whole_job = all(fact.values.get("key", "1").isdecimal() for fact in found) and not facts["restart"]
     if None not in came and is_whole_job and counts == {(len(came), len(came) + len(late))}:
         return [finding_of("missing", late, f"{listed('rank', late)} did not join the group", found)]
-    return _stated(found) or _stated([fact for fact in facts["address"] if fact.number("ranks") not in came])
+    came.add(0)  # which serves the store, so others wait for its address, too
+    return _stated([fact for fact in facts["address"] if fact.number("ranks") not in came]) or _stated(found)
 
 
 _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
