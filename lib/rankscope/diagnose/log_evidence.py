@@ -23,7 +23,7 @@ _FINGERPRINT = (
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}_call>\d+),? ?)?OpType=(?P<{0}_collective>\w+)"
     r"(?:, TensorShape=\[(?P<{0}_size>[\d, ]*)\], TensorDtypes=\(?(?P<{0}_dtype>\w+))?"
 )
-_ADDRESS = r"(?P<host>[\w.:%-]+)<\d+>"
+_ADDRESS = r"(?P<host>[\w.:%-]{1,99})<\d+>"
 
 
 class Kind(NamedTuple):
@@ -64,7 +64,7 @@ KINDS = {
     "error": Kind(
         r"^(?P<ignored>Exception ignored in.*\n)?"
         r"(?:-- Process (?P<process>\d+) terminated with the following error:\n)?"
-        r"Traceback \(most recent call last\):\n(?:(?:[ \t].*)?\n)*?"
+        r"Traceback \(most recent call last\):\n(?:(?:[ \t].*)?\n)*"
         r"(?P<what>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Iteration|Interrupt|Failure|Timeout|Killed|OutOfMemory)\w*"
         r"(?:: .*)?)$",
         "Traceback (most recent call last):\n  File 'train.py', line 3, in main\nKeyError: 'labels'",
@@ -186,20 +186,19 @@ KINDS = {
         "error", "", "the driver reports an error of GPU {gpu}: Xid {what}",
     ),
     "NCCL's CUDA error": Kind(
-        r"(?P<host>[\w.-]+):\d+:\d+ \[(?P<gpu>\d+)\] .*NCCL WARN Cuda failure (?P<what>.*)",
+        r"\b(?P<host>[\w.-]{1,99}):\d+:\d+ \[(?P<gpu>\d+)\] .*NCCL WARN Cuda failure (?P<what>.*)",
         "node1:163028:166152 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'",
         "error", "", "GPU {gpu} of {host} failed in NCCL: {what}",
     ),
     "connect": Kind(
-        rf"(?P<what>(?:[Cc]onnect|socket|ibv_|bootstrap)(?:(?!Call to recv|Call to send).)*?{_ADDRESS}.*?"
-        r"(?:fail|refus|timed out|abort|No route|unreach).*)",
+        rf"(?P<what>[Cc]onnect to {_ADDRESS}.{{0,99}}?(?:fail|refus|timed out|abort|No route|unreach|returned).*)",
         "socketStartConnect: Connect to 10.0.0.7<45821> failed : Software caused connection abort",
         "system", "", "{who} did not reach {host}: look at its network (NCCL_SOCKET_IFNAME), and at the process there. "
         "{what}",
     ),
     "link": Kind(
         rf"NCCL WARN NET/IB ?: (?:Got completion (?:from peer {_ADDRESS} )?with (?P<what>(?:error|status=?) ?\d+.*)"
-        r"|.*(?P<what2>Got async event : .*))",
+        r"|.*(?P<what2>Got async event : .*))|Call to (?P<what3>ibv_modify_qp failed.*)",
         "NCCL WARN NET/IB : Got completion from peer 10.0.0.7<43> with error 12, opcode 0, len 0, vendor err 129",
         "system", "", "InfiniBand failed at {who}, to {host}: look at cables, ports and GIDs. {what}",
     ),
