@@ -216,6 +216,7 @@ def groups_of(dumps: Iterable[Dump]) -> tuple[Group, ...]:
     for key, of_ranks in progress.items():
         is_default = key.description == DEFAULT_GROUP
         ranks = key.ranks or (range(num_ranks) if is_default else of_ranks)
-        name = DEFAULT_GROUP if is_default else one_line(f"{key.description} ({key.name})")
+        is_unique = [other.description for other in progress].count(key.description) == 1
+        name = one_line(key.description if is_unique else f"{key.description} ({key.name})")
         groups.append(Group(name, tuple(ranks), of_ranks))
     return tuple(groups)

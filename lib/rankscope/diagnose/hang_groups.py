@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..common.words import listed
 
 DEFAULT_GROUP = "default_pg"
 _PARTS = ("collective", "size", "dtype", "number")  # of a call, which must be the same on all ranks
+_MOST_ALIKE = 3  # calls before a call that are compared with those before an earlier call like it
 _MOST_CALLS = 4  # of which one finding says who made them
 _ADVICE = {
     "missing": "Check its log and its stack (py-spy dump) for a slow batch, an evaluation, an error or the loop's end.",
@@ -101,7 +101,7 @@ class _Stop(NamedTuple):
         return f"collective {self.number} of {self.group}"
 
 
-def explain_groups(groups: Iterable[Group]) -> list[HangFinding]:
+def explain_groups(groups: Collection[Group]) -> list[HangFinding]:
     """Return why groups stop, without those that stop as a consequence; nothing if no rank waits."""
     stops = [_stop(group) for group in groups if any(one.waits_in is not None for one in group.progress.values())]
     waiting: set[int] = set()
@@ -113,9 +113,9 @@ def explain_groups(groups: Iterable[Group]) -> list[HangFinding]:
         with_cause = [stop for stop in others if stop.behind or stop.unknown][:1]
     findings = []
     for stop in with_cause:
-        findings += _explain(stop)
+        findings += _explain(stop, groups)
     if stops and not findings:
-        findings = [_circle(stops)]
+        findings = [_circle(stops, groups)]
     return findings
 
 
@@ -127,7 +127,7 @@ def _stop(group: Group) -> _Stop:
     return _Stop(group, number, came, {*progress} - came, {*group.ranks} - {*progress}, calls)
 
 
-def _explain(stop: _Stop) -> list[HangFinding]:
+def _explain(stop: _Stop, groups: Iterable[Group]) -> list[HangFinding]:
     """Say what is wrong at one call: ranks that are missing, that called something else, or that came late."""
     who_called = _who_called(stop.calls)
     if stop.behind:
@@ -137,7 +137,7 @@ def _explain(stop: _Stop) -> list[HangFinding]:
         return [
             _finding("dead", stop.unknown, stop, f"left no dump that can be read, and {stop} does not end", *who_called)
         ]
-    odd = _odd(stop)
+    odd = _odd(stop, groups)
     if odd:
         return odd
     created_s = [call.created_s for call in stop.calls.values()]
@@ -148,7 +148,7 @@ def _explain(stop: _Stop) -> list[HangFinding]:
     return [_finding("stuck", (), stop, words, *who_called)]
 
 
-def _odd(stop: _Stop) -> list[HangFinding]:
+def _odd(stop: _Stop, groups: Iterable[Group]) -> list[HangFinding]:
     """Return the ranks whose call differs from that of more than half of them, by what differs; none if all are alike.
 
     If there is no such majority, it is all ranks. Of two, it is the one that did not go on as it did before.
@@ -157,8 +157,8 @@ def _odd(stop: _Stop) -> list[HangFinding]:
     if len(counts) < 2:
         return []
     usual, most = counts[0]
-    new = [rank for rank in stop.calls if _is_new(stop.group.progress[rank].calls, stop.number)]
-    if len(stop.calls) == 2 and len(new) == 1:
+    new = [rank for rank in stop.calls if _is_new(rank, stop, groups)] if len(stop.calls) == 2 else []
+    if len(new) == 1:
         (usual,) = (call.parts for rank, call in stop.calls.items() if rank not in new)
         most = 2
     is_tie = 2 * most <= len(stop.calls)
@@ -181,19 +181,34 @@ def _odd(stop: _Stop) -> list[HangFinding]:
     return findings
 
 
-def _is_new(calls: Mapping[int, Call], number: int) -> bool:
-    """Return whether a rank went on in another way than before after a call like the one before this."""
-    pairs = [*pairwise(calls[place].parts for place in sorted(calls) if place <= number)]
-    return bool(pairs) and pairs[-1] not in pairs[:-1] and any(before == pairs[-1][0] for before, _ in pairs[:-1])
+def _is_new(rank: int, stop: _Stop, groups: Iterable[Group]) -> bool:
+    """Return whether a rank went on at a stop in another way than before, after calls like those before the stop."""
+    history = []  # of its calls in all groups, by time
+    for group in groups:
+        if rank in group.progress:
+            for number, call in group.progress[rank].calls.items():
+                history.append((call.created_s, group.name, number, call.parts))
+    history.sort()
+    called = [(name, parts) for _, name, _, parts in history]
+    here = [(name, number) for _, name, number, _ in history].index((stop.group.name, stop.number))
+    for length in range(_MOST_ALIKE, 0, -1):
+        before = called[max(here - length, 0) : here]
+        earlier = [called[place] for place in range(length, here) if called[place - length : place] == before]
+        if earlier:
+            return called[here] not in earlier
+    return False
 
 
-def _circle(stops: Sequence[_Stop]) -> HangFinding:
-    """Groups wait for each other: the ranks that are missing at the call that most ranks reached are to look at."""
-    stop = max(stops, key=lambda stop: len(stop.came))
-    others = [f"Meanwhile {listed('rank', other.came)} wait in {other}." for other in stops if other is not stop]
-    return _finding(
-        "group", stop.behind, stop, f"did not reach {stop}: other groups wait for each other", *others[:_MOST_CALLS]
-    )
+def _circle(stops: Sequence[_Stop], groups: Iterable[Group]) -> HangFinding:
+    """Groups wait for each other, because of the one rank that did not go on as it did before."""
+    new = {rank for stop in stops for rank in stop.calls if _is_new(rank, stop, groups)}
+    is_certain = len(new) == 1
+    stop = max(stops, key=lambda stop: (bool(new & stop.behind), len(stop.came)))
+    waits = [f"{listed('Rank', other.came)} came to {other}." for other in stops]
+    if is_certain:
+        return _finding("group", new, stop, f"did not reach {stop}, but called another group", *waits[:_MOST_CALLS])
+    words = "Groups wait for each other, and rankscope cannot tell which rank began"
+    return _finding("group", (), stop, words, *waits[:_MOST_CALLS], is_certain=False)
 
 
 def _finding(
