@@ -123,7 +123,9 @@ def test_two_attempts_are_not_compared() -> None:
 
 def test_a_rank_that_is_far_behind_or_waits_elsewhere_is_not_accused() -> None:
     assert not explained(MISSING.replace("807", "500")).culprits
-    elsewhere = "[rank2]:[E816 01:45:40.1 ProcessGroupNCCL.cpp:2271] [PG ID 1 PG GUID 5(tp) Rank 0]  failure detected by "
+    elsewhere = (
+        "[rank2]:[E816 01:45:40.1 ProcessGroupNCCL.cpp:2271] [PG ID 1 PG GUID 5(tp) Rank 0]  failure detected by "
+    )
     elsewhere += "watchdog at work sequence id: 9 PG status: last enqueued work: 9, last completed work: 8"
     assert not explained(f"{MISSING}\n{elsewhere}").culprits
 

@@ -192,7 +192,10 @@ def _call(entry: Mapping[str, Any]) -> Call:
     for side in () if collective.startswith(("scatter", "gather", "all_to_all")) else ("input", "output"):
         numbers.append("+".join(str(math.prod(size)) for size in entry.get(f"{side}_sizes", [])))
         types += entry.get(f"{side}_dtypes", [])
-    frames = [frame for frame in entry.get("frames", []) if not _LIBRARY.search(frame["filename"])]
+    where = ""
+    for frame in entry.get("frames", []):
+        if not where and not _LIBRARY.search(frame["filename"]):
+            where = f"{Path(frame['filename']).name}:{frame['line']} in {frame['name']}"
     timeout_ms = entry.get("timeout_ms")
     return Call(
         collective=one_line(collective),
@@ -200,7 +203,7 @@ def _call(entry: Mapping[str, Any]) -> Call:
         dtype=one_line(" and ".join(dict.fromkeys(types))),
         created_s=entry["time_created_ns"] / 1e9,
         timeout_s=math.inf if timeout_ms is None else timeout_ms / 1e3,
-        where=one_line("{filename}:{line} in {name}".format_map(frames[0])) if frames else "",
+        where=one_line(where),
     )
 
 

@@ -111,9 +111,12 @@ def explain_groups(groups: Collection[Group]) -> list[HangFinding]:
     if not with_cause:  # groups wait in a circle: a rank that waits nowhere is the cause
         others = [stop._replace(behind=stop.behind - waiting) for stop in stops]
         with_cause = [stop for stop in others if stop.behind or stop.unknown][:1]
-    findings = []
+    findings: list[HangFinding] = []
     for stop in with_cause:
-        findings += _explain(stop, groups)
+        named = {(finding.cause, rank) for finding in findings for rank in finding.ranks}
+        for finding in _explain(stop, groups):
+            if not finding.ranks or any((finding.cause, rank) not in named for rank in finding.ranks):
+                findings.append(finding)
     if stops and not findings:
         findings = [_circle(stops, groups)]
     return findings
@@ -163,13 +166,16 @@ def _odd(stop: _Stop, groups: Iterable[Group]) -> list[HangFinding]:
         most = 2
     is_tie = 2 * most <= len(stop.calls)
     odd = [rank for rank, call in stop.calls.items() if is_tie or call.parts != usual]
-    following = [one.calls.get(stop.number + 1) for rank, one in stop.group.progress.items() if rank not in odd]
+    following = set()  # what others call next, here or after an earlier call like this one
+    for rank, one in stop.group.progress.items():
+        next_calls = [one.calls.get(place + 1) for place, call in one.calls.items() if call.parts == usual]
+        following |= {call.parts for call in next_calls if call and rank not in odd}
     ranks_of: dict[str, list[int]] = {}
     for rank in odd:
         call = stop.calls[rank]
         others = next(parts for parts, _ in counts if parts != call.parts) if is_tie else usual
         cause = next(part for part, a, b in zip(_PARTS, call.parts, others, strict=True) if a != b)
-        if any(one and one.parts == call.parts for one in following):
+        if call.parts in following:
             cause = "left out"
         ranks_of.setdefault(cause, []).append(rank)
     findings = []

@@ -65,7 +65,7 @@ def _fingerprint(fact: Fact, side: str) -> Call:
 def calls(facts: Facts) -> list[HangFinding]:
     """Compare the ranks of each group of NCCL that are in collectives."""
     used = facts["wait"] + facts["queue"]
-    if not facts["wait"] and not any("failed" in fact.values for fact in used):
+    if not used:
         return []
     why = _contradiction(facts, used)
     if why:

@@ -90,6 +90,7 @@ KINDS = {
         r"|(?P<who3>process \d+) terminated with (?:signal (?P<signal>SIG\w+)|exit code (?P<code3>\d+))"
         r"|Child process with PID \d+ terminated with code (?P<code4>-?\d+)"
         r"|(?:--(?P<who4>local_rank=\d+).*)died with <Signals\.(?P<signal2>SIG\w+)"
+        r"|traceback +: Signal \d+ \((?P<signal3>SIG\w+)\) received by PID \d+"
         r"|(?P<who5>process rank \d+) with PID \d+ on node \S+ exited on signal (?P<number>\d+)",
         "failed (exitcode: -9) local_rank: 2 (pid: 161617) of binary: /usr/bin/python3",
         "dead", "speaker", "{who} {end}",
@@ -140,9 +141,9 @@ KINDS = {
         "error", "", "rank {who} use the same GPU, {gpu}: call torch.cuda.set_device(LOCAL_RANK) on each",
     ),
     "port": Kind(
-        r"server socket has failed to (?:listen|bind)[^\n]*?(?P<what>(?:port: |:)\d+[^\n]*)|Address already in use",
+        r"server socket has failed to (?:listen|bind).*?(?P<what>port: \d+|:\d+(?= \(errno)|EADDRINUSE)",
         "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false",
-        "error", "", "the port of the job is taken, by an earlier job or another: choose another MASTER_PORT ({what})",
+        "error", "", "the port of the job is taken ({what}), by an earlier job or another: choose another MASTER_PORT",
     ),
     "store": Kind(
         r"client socket has (?:timed out|failed)[^\n]*?connect to [(\[]?(?P<host>[^\],\s]+)",
@@ -197,7 +198,7 @@ KINDS = {
         "{what}",
     ),
     "link": Kind(
-        rf"NCCL WARN NET/IB ?: (?:Got completion (?:from peer {_ADDRESS} )?with (?P<what>(?:error|status=?) ?\d+.*)"
+        rf"NET/IB ?: (?:Got completion (?:from peer {_ADDRESS} )?with (?P<what>(?:error|status=?) ?\d+.*)"
         r"|.*(?P<what2>Got async event : .*))|Call to (?P<what3>ibv_modify_qp failed.*)",
         "NCCL WARN NET/IB : Got completion from peer 10.0.0.7<43> with error 12, opcode 0, len 0, vendor err 129",
         "system", "", "InfiniBand failed at {who}, to {host}: look at cables, ports and GIDs. {what}",

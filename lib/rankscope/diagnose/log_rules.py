@@ -30,7 +30,7 @@ _CONSEQUENCE = re.compile(
     r"|[Ww]ait timeout after|Timeout waiting for key|\[Rank \d+\]: |reached monitoredB|NCCL error|nccl\w+Error"
     r"|Watchdog caught coll"
     r"|NCCL communicator was aborted|Timed out initializing process group|store->get|waiting for clients|gloo/"
-    r"|connectFullMesh|watchdog thread|Received data size doesn't match|Detected mismatch between coll"
+    r"|connectFullMesh|server socket has failed|watchdog thread|Received data size doesn't match|Detected mismatch between coll"
     r"|expects same model|appears not to match sizes|Expected to have finished reduction"
     r"|\b(?:DistBackend|DistStore|DistNetwork|Rendezvous\w+)Error|^EOFError$"
     # cut, or damaged
