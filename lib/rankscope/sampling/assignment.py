@@ -174,11 +174,10 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
         return f"<Assignment: {counts}, sampler {self.sampler}, epoch {self.epoch}>"
 
     def _repr_svg_(self) -> str:
-        """Draw the reads in a notebook, of many the first and the last."""
+        """Draw the reads in a notebook; of many, the first and the last."""
         from ..figures.assignments import draw_assignment
-        from ..figures.svg import to_svg
 
-        return to_svg(draw_assignment(self))
+        return draw_assignment(self)._repr_svg_()
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with a row per read, rank by rank.
@@ -191,10 +190,10 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
             1     0       1
             1     1       0
         """
-        from pandas import DataFrame
+        import pandas as pd
 
         rank, step = self.coordinates()
-        return DataFrame({"rank": rank, "step": step, "sample": np.concatenate(self.ranks)})
+        return pd.DataFrame({"rank": rank, "step": step, "sample": np.concatenate(self.ranks)})
 
     def coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rank and the step of every read, in the order of ``np.concatenate(ranks)``."""
