@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..common.extras import naming_extra
+from . import builders as builders
 from .algorithms import ALGORITHMS, Algorithm, build
 from .best import best
 from .cost import closed_form, lower_bounds

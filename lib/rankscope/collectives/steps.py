@@ -61,6 +61,11 @@ class Step(NamedTuple):
                 raise ValueError(f"ranks and chunks of a step must be whole numbers, got {column}")
         return cls._make([*(column.astype(np.int64) for column in columns[:4]), columns[4].astype(bool)])
 
+    @classmethod
+    def joined(cls, *steps: Step) -> Step:
+        """Return one step with the transfers of several, in their order."""
+        return cls._make(map(np.concatenate, zip(*steps, strict=True)))
+
     def by_chunk(self) -> Step:
         """Return the same transfers with one row per chunk."""
         if (self.num_chunks == 1).all():
