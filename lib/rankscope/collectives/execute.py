@@ -9,27 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import time
-import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..common.checks import of_type, one_of
+from ..common.checks import of_type
 from .process_group import Message, backend_of, failure, group_of, starter, takes_batches
-from .schedule import SUMS, Schedule
+from .schedule import Schedule
 from .verify import verify
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..timeline import Recorder
-
-# The calls that the ranks of each group have agreed on, each with memory that is used again: a buffer, and scratch.
-_agreed_calls: weakref.WeakKeyDictionary[Any, dict[Any, list[Tensor]]] = weakref.WeakKeyDictionary()
 
 
 def execute(
@@ -63,54 +60,49 @@ def execute(
     """
     import torch
 
-    from .local import OPS, shape_of
+    from .local import OPS, buffer_of, result_of
 
     of_type("schedule", schedule, Schedule)
     of_type("tensor", tensor, torch.Tensor)
     group = group_of(group)
     if schedule.collective == "barrier":  # it does not even read the tensor, but sends bytes of its own
         tensor = torch.zeros(schedule.num_chunks, dtype=torch.uint8, device=tensor.device)
-    part, (kept, *scratch) = _agreed_part(schedule, tensor, group, op)
-    passed = tensor.detach().view(-1)
-    if not takes_batches(backend_of(group, tensor)):
-        passed = passed.cpu()  # only NCCL sends from a GPU
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():  # elements are sent as they are stored
+        raise ValueError(
+            "tensor must be contiguous, and no lazy conjugate or negative: call contiguous or resolve_conj"
+        )
+    plans = vars(schedule).setdefault("plans", WeakKeyDictionary()).setdefault(group, {})
+    key = (tensor.numel(), tensor.dtype, tensor.device, op)
+    if key not in plans:
+        plans[key] = _agreed_plan(schedule, tensor, group, op)
+    plan: Plan = plans[key]
+    passed = tensor.detach().to(plan.device)
     is_in_place = schedule.collective == "allreduce"
-    buffer = passed
-    if not is_in_place:
-        # A buffer that is the result is the caller's.
-        buffer = passed.new_empty(part.ends[-1]) if part.is_result else kept
-        if part.offset is not None:
-            buffer[part.offset : part.offset + passed.numel()] = passed
-    _carry_out(part, [buffer, *scratch], starter(group, tensor), OPS[op], recorder)
-    if schedule.collective == "barrier" or not part.wanted:
+    buffer = passed.view(-1) if is_in_place else buffer_of(schedule, group.rank(), passed, plan.ends)
+    _carry_out(plan, buffer, starter(group, tensor), OPS[op], recorder)
+    if schedule.collective == "barrier":
         return None
-    if not part.is_result:
-        buffer = torch.cat([buffer[run] for run in part.wanted])
-    if op == "avg" and schedule.collective in SUMS:
-        buffer.div_(schedule.num_ranks)
-    if not is_in_place:
-        return buffer.to(tensor.device).view(shape_of(schedule, tensor, part.ends, buffer.numel()))
-    if buffer.device != tensor.device:
-        tensor.detach().view(-1).copy_(buffer)
-    return tensor
+    result = result_of(schedule, group.rank(), passed, buffer, plan.ends, op)
+    if is_in_place:
+        if passed.device != tensor.device:
+            tensor.detach().copy_(passed)
+        return tensor
+    return None if result is None else result.to(tensor.device)
 
 
 def _carry_out(
-    part: Part,
-    memories: list[Tensor],
-    start: Callable[..., None],
-    combine: Callable[..., Tensor],
-    recorder: Recorder | None,
+    plan: Plan, buffer: Tensor, start: Callable[..., None], combine: Callable[..., Tensor], recorder: Recorder | None
 ) -> None:
-    """Carry out a rank's steps in its memories, and record them."""
+    """Carry out a rank's steps in its buffer, and record them."""
     note = None if recorder is None else _noting(recorder)
+    memories = [buffer, *plan.scratch]
 
     @cache
     def view(place: Place) -> Tensor:
         return memories[place.memory][place.start : place.stop]
 
     works: dict[Message, Any] = {}  # kept until the end: to free one earlier would wait for Gloo's own thread
-    for number, step in enumerate(part.steps, start=-1):
+    for number, step in enumerate(plan.steps, start=-1):
         start(step.posts, view, works)
         if note:
             note("post", number)
@@ -166,62 +158,57 @@ class RankStep(NamedTuple):
     writes: Writes
 
 
-class Part(NamedTuple):
-    """A rank's part of a collective, in a buffer of all chunks, whose `ends` are as from `Schedule.chunk_ends`.
+class Plan(NamedTuple):
+    """A rank's part of a collective, in a buffer of all chunks and in three pieces of scratch, on `device`.
 
-    What the rank passes begins at `offset`, None if it passes nothing; `wanted` are the chunks of its result, and all
-    of them if the buffer `is_result`. `call` says in words what all ranks must have in common. The first step only
-    prepares the next.
+    `ends` are as from `Schedule.chunk_ends`. The first step only prepares the next.
     """
 
-    call: str
-    call_hash: bytes
     ends: list[int]
-    offset: int | None
-    wanted: list[slice]
-    is_result: bool
-    scratch_size: int
     steps: list[RankStep]
+    scratch: list[Tensor]
+    device: Any
 
 
-def _part(schedule: Schedule, rank: int, num_ranks: int, num_elements: int, dtype: Any, op: str, ahead: bool) -> Part:
-    """Check a call, and return a rank's part of it, with receives posted one step ahead or not."""
+def _agreed_plan(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Plan:
+    """Check a call, compare it with those of all ranks, and return this rank's part of it.
+
+    Raises ValueError for a wrong call, and on all ranks if their calls differ; RuntimeError if a rank does not come.
+    """
     import torch
 
-    from .local import OPS, check_counts, check_op
+    from .local import checked_ends
 
-    one_of("op", op, tuple(OPS))
-    if schedule.num_ranks != num_ranks:
-        raise ValueError(f"group must have the schedule's {schedule.num_ranks} ranks, got {num_ranks}")
-    if schedule.collective in SUMS:
-        one = torch.ones(1, dtype=dtype)
-        check_op(op, one)
-        OPS[op](one, one)  # raises an error if torch does not compute it
-    check_counts(schedule, rank, num_elements)
-    ends = schedule.chunk_ends(num_elements)
+    if schedule.num_ranks != group.size():
+        raise ValueError(f"group must have the schedule's {schedule.num_ranks} ranks, got {group.size()}")
+    ends = checked_ends(schedule, group.rank(), tensor, op)
     verify(schedule)
+    backend = backend_of(group, tensor)
+    is_ahead = not takes_batches(backend)
+    device = torch.device("cpu") if is_ahead else tensor.device  # only NCCL sends from a GPU
+
+    num_common = tensor.numel() if schedule.weights is None else ends[-1]
+    call = f"{schedule!r}, {num_common} elements of {tensor.dtype}, op {op!r}"
+    # This also is the collective of all ranks that NCCL needs before the first message.
+    own = torch.tensor(list(hashlib.sha256(f"{call} {schedule.to_text()}".encode()).digest()), device=device)
+    calls = [torch.zeros_like(own) for _ in range(group.size())]
+    try:
+        backend.allgather([calls], [own]).wait()
+    except RuntimeError as error:
+        raise RuntimeError(f"not all ranks began this collective: {error}") from error
+    others = [rank for rank, call_of_rank in enumerate(calls) if not torch.equal(call_of_rank, own)]
+    if others:
+        raise ValueError(f"ranks must agree on schedule, elements, dtype and op: ranks {others} do not have {call}")
+
     transfers: Transfers = []
     for src, dst, chunk, num_chunks, reduce in schedule.steps():
         start, stop = np.array(ends)[[chunk, chunk + num_chunks]]
-        is_own = ((src == rank) | (dst == rank)) & (start < stop)
+        is_own = ((src == group.rank()) | (dst == group.rank())) & (start < stop)
         columns = [column[is_own].tolist() for column in (src, dst, start, stop, reduce)]
         transfers.append(list(zip(*columns, strict=True)))
-    transfers.append([])
-    num_common = num_elements if schedule.weights is None else ends[-1]
-    steps = _rank_steps(transfers, rank, ahead)
-    initial = np.flatnonzero(schedule.initial_chunks()[rank])
-    wanted = np.flatnonzero(schedule.wanted()[rank])
-    call = f"{schedule!r}, {num_common} elements of {dtype}, op {op!r}"
-    return Part(
-        call=call,
-        call_hash=hashlib.sha256(f"{call} {schedule.to_text()}".encode()).digest(),
-        ends=ends,
-        offset=ends[initial[0]] if initial.size else None,
-        is_result=wanted.size == schedule.num_chunks,
-        wanted=[slice(ends[chunk], ends[chunk + 1]) for chunk in wanted],
-        scratch_size=max((post.place.stop for step in steps for post in step.posts if post.place.memory), default=0),
-        steps=steps,
-    )
+    steps = _rank_steps([*transfers, []], group.rank(), is_ahead)
+    most = max((post.place.stop for step in steps for post in step.posts if post.place.memory), default=0)
+    return Plan(ends, steps, [tensor.new_empty(most, device=device) for _ in range(3)], device)
 
 
 def _rank_steps(transfers: Transfers, rank: int, ahead: bool) -> list[RankStep]:
@@ -267,46 +254,3 @@ def _one_way(transfers: Transfers, step: int, rank: int, sends: bool) -> tuple[l
             place = place._replace(stop=end)
         messages.append(Message(place, sends, peer, step))
     return messages, sorted(writes)
-
-
-# ---- what ranks agree on
-
-
-def _agreed_part(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> tuple[Part, list[Tensor]]:
-    """Check a call, and return this rank's part of it, and a buffer and scratch for it.
-
-    The first call of its kind is compared with those of all ranks. Raises ValueError for a wrong call, and on all ranks
-    if their calls differ; RuntimeError if a rank does not come.
-    """
-    import torch
-
-    if not tensor.is_contiguous():
-        raise ValueError(f"tensor must be contiguous, got strides {tensor.stride()} of shape {tuple(tensor.shape)}")
-    if tensor.is_conj() or tensor.is_neg():  # a backend would send the elements as they are stored
-        raise ValueError("tensor must be stored as it is, got a lazy conjugate or negative: call resolve_conj or clone")
-    backend = backend_of(group, tensor)
-    ahead = not takes_batches(backend)
-    key = (group.rank(), group.size(), tensor.numel(), tensor.dtype, op, ahead)
-    parts = vars(schedule).setdefault("parts", {})  # which stay for as long as the schedule
-    if key not in parts:
-        parts[key] = _part(schedule, *key)
-    part: Part = parts[key]
-    agreed = _agreed_calls.setdefault(group, {})
-    agreed_call = (part.call_hash, tensor.device)
-    if agreed_call in agreed:
-        return part, agreed[agreed_call]
-    # This also is the collective of all ranks that NCCL needs before the first message.
-    own = torch.tensor(list(part.call_hash), device="cpu" if ahead else tensor.device)
-    calls = [torch.zeros_like(own) for _ in range(group.size())]
-    try:
-        backend.allgather([calls], [own]).wait()
-    except RuntimeError as error:
-        raise RuntimeError(f"not all ranks began this collective: {error}") from error
-    others = [rank for rank, call in enumerate(calls) if not torch.equal(call, own)]
-    if others:
-        raise ValueError(
-            f"ranks must agree on schedule, elements, dtype and op: ranks {others} do not have {part.call}"
-        )
-    sizes = (0 if part.is_result else part.ends[-1], *[part.scratch_size] * 3)
-    agreed[agreed_call] = [tensor.new_empty(size, device=own.device) for size in sizes]
-    return part, agreed[agreed_call]

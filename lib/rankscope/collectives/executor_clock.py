@@ -23,7 +23,8 @@ class ExecutorClock:
         num_cards = cluster.num_ranks + cluster.num_nodes  # one of each rank, and one that the ranks of a node share
         self.times_s = [np.zeros(cluster.num_ranks) for _ in range(3)] + [np.zeros(num_cards) for _ in range(2)]
         self.number = 0  # of the next step
-        self.last_use = np.full((cluster.num_ranks, schedule.num_chunks), _NEVER)  # the step, by rank and chunk
+        self.last_use = np.full(cluster.num_ranks * schedule.num_chunks, _NEVER)  # the step, by rank and chunk
+        self.num_chunks = schedule.num_chunks
 
     def ends_s(self) -> Seconds:
         """Return when each rank is done with all steps so far."""
@@ -31,33 +32,31 @@ class ExecutorClock:
 
     def pass_step(self, each: Messages, step: Step, row_bytes: Bytes) -> Times:
         """Return the times of the messages of the next step."""
-        enter_s, signal_s, sent_before_s, out_free_s, into_free_s = self.times_s
+        enter_s, signal_s, sent_before_s, *cards_s = self.times_s
         may_start_s = np.maximum(enter_s[each.src], signal_s[each.dst] + each.signal_s)
-        node_of_src, node_of_dst = self.cluster.node(each.src), self.cluster.node(each.dst)
-        crosses = (node_of_src != node_of_dst) & self.cluster.shared_nic
-        queues = crosses | (self.cluster.ports is not None)
-        out = np.where(crosses, self.cluster.num_ranks + node_of_src, each.src)[queues]
-        into = np.where(crosses, self.cluster.num_ranks + node_of_dst, each.dst)[queues]
+        queues = each.crosses | (self.cluster.ports is not None)
+        card = [
+            np.where(each.crosses, self.cluster.num_ranks + self.cluster.node(ranks), ranks)[queues]
+            for ranks in (each.src, each.dst)
+        ]
         sent_s = may_start_s + each.wire_s
         arrived_s = sent_s.copy()
-        cards_s = out_free_s.copy(), into_free_s.copy()
-        sent_s[queues], arrived_s[queues] = pass_cards(out, into, may_start_s[queues], each.wire_s[queues], *cards_s)
+        free_s = np.array(cards_s)
+        sent_s[queues], arrived_s[queues] = pass_cards(*card, may_start_s[queues], each.wire_s[queues], free_s)
         arrived_s += each.alpha_s
 
         # The signals for the next step travel behind the messages that start as soon as they are posted.
         is_short = np.bincount(each.of_row, row_bytes, each.src.size) <= _LONG
         is_ahead = queues & is_short & (may_start_s <= enter_s[each.src])
         next_signal_s = latest(enter_s, each.src[is_ahead], sent_s[is_ahead])
-        received_s = latest(np.maximum(enter_s, sent_before_s), each.dst, arrived_s)
+        added_s = latest(np.maximum(enter_s, sent_before_s), each.dst, arrived_s)
         each = each._replace(adding_s=each.adding_s + self._copying_s(each, step, row_bytes))
-        added_s = received_s.copy()
-        done_s = add_up(each, received_s[each.dst], added_s)
+        done_s = add_up(each, added_s[each.dst], added_s)
         sent_now_s = latest(np.zeros_like(enter_s), each.src, sent_s)
-        self.times_s = [added_s, next_signal_s, sent_now_s, *cards_s]
+        self.times_s = [added_s, next_signal_s, sent_now_s, *free_s]
         self.number += 1
-        ports = each.send_port, each.receive_port
-        waits_s = _waits_from_s(each.dst, enter_s, arrived_s)
-        return Times(sent_s - each.wire_s, sent_s, waits_s, arrived_s, done_s, each.adding_s, *ports)
+        starts_s = _waits_from_s(each.dst, enter_s, arrived_s)
+        return Times(starts_s, arrived_s, done_s, each.adding_s, each.send_port, each.receive_port)
 
     def _copying_s(self, each: Messages, step: Step, row_bytes: Bytes) -> Seconds:
         """Return how long it takes to copy each message that cannot come straight into its place.
@@ -66,22 +65,21 @@ class ExecutorClock:
         may be under way: in this step, or one of the two before it.
         """
         rows = step.by_chunk()
-        message = np.repeat(each.of_row, step.num_chunks)
-        uses = np.r_[rows.dst, rows.src] * self.last_use.shape[1] + np.r_[rows.chunk, rows.chunk]
+        uses = np.r_[rows.dst, rows.src] * self.num_chunks + np.r_[rows.chunk, rows.chunk]
         _, use, num_uses = np.unique(uses, return_inverse=True, return_counts=True)
-        last_use = self.last_use.reshape(-1)
-        is_used = (num_uses[use] > 1) | (last_use[uses] >= self.number - 2)
-        last_use[uses] = self.number
-        num_runs = np.bincount(each.of_row, minlength=each.src.size)
-        num_used = np.bincount(message, is_used[: message.size], each.src.size)
-        copied = np.bincount(each.of_row, row_bytes * ~step.reduce, each.src.size)
-        return np.asarray(copied * self.cluster.gamma_s_per_byte * ((num_runs > 1) | (num_used > 0)))
+        is_used = (num_uses[use] > 1) | (self.last_use[uses] >= self.number - 2)
+        self.last_use[uses] = self.number
+        message = np.repeat(each.of_row, step.num_chunks)
+        is_copied = np.bincount(message, is_used[: message.size], each.src.size) > 0
+        is_copied |= np.bincount(each.of_row, minlength=each.src.size) > 1
+        replaced = np.bincount(each.of_row, row_bytes * ~step.reduce, each.src.size)  # bytes
+        return np.asarray(replaced * self.cluster.gamma_s_per_byte * is_copied)
 
 
 def _waits_from_s(dst: Ints, enter_s: Seconds, arrived_s: Seconds) -> Seconds:
     """Return when a rank begins to wait for each message: after those that have arrived before it."""
     waits_s = enter_s[dst]
     order = np.lexsort((arrived_s, dst))
-    follows = np.flatnonzero(dst[order][1:] == dst[order][:-1])  # the places of those that another one follows
+    follows = np.flatnonzero(np.diff(dst[order]) == 0)  # the places of those that another one of the rank follows
     waits_s[order[follows + 1]] = np.maximum(waits_s[order[follows + 1]], arrived_s[order[follows]])
     return np.minimum(waits_s, arrived_s)  # it need not wait for what came before it entered the step

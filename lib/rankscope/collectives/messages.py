@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster, Link
-from .steps import Ints, Step, number_among_equal
+from .steps import Bools, Ints, Step, number_among_equal
 
 Seconds = NDArray[np.float64]
 Bytes = NDArray[np.float64]
@@ -22,7 +22,7 @@ class Messages(NamedTuple):
     """All that each rank sends to each other in a step: a message per pair, in the order of their first transfers.
 
     `of_row` is the message of each transfer. A message takes `alpha_s`, and its bytes take `wire_s`; to add up what the
-    receiver adds takes `adding_s`.
+    receiver adds takes `adding_s`. `crosses` tells which pass a shared network card of both nodes.
     """
 
     of_row: Ints
@@ -32,21 +32,16 @@ class Messages(NamedTuple):
     wire_s: Seconds
     adding_s: Seconds
     signal_s: Seconds  # of an empty message from the receiver to the sender
+    crosses: Bools
     send_port: Ints  # how many messages before it have the same sender
     receive_port: Ints  # likewise, the same receiver
     most_at_a_rank: int  # messages that a rank sends, or receives
 
 
 class Times(NamedTuple):
-    """When each message starts, has left its sender, has arrived, and has been added up, which takes `adding_s`.
-
-    The receiver's span begins at `receive_s`: it may wait before the message starts. `send_port` and `receive_port` are
-    the numbers of the ports that the message took.
-    """
+    """When each message starts, has arrived, and has been added up, which takes `adding_s`, and on which ports."""
 
     start_s: Seconds
-    sent_s: Seconds
-    receive_s: Seconds
     end_s: Seconds
     done_s: Seconds
     adding_s: Seconds
@@ -74,15 +69,17 @@ def messages_of(step: Step, row_bytes: Bytes, cluster: Cluster, link_at: LinkAt 
     src = step.src[first]
     dst = step.dst[first]
     sent = np.bincount(of_row, row_bytes, first.size).astype(float)
-    added = np.bincount(of_row, row_bytes * step.reduce, first.size)
+    added = np.bincount(of_row, row_bytes * step.reduce, first.size).astype(float)
     alpha_s, beta_s_per_byte = _costs(cluster, link_at, src, dst, sent)
     signal_s = np.zeros_like(sent)
     if signals:
         signal_s, _ = _costs(cluster, link_at, dst, src, np.zeros_like(sent))
+    crosses = (cluster.node(src) != cluster.node(dst)) & cluster.shared_nic
     ports = number_among_equal(src), number_among_equal(dst)
     most_at_a_rank = 1 + max(int(port.max(initial=-1)) for port in ports)
-    adding_s = np.asarray(added * cluster.gamma_s_per_byte, dtype=float)
-    return Messages(of_row, src, dst, alpha_s, sent * beta_s_per_byte, adding_s, signal_s, *ports, most_at_a_rank)
+    wire_s = sent * beta_s_per_byte
+    adding_s = added * cluster.gamma_s_per_byte
+    return Messages(of_row, src, dst, alpha_s, wire_s, adding_s, signal_s, crosses, *ports, most_at_a_rank)
 
 
 def _costs(cluster: Cluster, link_at: LinkAt | None, src: Ints, dst: Ints, num_bytes: Bytes) -> tuple[Seconds, Seconds]:
@@ -101,6 +98,8 @@ def in_turn(key: Ints, time_s: Seconds) -> list[Ints]:
     >>> [entries.tolist() for entries in in_turn(np.array([5, 5, 8]), np.array([3.0, 1.0, 2.0]))]
     [[1, 2], [0]]
     """
+    if np.bincount(key).max(initial=0) <= 1:  # as in most steps: each key occurs once
+        return [np.arange(key.size)]
     in_time = np.argsort(time_s, kind="stable")
     # whether each entry, in the order of time, is later than the one before; for the first one it does not matter
     is_later = np.diff(time_s[in_time], prepend=0.0) > time_s[in_time] * SAME
@@ -108,7 +107,42 @@ def in_turn(key: Ints, time_s: Seconds) -> list[Ints]:
     instant[in_time] = np.cumsum(is_later)
     order = np.lexsort((instant, key))  # by key, and for each by instant; the sort is stable
     turn = number_among_equal(key[order])
-    return [order[turn == number] for number in range(int(turn.max(initial=-1)) + 1)]
+    return [order[turn == number] for number in range(int(turn.max()) + 1)]
+
+
+def queue(place: Ints, ready_s: Seconds, takes_s: Seconds, free_s: Seconds, head_start_s: Seconds | float) -> Seconds:
+    """Return when each entry has passed its place, which takes one after the other, in the order of `ready_s`.
+
+    An entry may begin `head_start_s` before it is ready, if its place is free. `free_s`, when each place is free, is
+    brought up to date.
+    """
+    may_begin_s = ready_s - head_start_s
+    passed_s = np.empty_like(ready_s)
+    for entry in in_turn(place, ready_s):
+        passed_s[entry] = np.maximum(may_begin_s[entry], free_s[place[entry]]) + takes_s[entry]
+        free_s[place[entry]] = passed_s[entry]
+    return passed_s
+
+
+def pass_cards(out: Ints, into: Ints, start_s: Seconds, wire_s: Seconds, cards_s: Seconds) -> tuple[Seconds, Seconds]:
+    """Return when each message has left the card that it goes out of, and when it has passed the one that it goes into.
+
+    The first bytes arrive while the others still leave, so a receiving card that is free adds no time. `cards_s` has
+    when each card is free to send, and to receive, and is brought up to date.
+    """
+    left_s = queue(out, start_s, wire_s, cards_s[0], 0.0)
+    return left_s, queue(into, left_s, wire_s, cards_s[1], wire_s)
+
+
+def add_up(each: Messages, arrived_s: Seconds, added_s: Seconds) -> Seconds:
+    """Return when each message is added up; `added_s`, when each rank is free to add, is brought up to date.
+
+    A rank adds up one message after the other, in the order in which they arrive.
+    """
+    adds = np.flatnonzero(each.adding_s)
+    done_s = arrived_s.copy()
+    done_s[adds] = queue(each.dst[adds], arrived_s[adds], each.adding_s[adds], added_s, 0.0)
+    return done_s
 
 
 def latest(times_s: Seconds, ranks: Ints, new_s: Seconds) -> Seconds:
@@ -116,42 +150,3 @@ def latest(times_s: Seconds, ranks: Ints, new_s: Seconds) -> Seconds:
     result = times_s.copy()
     np.maximum.at(result, ranks, new_s)
     return result
-
-
-def add_up(each: Messages, arrived_s: Seconds, added_s: Seconds) -> Seconds:
-    """Return when each message is added up, and bring `added_s` up to date, which is when each rank is free to add.
-
-    A rank adds up one message after the other, in the order in which they arrive.
-    """
-    done_s = arrived_s.copy()
-    if not each.adding_s.any():
-        return done_s
-    turns = [np.arange(each.dst.size)]
-    if each.most_at_a_rank > 1:
-        turns = in_turn(each.dst, arrived_s)
-    for arrived in turns:
-        message = arrived[each.adding_s[arrived] > 0]
-        rank = each.dst[message]
-        done_s[message] = np.maximum(arrived_s[message], added_s[rank]) + each.adding_s[message]
-        added_s[rank] = done_s[message]
-    return done_s
-
-
-def pass_cards(
-    out: Ints, into: Ints, start_s: Seconds, wire_s: Seconds, out_free_s: Seconds, into_free_s: Seconds
-) -> tuple[Seconds, Seconds]:
-    """Return when each message has left the card that it goes out of, and when it has passed the one that it goes into.
-
-    Cards send, and receive, one message after the other, in the order in which they may start, and in which they have
-    left. `out_free_s` and `into_free_s`, when each card is free, are brought up to date.
-    """
-    left_s = np.empty_like(start_s)
-    for message in in_turn(out, start_s):
-        left_s[message] = np.maximum(start_s[message], out_free_s[out[message]]) + wire_s[message]
-        out_free_s[out[message]] = left_s[message]
-    arrived_s = np.empty_like(start_s)
-    for message in in_turn(into, left_s):
-        # The first bytes arrive while the others still leave, so a receiving card that is free adds no time.
-        arrived_s[message] = np.maximum(left_s[message], into_free_s[into[message]] + wire_s[message])
-        into_free_s[into[message]] = arrived_s[message]
-    return left_s, arrived_s

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
+from heapq import heappop, heappush
+
 import numpy as np
 
 from ..cluster import Cluster
-from .event_queue import in_queues
-from .messages import Bytes, Messages, Seconds, Times, add_up, latest, pass_cards
+from .messages import SAME, Bytes, Messages, Seconds, Times, add_up, latest, pass_cards
 from .schedule import Schedule
 from .steps import Step
 from .switch_sums import switch_sums
@@ -32,32 +34,100 @@ class PortClock:
         ready_s, *sums_s = self.times_s
         enter_s = np.maximum(ready_s, sums_s[0])
         added_s = sums_s[-1].copy()
-        node_of_src = self.cluster.node(each.src)
-        node_of_dst = self.cluster.node(each.dst)
-        crosses = (node_of_src != node_of_dst) & self.cluster.shared_nic
         start_s = np.maximum(enter_s[each.src], enter_s[each.dst])
         merged = None
-        if self.cluster.switch_adds and each.most_at_a_rank > 1 and np.array_equal(node_of_src, node_of_dst):
+        if self.cluster.switch_adds and each.most_at_a_rank > 1:
             merged = switch_sums(self.cluster, each, step, row_bytes, start_s)
-        if merged is not None:
-            end_s, adding_s = merged
-            times = _on_own_ports(each._replace(adding_s=adding_s), start_s, end_s, added_s)
-        elif self.cluster.ports is not None and each.most_at_a_rank > self.cluster.ports:
-            times = in_queues(self.cluster, each, crosses, enter_s, added_s, self.cards_s)
+        if merged is None and self.cluster.ports is not None and each.most_at_a_rank > self.cluster.ports:
+            times = wait_for_ports(self.cluster, self.cluster.ports, each, start_s, added_s, self.cards_s)
         else:
             end_s = start_s + each.alpha_s + each.wire_s
-            if crosses.any():
-                out, into = node_of_src[crosses], node_of_dst[crosses]
-                _, arrived_s = pass_cards(out, into, start_s[crosses], each.wire_s[crosses], *self.cards_s)
-                end_s[crosses] = arrived_s + each.alpha_s[crosses]
-            times = _on_own_ports(each, start_s, end_s, added_s)
+            if merged is not None:
+                end_s, adding_s = merged
+                each = each._replace(adding_s=adding_s)
+            elif each.crosses.any():
+                crossing = np.flatnonzero(each.crosses)
+                out = self.cluster.node(each.src[crossing])
+                into = self.cluster.node(each.dst[crossing])
+                _, arrived_s = pass_cards(out, into, start_s[crossing], each.wire_s[crossing], self.cards_s)
+                end_s[crossing] = arrived_s + each.alpha_s[crossing]
+            done_s = add_up(each, end_s, added_s)
+            times = Times(start_s, end_s, done_s, each.adding_s, each.send_port, each.receive_port)
         ready_s = latest(latest(enter_s, each.src, times.end_s), each.dst, times.end_s)
         # A rank adds nothing before its next messages arrive: with this, the times of all ranks can move alike.
         self.times_s = [ready_s, *sums_s[1:], np.maximum(added_s, ready_s)]
         return times
 
 
-def _on_own_ports(each: Messages, start_s: Seconds, end_s: Seconds, added_s: Seconds) -> Times:
-    """Return the times of messages each of which has a port of its own; `added_s` is as for `add_up`."""
-    done_s = add_up(each, end_s, added_s)
-    return Times(start_s, end_s, start_s, end_s, done_s, each.adding_s, each.send_port, each.receive_port)
+# Kinds of events. Those of one instant take effect in this order, because rounding must not decide which message takes
+# which of several free ports, or which comes first to a card.
+_ENDED, _ADDED, _STARTS, _LEFT = range(4)
+
+
+def wait_for_ports(
+    cluster: Cluster, num_ports: int, each: Messages, enter_s: Seconds, added_s: Seconds, cards_s: Seconds
+) -> Times:
+    """Play a step in which some ranks have more messages than ports, from when both ranks of each message enter it.
+
+    The messages of a rank get its ports in the order of the step, each the first that is free. Those that cross shared
+    cards leave one, and arrive at another, one after the other. `added_s`, when each rank is free to add, and
+    `cards_s`, when the cards are free to send and to receive, are brought up to date.
+    """
+    ranks = each.src.tolist(), each.dst.tolist()
+    alpha_s, wire_s, adding_s = each.alpha_s.tolist(), each.wire_s.tolist(), each.adding_s.tolist()
+    out, into = cluster.node(each.src).tolist(), cluster.node(each.dst).tolist()
+    start_s, end_s, done_s = np.zeros((3, each.src.size))
+    port_of = np.zeros((2, each.src.size), dtype=np.int64)
+    has_one_port = np.zeros(each.src.size, dtype=bool)  # whether each message has a port at one of its ranks
+    waiting: dict[tuple[int, int], deque[int]] = defaultdict(deque)  # messages by side, 0 to send, and rank
+    for side in (0, 1):
+        for message, rank in enumerate(ranks[side]):
+            waiting[side, rank].append(message)
+    free = {queue: list(range(num_ports)) for queue in waiting}  # a heap of ports
+    events: list[tuple[float, int, int]] = []  # a heap of times, kinds and messages
+    instant: list[tuple[int, int]] = []  # a heap of the kinds and messages of one instant
+
+    def give_ports(side: int, rank: int, now_s: float) -> None:
+        """Give free ports to the messages that wait for them; a message starts once it has one at both its ranks."""
+        while free[side, rank] and waiting[side, rank]:
+            message = waiting[side, rank].popleft()
+            port_of[side, message] = heappop(free[side, rank])
+            if has_one_port[message]:
+                heappush(events, (max(now_s, enter_s[message]), _STARTS, message))
+            has_one_port[message] = True
+
+    def release(side: int, message: int, now_s: float) -> None:
+        rank = ranks[side][message]
+        heappush(free[side, rank], int(port_of[side, message]))
+        give_ports(side, rank, now_s)
+
+    for side, rank in waiting:
+        give_ports(side, rank, 0.0)
+    now_s = 0.0
+    while events or instant:
+        if not instant:
+            now_s = events[0][0]
+        while events and events[0][0] - now_s <= SAME * now_s:  # times that differ by rounding only are the same
+            heappush(instant, heappop(events)[1:])
+        kind, message = heappop(instant)
+        if kind == _STARTS:
+            start_s[message] = now_s
+            if each.crosses[message]:
+                cards_s[0, out[message]] = max(now_s, cards_s[0, out[message]]) + wire_s[message]
+                heappush(events, (cards_s[0, out[message]], _LEFT, message))
+            else:
+                heappush(events, (now_s + alpha_s[message] + wire_s[message], _ENDED, message))
+        elif kind == _LEFT:
+            # The first bytes arrive while the others still leave, so a receiving card that is free adds no time.
+            cards_s[1, into[message]] = max(now_s, cards_s[1, into[message]] + wire_s[message])
+            heappush(events, (cards_s[1, into[message]] + alpha_s[message], _ENDED, message))
+        elif kind == _ENDED:
+            end_s[message] = done_s[message] = now_s
+            release(0, message, now_s)
+            if adding_s[message]:
+                rank = ranks[1][message]
+                added_s[rank] = done_s[message] = max(now_s, added_s[rank]) + adding_s[message]
+            heappush(events, (done_s[message], _ADDED, message))
+        else:
+            release(1, message, now_s)
+    return Times(start_s, end_s, done_s, each.adding_s, *port_of)

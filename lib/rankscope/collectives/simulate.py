@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from ..cluster import Cluster
 from ..common.checks import function, number, of_type, one_of, truth
 from ..timeline import Timeline
 from .executor_clock import ExecutorClock
-from .messages import LinkAt, Times, messages_of
+from .messages import LinkAt, Seconds, Times, messages_of
 from .port_clock import PortClock
 from .schedule import Schedule
 from .steps import Ints, Step
@@ -78,53 +79,54 @@ def simulate(
     clock_of = ExecutorClock if truth("executor", executor) else PortClock
     clock = clock_of(cluster, schedule)
     chunk_bytes = schedule.chunk_bytes(num_bytes)
-    ends = None if schedule.weights is None else np.r_[0.0, np.cumsum(chunk_bytes)]  # in bytes, of chunks that differ
+    ends = np.r_[0.0, np.cumsum(chunk_bytes)]
     # Steps with the same columns take as long if chunks are equal, and if a switch need not look at which they are.
     may_repeat = schedule.weights is None and not cluster.switch_adds
     may_skip = may_repeat and not cluster.shared_nic  # the times of shared cards are not among those compared
-    records: list[_Record] | None = None
-    if detail != "ranks":  # one without messages, so that there are columns to join if there are no steps
-        none = np.empty(0, dtype=np.int64)
-        records = [_Record(0, none, none, Times._make([*[np.empty(0)] * 6, none, none]))]
+    records: list[_Record] = []
+    has_spans = detail != "ranks"
     num_messages = 0
     last: Step | None = None
     shift_s: float | None = None  # by which the last step moved the times of all ranks
     for step_number, step in enumerate(schedule.steps()):
         is_repeated = may_repeat and last is not None and _differ_in_chunks_only(step, last)
         last = step
-        if records is None and is_repeated and shift_s is not None:
+        if is_repeated and shift_s is not None and not has_spans:
             clock.times_s = [times_s + shift_s for times_s in clock.times_s]  # as the last step, so this one
             continue
         if not is_repeated:
             check_places(schedule, step_number, step)
-            row_bytes = np.asarray(step.num_chunks * chunk_bytes[0])
-            if ends is not None:
+            row_bytes = step.num_chunks * chunk_bytes[0]
+            if schedule.weights is not None:
                 row_bytes = ends[step.chunk + step.num_chunks] - ends[step.chunk]
             each = messages_of(step, row_bytes, cluster, link_at, executor)
-        before_s = np.concatenate(clock.times_s)
+        before_s = clock.times_s
         times = clock.pass_step(each, step, row_bytes)
-        shift_s = None
-        if records is None and may_skip:
-            after_s = np.concatenate(clock.times_s)
-            moved_s = after_s - before_s
-            if np.ptp(moved_s) <= _ROUNDING * after_s.max():
-                shift_s = float(moved_s[0])
         num_messages += each.src.size
         if detail is None and num_messages > MOST_MESSAGES:
-            records = None  # too many for a span each, which nobody has asked for
-        if records is not None:
+            has_spans = False  # too many for a span each, which nobody has asked for
+        if has_spans:
             records.append(_Record(step_number, each.src, each.dst, times))
-    if records is None:
-        ends_s = clock.ends_s()
-        ranks = np.arange(ends_s.size)
-        zeros = np.zeros_like(ranks)
-        return Timeline(ranks, zeros, zeros, zeros - 1, 0.0 * ends_s, ends_s, ("collective",), (schedule.collective,))
-    return _timeline_of_messages(records, executor)
+        elif may_skip:
+            shift_s = _common_shift_s(before_s, clock.times_s)
+    if has_spans:
+        return _timeline_of_messages(records, executor)
+    ends_s = clock.ends_s()
+    ranks = np.arange(ends_s.size)
+    zeros = np.zeros_like(ranks)
+    return Timeline(ranks, zeros, zeros, zeros - 1, 0.0 * ends_s, ends_s, ("collective",), (schedule.collective,))
 
 
 def _differ_in_chunks_only(step: Step, other: Step) -> bool:
     """Whether two steps share all columns but `chunk`, as those of a ring do."""
     return all(step[column] is other[column] for column in (0, 1, 3, 4))
+
+
+def _common_shift_s(before_s: list[Seconds], after_s: list[Seconds]) -> float | None:
+    """Return by how much all times have moved, or None if they have not moved alike."""
+    latest_s = np.concatenate(after_s)
+    moved_s = latest_s - np.concatenate(before_s)
+    return float(moved_s[0]) if np.ptp(moved_s) <= _ROUNDING * latest_s.max() else None
 
 
 class _Record(NamedTuple):
@@ -138,26 +140,25 @@ class _Record(NamedTuple):
 
 def _timeline_of_messages(records: list[_Record], executor: bool) -> Timeline:
     """A span for each message at its sender, one at its receiver, and one for adding if that takes time."""
+    none = np.empty(0, dtype=np.int64)
+    records = records or [_Record(0, none, none, Times(*[np.empty(0)] * 4, none, none))]
     step = np.concatenate([np.full_like(record.src, record.step) for record in records])
     src = np.concatenate([record.src for record in records])
     dst = np.concatenate([record.dst for record in records])
     times = Times(*map(np.concatenate, zip(*(record.times for record in records), strict=True)))
     num_ports = 1 + int(max(times.send_port.max(initial=0), times.receive_port.max(initial=0)))
-    further_ports = range(1, num_ports)
-    lanes = ["send", *(f"send {port}" for port in further_ports)]
-    lanes += ["receive", *(f"receive {port}" for port in further_ports), "reduce"]
+    lanes = [f"{name} {port}" if port else name for name in ("send", "receive") for port in range(num_ports)]
     adds = times.adding_s > 0
     done_s = times.done_s[adds]
+    kind = np.repeat([0, 1, 2], [src.size, dst.size, done_s.size])
     rank = np.r_[src, dst, dst[adds]]
     lane = np.r_[times.send_port, num_ports + times.receive_port, np.full(done_s.size, 2 * num_ports)]
-    kind = np.repeat([0, 1, 2], [src.size, dst.size, done_s.size])
     item = np.r_[step, step, step[adds]]
-    start_s = np.r_[times.start_s, times.receive_s, done_s - times.adding_s[adds]]
-    stop_s = np.r_[times.sent_s, times.end_s, done_s]
-    if executor:  # it does one thing after another, except that it sends in the background
-        is_own = (kind > 0) & (stop_s > start_s)
-        rank, lane, kind, item, start_s, stop_s = (
-            column[is_own] for column in (rank, 0 * lane, kind, item, start_s, stop_s)
-        )
-        lanes = ["executor"]
-    return Timeline(rank, lane, kind, item, start_s, stop_s, tuple(lanes), ("send", "receive", "reduce"))
+    start_s = np.r_[times.start_s, times.start_s, done_s - times.adding_s[adds]]
+    stop_s = np.r_[times.end_s, times.end_s, done_s]
+    spans = Timeline(rank, lane, kind, item, start_s, stop_s, (*lanes, "reduce"), ("send", "receive", "reduce"))
+    if not executor:
+        return spans
+    # It does one thing after another, except that it sends in the background.
+    spans = spans.take((spans.kind > 0) & (spans.stop_s > spans.start_s))
+    return replace(spans, lane=0 * spans.lane, lanes=("executor",))

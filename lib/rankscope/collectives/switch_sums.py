@@ -14,10 +14,14 @@ def switch_sums(
 ) -> tuple[Seconds, Seconds] | None:
     """Return when each message ends, and how long its receiver adds; None if the switch has nothing to merge.
 
+    It merges nothing in a step in which a message leaves its node.
+
     The switch adds what several ranks send into the same run of chunks of one rank, and copies a run that one rank
     sends to several. That one rank is the hub of a transfer, and the other one its rim. Transfers with the same hub,
     direction and run are a group, which is sent once the last of its messages may start.
     """
+    if not np.array_equal(cluster.node(each.src), cluster.node(each.dst)):
+        return None
     hub = np.where(step.reduce, step.dst, step.src)
     rim = np.where(step.reduce, step.src, step.dst)
     runs = np.stack([hub, step.reduce, step.chunk, step.num_chunks])
