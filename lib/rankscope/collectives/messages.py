@@ -22,7 +22,8 @@ class Messages(NamedTuple):
     """All that each rank sends to each other in a step: a message per pair, in the order of their first transfers.
 
     `of_row` is the message of each transfer. A message takes `alpha_s`, and its bytes take `wire_s`; to add up what the
-    receiver adds takes `adding_s`. `crosses` tells which pass a shared network card of both nodes.
+    receiver adds takes `adding_s`. Those that `queues` tells leave a network card, `out`, and arrive at another one,
+    `into`, one after the other.
     """
 
     of_row: Ints
@@ -31,8 +32,10 @@ class Messages(NamedTuple):
     alpha_s: Seconds
     wire_s: Seconds
     adding_s: Seconds
-    signal_s: Seconds  # of an empty message from the receiver to the sender
-    crosses: Bools
+    signal_s: Seconds  # of an empty message from the receiver to the sender, for an executor
+    queues: Bools
+    out: Ints
+    into: Ints
     send_port: Ints  # how many messages before it have the same sender
     receive_port: Ints  # likewise, the same receiver
     most_at_a_rank: int  # messages that a rank sends, or receives
@@ -63,26 +66,41 @@ def messages(num_ranks: int, src: Ints, dst: Ints) -> tuple[Ints, Ints]:
     return number_of_pair[pair], first[in_order]
 
 
-def messages_of(step: Step, row_bytes: Bytes, cluster: Cluster, link_at: LinkAt | None, signals: bool) -> Messages:
-    """Return the messages of a step, whose transfers have these bytes; without `signals`, those take no time."""
+def messages_of(step: Step, row_bytes: Bytes, cluster: Cluster, link_at: LinkAt | None, executor: bool) -> Messages:
+    """Return the messages of a step, whose transfers have these bytes.
+
+    The ranks of a node may share a card, through which they reach other nodes. An executor has a card of its own, too,
+    which sends one message at a time, unless `Cluster.ports` is None.
+    """
     of_row, first = messages(cluster.num_ranks, step.src, step.dst)
     src = step.src[first]
     dst = step.dst[first]
     sent = np.bincount(of_row, row_bytes, first.size).astype(float)
     added = np.bincount(of_row, row_bytes * step.reduce, first.size).astype(float)
-    alpha_s, beta_s_per_byte = _costs(cluster, link_at, src, dst, sent)
-    signal_s = np.zeros_like(sent)
-    if signals:
-        signal_s, _ = _costs(cluster, link_at, dst, src, np.zeros_like(sent))
+    alpha_s, beta_s_per_byte = costs_of(cluster, link_at, src, dst, sent)
     crosses = (cluster.node(src) != cluster.node(dst)) & cluster.shared_nic
+    out, into = (np.where(crosses, cluster.num_ranks + cluster.node(ranks), ranks) for ranks in (src, dst))
     ports = number_among_equal(src), number_among_equal(dst)
-    most_at_a_rank = 1 + max(int(port.max(initial=-1)) for port in ports)
-    wire_s = sent * beta_s_per_byte
-    adding_s = added * cluster.gamma_s_per_byte
-    return Messages(of_row, src, dst, alpha_s, wire_s, adding_s, signal_s, crosses, *ports, most_at_a_rank)
+    return Messages(
+        of_row,
+        src,
+        dst,
+        alpha_s,
+        wire_s=sent * beta_s_per_byte,
+        adding_s=added * cluster.gamma_s_per_byte,
+        signal_s=costs_of(cluster, link_at, dst, src, 0.0 * sent)[0] if executor else alpha_s,
+        queues=crosses | (executor and cluster.ports is not None),
+        out=out,
+        into=into,
+        send_port=ports[0],
+        receive_port=ports[1],
+        most_at_a_rank=1 + int(np.max(ports, initial=-1)),
+    )
 
 
-def _costs(cluster: Cluster, link_at: LinkAt | None, src: Ints, dst: Ints, num_bytes: Bytes) -> tuple[Seconds, Seconds]:
+def costs_of(
+    cluster: Cluster, link_at: LinkAt | None, src: Ints, dst: Ints, num_bytes: Bytes
+) -> tuple[Seconds, Seconds]:
     """Return the seconds per message and the seconds per byte of each message's link."""
     if link_at is None:
         return cluster.costs(src, dst)
@@ -122,16 +140,6 @@ def queue(place: Ints, ready_s: Seconds, takes_s: Seconds, free_s: Seconds, head
         passed_s[entry] = np.maximum(may_begin_s[entry], free_s[place[entry]]) + takes_s[entry]
         free_s[place[entry]] = passed_s[entry]
     return passed_s
-
-
-def pass_cards(out: Ints, into: Ints, start_s: Seconds, wire_s: Seconds, cards_s: Seconds) -> tuple[Seconds, Seconds]:
-    """Return when each message has left the card that it goes out of, and when it has passed the one that it goes into.
-
-    The first bytes arrive while the others still leave, so a receiving card that is free adds no time. `cards_s` has
-    when each card is free to send, and to receive, and is brought up to date.
-    """
-    left_s = queue(out, start_s, wire_s, cards_s[0], 0.0)
-    return left_s, queue(into, left_s, wire_s, cards_s[1], wire_s)
 
 
 def add_up(each: Messages, arrived_s: Seconds, added_s: Seconds) -> Seconds:

@@ -1,4 +1,4 @@
-"""The clock of the papers' model: a message holds a port of both its ranks for alpha_s + bytes / bytes_per_s."""
+"""The clock of `simulate`: a message holds a port of both its ranks for alpha_s + bytes / bytes_per_s."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from heapq import heappop, heappush
 import numpy as np
 
 from ..cluster import Cluster
-from .messages import SAME, Bytes, Messages, Seconds, Times, add_up, latest, pass_cards
+from .messages import SAME, Bytes, Messages, Seconds, Times, add_up, latest, queue
 from .schedule import Schedule
-from .steps import Step
+from .steps import Ints, Step
 from .switch_sums import switch_sums
 
 
 class PortClock:
     """`times_s` are when each rank is ready for its next step, and done with all sums up to each of the last steps.
 
-    There are as many of these as the schedule's lag, the oldest first.
+    There are as many of the latter as the schedule's lag, the oldest first. The last one is when the rank is done with
+    all. An executor has any number of ports, and no switch that adds.
     """
 
-    def __init__(self, cluster: Cluster, schedule: Schedule) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: Cluster, schedule: Schedule, executor: bool) -> None:
+        self.ports = None if executor else cluster.ports
+        self.switch = cluster if cluster.switch_adds and not executor else None
+        self.executor = executor
+        self.before_s = np.zeros(cluster.num_ranks)  # when each rank has entered the step before
         self.times_s = [np.zeros(cluster.num_ranks) for _ in range(1 + schedule.lag)]
-        self.cards_s = np.zeros((2, cluster.num_nodes))  # when the network card of each node is free to send, receive
-
-    def ends_s(self) -> Seconds:
-        """Return when each rank is done with all steps so far."""
-        return np.maximum(self.times_s[0], self.times_s[-1])
+        # when each rank's own card, and the one that the ranks of each node share, is free to send, and to receive
+        self.cards_s = np.zeros((2, cluster.num_ranks + cluster.num_nodes))
 
     def pass_step(self, each: Messages, step: Step, row_bytes: Bytes) -> Times:
         """Return the times of the messages of the next step."""
@@ -35,23 +36,28 @@ class PortClock:
         enter_s = np.maximum(ready_s, sums_s[0])
         added_s = sums_s[-1].copy()
         start_s = np.maximum(enter_s[each.src], enter_s[each.dst])
+        if self.executor:
+            start_s = np.maximum(start_s, self.before_s[each.dst] + each.signal_s)
+            self.before_s = enter_s
         merged = None
-        if self.cluster.switch_adds and each.most_at_a_rank > 1:
-            merged = switch_sums(self.cluster, each, step, row_bytes, start_s)
-        if merged is None and self.cluster.ports is not None and each.most_at_a_rank > self.cluster.ports:
-            times = wait_for_ports(self.cluster, self.cluster.ports, each, start_s, added_s, self.cards_s)
+        if self.switch is not None and each.most_at_a_rank > 1:
+            merged = switch_sums(self.switch, each, step, row_bytes, start_s)
+        if merged is None and self.ports is not None and each.most_at_a_rank > self.ports:
+            times = wait_for_ports(self.ports, each, start_s, added_s, self.cards_s)
         else:
             end_s = start_s + each.alpha_s + each.wire_s
             if merged is not None:
                 end_s, adding_s = merged
                 each = each._replace(adding_s=adding_s)
-            elif each.crosses.any():
-                crossing = np.flatnonzero(each.crosses)
-                out = self.cluster.node(each.src[crossing])
-                into = self.cluster.node(each.dst[crossing])
-                _, arrived_s = pass_cards(out, into, start_s[crossing], each.wire_s[crossing], self.cards_s)
-                end_s[crossing] = arrived_s + each.alpha_s[crossing]
+            elif each.queues.any():
+                rows = np.flatnonzero(each.queues)
+                wire_s = each.wire_s[rows]
+                left_s = queue(each.out[rows], start_s[rows], wire_s, self.cards_s[0], 0.0)
+                # The first bytes arrive while the others still leave, so a receiving card that is free adds no time.
+                end_s[rows] = queue(each.into[rows], left_s, wire_s, self.cards_s[1], wire_s) + each.alpha_s[rows]
             done_s = add_up(each, end_s, added_s)
+            if self.executor:
+                start_s = _waits_from_s(each.dst, enter_s, end_s)
             times = Times(start_s, end_s, done_s, each.adding_s, each.send_port, each.receive_port)
         ready_s = latest(latest(enter_s, each.src, times.end_s), each.dst, times.end_s)
         # A rank adds nothing before its next messages arrive: with this, the times of all ranks can move alike.
@@ -59,23 +65,30 @@ class PortClock:
         return times
 
 
+def _waits_from_s(dst: Ints, enter_s: Seconds, arrived_s: Seconds) -> Seconds:
+    """Return when a rank begins to wait for each message: after those that have arrived before it."""
+    waits_s = enter_s[dst]
+    order = np.lexsort((arrived_s, dst))
+    follows = np.flatnonzero(np.diff(dst[order]) == 0)  # the places of those that another one of the rank follows
+    waits_s[order[follows + 1]] = arrived_s[order[follows]]
+    return waits_s
+
+
 # Kinds of events. Those of one instant take effect in this order, because rounding must not decide which message takes
 # which of several free ports, or which comes first to a card.
 _ENDED, _ADDED, _STARTS, _LEFT = range(4)
 
 
-def wait_for_ports(
-    cluster: Cluster, num_ports: int, each: Messages, enter_s: Seconds, added_s: Seconds, cards_s: Seconds
-) -> Times:
+def wait_for_ports(num_ports: int, each: Messages, enter_s: Seconds, added_s: Seconds, cards_s: Seconds) -> Times:
     """Play a step in which some ranks have more messages than ports, from when both ranks of each message enter it.
 
-    The messages of a rank get its ports in the order of the step, each the first that is free. Those that cross shared
+    The messages of a rank get its ports in the order of the step, each the first that is free. Those that queue at
     cards leave one, and arrive at another, one after the other. `added_s`, when each rank is free to add, and
     `cards_s`, when the cards are free to send and to receive, are brought up to date.
     """
     ranks = each.src.tolist(), each.dst.tolist()
     alpha_s, wire_s, adding_s = each.alpha_s.tolist(), each.wire_s.tolist(), each.adding_s.tolist()
-    out, into = cluster.node(each.src).tolist(), cluster.node(each.dst).tolist()
+    out, into = each.out.tolist(), each.into.tolist()
     start_s, end_s, done_s = np.zeros((3, each.src.size))
     port_of = np.zeros((2, each.src.size), dtype=np.int64)
     has_one_port = np.zeros(each.src.size, dtype=bool)  # whether each message has a port at one of its ranks
@@ -112,7 +125,7 @@ def wait_for_ports(
         kind, message = heappop(instant)
         if kind == _STARTS:
             start_s[message] = now_s
-            if each.crosses[message]:
+            if each.queues[message]:
                 cards_s[0, out[message]] = max(now_s, cards_s[0, out[message]]) + wire_s[message]
                 heappush(events, (cards_s[0, out[message]], _LEFT, message))
             else:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from ..cluster import Cluster
 from ..common.checks import function, number, of_type, one_of, truth
 from ..timeline import Timeline
-from .executor_clock import ExecutorClock
 from .messages import LinkAt, Seconds, Times, messages_of
 from .port_clock import PortClock
 from .schedule import Schedule
@@ -40,14 +39,12 @@ def simulate(
     of one step in the order in which they are ready; if they are ready at once, in the order of the step. `Cluster`
     describes a switch that adds. Whether a schedule is right is for `verify` to say.
 
-    That is the model of the papers. With `executor`, the model follows `execute` on Gloo: a message may leave once its
-    sender has entered the step and the receiver's ready signal has arrived. The signal leaves when the receiver enters
-    the step before, behind the messages that it sends itself, and takes alpha_s. A rank's card (its node's, for
-    messages between nodes that share one) sends one message at a time, and messages from several ranks queue at the
-    receiver's. A send is done when its last byte has left, and that byte arrives alpha_s later, so latencies overlap. A
-    rank waits for its messages of a step, and then adds them, or copies those that cannot come straight into their
-    place, at the same rate. `cluster.ports` does not change the number of cards; only None lets no message of a rank
-    wait for another one. `cluster.switch_adds` has no effect.
+    That is the model of the papers. With `executor`, the model follows `execute` on Gloo, which posts receives one step
+    ahead: a message also waits for the signal that its receiver is ready, which takes alpha_s and leaves when the
+    receiver enters the step before. A rank sends and receives any number of messages at once, but each rank has a card that sends one at a
+    time, and so they queue, while their latencies overlap; `Cluster.ports` None lets no message wait for another one.
+    `cluster.switch_adds` has no effect. On a network of 100 Mbit/s and 5 ms this is within 5 % of what was measured,
+    except for a double binary tree of several segments, which took up to 20 % longer.
 
     If links depend on the size, pass a function ``link_at(src, dst, num_bytes)`` that returns a `Link`.
 
@@ -76,13 +73,12 @@ def simulate(
         one_of("detail", detail, ("messages", "ranks"))
     if link_at is not None:
         function("link_at", link_at, "of src, dst and num_bytes")
-    clock_of = ExecutorClock if truth("executor", executor) else PortClock
-    clock = clock_of(cluster, schedule)
+    clock = PortClock(cluster, schedule, truth("executor", executor))
     chunk_bytes = schedule.chunk_bytes(num_bytes)
     ends = np.r_[0.0, np.cumsum(chunk_bytes)]
     # Steps with the same columns take as long if chunks are equal, and if a switch need not look at which they are.
     may_repeat = schedule.weights is None and not cluster.switch_adds
-    may_skip = may_repeat and not cluster.shared_nic  # the times of shared cards are not among those compared
+    may_skip = may_repeat and not cluster.shared_nic and not executor  # the times of cards are not among those compared
     records: list[_Record] = []
     has_spans = detail != "ranks"
     num_messages = 0
@@ -111,7 +107,7 @@ def simulate(
             shift_s = _common_shift_s(before_s, clock.times_s)
     if has_spans:
         return _timeline_of_messages(records, executor)
-    ends_s = clock.ends_s()
+    ends_s = clock.times_s[-1]
     ranks = np.arange(ends_s.size)
     zeros = np.zeros_like(ranks)
     return Timeline(ranks, zeros, zeros, zeros - 1, 0.0 * ends_s, ends_s, ("collective",), (schedule.collective,))
@@ -146,19 +142,18 @@ def _timeline_of_messages(records: list[_Record], executor: bool) -> Timeline:
     src = np.concatenate([record.src for record in records])
     dst = np.concatenate([record.dst for record in records])
     times = Times(*map(np.concatenate, zip(*(record.times for record in records), strict=True)))
-    num_ports = 1 + int(max(times.send_port.max(initial=0), times.receive_port.max(initial=0)))
-    lanes = [f"{name} {port}" if port else name for name in ("send", "receive") for port in range(num_ports)]
     adds = times.adding_s > 0
     done_s = times.done_s[adds]
-    kind = np.repeat([0, 1, 2], [src.size, dst.size, done_s.size])
-    rank = np.r_[src, dst, dst[adds]]
-    lane = np.r_[times.send_port, num_ports + times.receive_port, np.full(done_s.size, 2 * num_ports)]
-    item = np.r_[step, step, step[adds]]
-    start_s = np.r_[times.start_s, times.start_s, done_s - times.adding_s[adds]]
-    stop_s = np.r_[times.end_s, times.end_s, done_s]
-    spans = Timeline(rank, lane, kind, item, start_s, stop_s, (*lanes, "reduce"), ("send", "receive", "reduce"))
+
+    def spans(kind: str, rank: Ints, port: Ints, item: Ints, start_s: Seconds, stop_s: Seconds) -> Timeline:
+        lanes = [f"{kind} {number}" if number else kind for number in range(1 + port.max(initial=0))]
+        return Timeline(rank, port, 0 * port, item, start_s, stop_s, tuple(lanes), (kind,))
+
+    sending = spans("send", src, times.send_port, step, times.start_s, times.end_s)
+    receiving = spans("receive", dst, times.receive_port, step, times.start_s, times.end_s)
+    begin_s = done_s - times.adding_s[adds]
+    adding = spans("reduce", dst[adds], 0 * dst[adds], step[adds], begin_s, done_s)
     if not executor:
-        return spans
-    # It does one thing after another, except that it sends in the background.
-    spans = spans.take((spans.kind > 0) & (spans.stop_s > spans.start_s))
-    return replace(spans, lane=0 * spans.lane, lanes=("executor",))
+        return Timeline.concat([sending, receiving, adding])
+    own = Timeline.concat([receiving, adding])  # it does one thing after another, except that it sends meanwhile
+    return replace(own, lane=0 * own.lane, lanes=("executor",))
