@@ -248,7 +248,7 @@ def test_the_slow_group_sees_what_is_written_too_early(
 ) -> None:
     """The check above, seen to fail: without waits for sends, and with each receive straight into the buffer."""
     module = importlib.import_module("rankscope.collectives.execute")
-    right_steps, right_one_way = module._rank_steps, module._one_way
+    right_steps = module._rank_steps
 
     def without_waits(*args: Any) -> Any:
         steps = right_steps(*args)
@@ -256,14 +256,16 @@ def test_the_slow_group_sees_what_is_written_too_early(
         steps = [step._replace(waits=[one for one in step.waits if not one.sends]) for step in steps]
         return [*steps, module.RankStep([], sends, [])]
 
-    def without_scratch(transfers: Any, step: int, *args: Any) -> Any:
-        earlier_left_out = [[]] * step + transfers[step:]
-        return right_one_way(earlier_left_out, step, *args)
+    def without_scratch(*args: Any) -> Any:
+        steps = right_steps(*args)
+        copies = [{source: target for target, source, adds in step.writes if not adds} for step in steps]
 
-    if guard == "waits":
-        monkeypatch.setattr(module, "_rank_steps", without_waits)
-    else:
-        monkeypatch.setattr(module, "_one_way", without_scratch)
+        def straight(messages: Any) -> Any:
+            return [m._replace(place=copies[m.step + 1].get(m.place, m.place)) for m in messages]
+
+        return [module.RankStep(straight(p), straight(w), [one for one in writes if one[2]]) for p, w, writes in steps]
+
+    monkeypatch.setattr(module, "_rank_steps", without_waits if guard == "waits" else without_scratch)
     schedule = build("allreduce", algorithm, 2)
 
     def work(rank: int, group: Any) -> None:

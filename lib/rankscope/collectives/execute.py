@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
-from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -21,6 +19,7 @@ import numpy as np
 from ..common.checks import of_type
 from .process_group import Message, backend_of, failure, group_of, starter, takes_batches
 from .schedule import Schedule
+from .steps import Ints, Step
 from .verify import verify
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def _carry_out(
     plan: Plan, buffer: Tensor, start: Callable[..., None], combine: Callable[..., Tensor], recorder: Recorder | None
 ) -> None:
     """Carry out a rank's steps in its buffer, and record them."""
-    note = None if recorder is None else _noting(recorder)
+    note = _noting(recorder)
     memories = [buffer, *plan.scratch]
 
     @cache
@@ -104,33 +103,31 @@ def _carry_out(
     works: dict[Message, Any] = {}  # kept until the end: to free one earlier would wait for Gloo's own thread
     for number, step in enumerate(plan.steps, start=-1):
         start(step.posts, view, works)
-        if note:
-            note("post", number)
+        note("post", number)
         for message in step.waits:
             try:
                 works[message].wait()
             except RuntimeError as error:
                 raise failure(message, error) from error
-            if note:
-                note("send" if message.sends else "receive", number)
-        for _, target, source, is_added in step.writes:
+            note("send" if message.sends else "receive", number)
+        for target, source, is_added in step.writes:
             if is_added:
                 combine(view(target), view(source), out=view(target))
             else:
                 view(target).copy_(view(source))
-            if note:
-                note("reduce" if is_added else "copy", number)
+            note("reduce" if is_added else "copy", number)
 
 
-def _noting(recorder: Recorder) -> Callable[[str, int], None]:
+def _noting(recorder: Recorder | None) -> Callable[[str, int], None]:
     """Return a function that records what the rank did, in a step, since the last call."""
     began_ns = time.perf_counter_ns()
 
     def note(kind: str, step: int) -> None:
         nonlocal began_ns
-        now_ns = time.perf_counter_ns()
-        recorder.add("executor", kind, step, began_ns, now_ns)
-        began_ns = now_ns
+        if recorder is not None:
+            now_ns = time.perf_counter_ns()
+            recorder.add("executor", kind, step, began_ns, now_ns)
+            began_ns = now_ns
 
     return note
 
@@ -139,15 +136,11 @@ def _noting(recorder: Recorder) -> Callable[[str, int], None]:
 
 
 class Place(NamedTuple):
-    """Elements of a rank's memory: of the whole buffer, or of scratch for receives in even and odd steps, or sends."""
+    """Elements of a rank's memory: of the whole buffer, or of scratch for receives in even and odd steps."""
 
-    memory: int  # 0 to 3, in this order
+    memory: int  # 0 to 2, in this order
     start: int
     stop: int
-
-
-Transfers = list[list[tuple[Any, ...]]]  # of a rank in each step: src, dst, start, stop and reduce
-Writes = list[tuple[int, Place, Place, bool]]  # number of the transfer, target, source, and whether it is added
 
 
 class RankStep(NamedTuple):
@@ -155,11 +148,11 @@ class RankStep(NamedTuple):
 
     posts: list[Message]
     waits: list[Message]
-    writes: Writes
+    writes: list[tuple[Place, Place, bool]]  # target, source, and whether it is added
 
 
 class Plan(NamedTuple):
-    """A rank's part of a collective, in a buffer of all chunks and in three pieces of scratch, on `device`.
+    """A rank's part of a collective, in a buffer of all chunks and in two pieces of scratch, on `device`.
 
     `ends` are as from `Schedule.chunk_ends`. The first step only prepares the next.
     """
@@ -200,57 +193,44 @@ def _agreed_plan(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Pla
     if others:
         raise ValueError(f"ranks must agree on schedule, elements, dtype and op: ranks {others} do not have {call}")
 
-    transfers: Transfers = []
-    for src, dst, chunk, num_chunks, reduce in schedule.steps():
-        start, stop = np.array(ends)[[chunk, chunk + num_chunks]]
-        is_own = ((src == group.rank()) | (dst == group.rank())) & (start < stop)
-        columns = [column[is_own].tolist() for column in (src, dst, start, stop, reduce)]
-        transfers.append(list(zip(*columns, strict=True)))
-    steps = _rank_steps([*transfers, []], group.rank(), is_ahead)
+    steps = _rank_steps(schedule, group.rank(), np.array(ends), is_ahead)
     most = max((post.place.stop for step in steps for post in step.posts if post.place.memory), default=0)
-    return Plan(ends, steps, [tensor.new_empty(most, device=device) for _ in range(3)], device)
+    return Plan(ends, steps, [tensor.new_empty(most, device=device) for _ in range(2)], device)
 
 
-def _rank_steps(transfers: Transfers, rank: int, ahead: bool) -> list[RankStep]:
-    """Return a rank's steps after one that only prepares the next; there are no transfers after the last step."""
-    halves = []
-    for step in range(len(transfers)):
-        halves.append((_one_way(transfers, step, rank, True), _one_way(transfers, step, rank, False)))
-    (_, gathers), (receives, _) = halves[0]
-    steps = [RankStep(receives if ahead else [], [], gathers)]
-    for ((sends, _), (receives, writes)), ((_, gathers), (next_receives, _)) in pairwise(halves):
-        # Receives first, because the sender's permission to send would wait behind a long message to the same rank.
-        posts = [*(next_receives if ahead else receives), *sends]
-        # It waits for its sends, too, before it writes where they may still be reading.
-        steps.append(RankStep(posts, [*receives, *sends], [*writes, *gathers]))
-    return steps
+def _rank_steps(schedule: Schedule, rank: int, ends: Ints, is_ahead: bool) -> list[RankStep]:
+    """Return a rank's steps after one that only prepares the next, with receives posted one step ahead or not.
 
-
-def _one_way(transfers: Transfers, step: int, rank: int, sends: bool) -> tuple[list[Message], Writes]:
-    """Return the messages that a rank sends in a step, or receives, and the writes between its buffer and its scratch.
-
-    A message of one transfer needs no scratch if it is sent, or if it replaces elements with which nothing else
-    happens while it is under way: in this step, or in the one before, in which the receive is posted.
+    A message needs no scratch if it is sent, or if it replaces elements with which nothing else happens while it is
+    under way: in this step, or in the one before, in which the receive is posted.
     """
-    under_way = [*chain(*transfers[max(0, step - 1) : step + 1])]
-    of_peer = defaultdict(list)
-    for turn, (src, dst, start, stop, reduce) in enumerate(transfers[step]):
-        if (src == rank) == sends:
-            num_uses = sum(start < other[3] and other[2] < stop for other in under_way)
-            of_peer[dst if sends else src].append((turn, start, stop, reduce, sends or (num_uses == 1 and not reduce)))
-    messages = []
-    writes = []
-    end = 0  # of what is used of the scratch
-    for peer, parts in of_peer.items():
-        _, start, stop, _, is_safe = parts[0]
-        place = Place(0, start, stop)
-        if len(parts) > 1 or not is_safe:
-            place = Place(3 if sends else 1 + step % 2, end, end)
-            for turn, start, stop, reduce, _ in parts:
-                run = Place(0, start, stop)
-                copy = Place(place.memory, end, end + stop - start)
-                writes.append((turn, copy, run, False) if sends else (turn, run, copy, reduce))
-                end = copy.stop
-            place = place._replace(stop=end)
-        messages.append(Message(place, sends, peer, step))
-    return messages, sorted(writes)
+    sends: list[list[Message]] = []
+    receives: list[list[Message]] = []
+    writes: list[list[Any]] = []
+    before: list[Any] = []
+    for number, step in enumerate([Step.of([], [], []), *schedule.steps()], start=-1):
+        start, stop = ends[step.chunk], ends[step.chunk + step.num_chunks]
+        is_own = ((step.src == rank) | (step.dst == rank)) & (start < stop)
+        rows = np.stack([step.src, step.dst, start, stop, step.reduce], axis=1)[is_own].tolist()
+        for of_step in (sends, receives, writes):
+            of_step.append([])
+        end = 0  # of what is used of the scratch
+        for src, dst, start, stop, reduce in rows:
+            place = Place(0, start, stop)
+            if src == rank:
+                sends[-1].append(Message(place, True, dst, number))
+                continue
+            num_uses = sum(start < other[3] and other[2] < stop for other in [*before, *rows])
+            if reduce or num_uses > 1:
+                place = Place(1 + number % 2, end, end + stop - start)
+                writes[-1].append((Place(0, start, stop), place, bool(reduce)))
+                end = place.stop
+            receives[-1].append(Message(place, False, src, number))
+        before = rows
+    # Receives first, because the sender's permission to send would wait behind a long message to the same rank. A rank
+    # waits for its sends, too, before it writes where they may still be reading.
+    posted = [*receives[1:], []] if is_ahead else receives
+    return [
+        RankStep([*ahead, *sent], [*received, *sent], written)
+        for ahead, sent, received, written in zip(posted, sends, receives, writes, strict=True)
+    ]

@@ -41,10 +41,10 @@ def simulate(
 
     That is the model of the papers. With `executor`, the model follows `execute` on Gloo, which posts receives one step
     ahead: a message also waits for the signal that its receiver is ready, which takes alpha_s and leaves when the
-    receiver enters the step before. A rank sends and receives any number of messages at once, but each rank has a card that sends one at a
-    time, and so they queue, while their latencies overlap; `Cluster.ports` None lets no message wait for another one.
-    `cluster.switch_adds` has no effect. On a network of 100 Mbit/s and 5 ms this is within 5 % of what was measured,
-    except for a double binary tree of several segments, which took up to 20 % longer.
+    receiver enters the step before. A rank sends and receives any number of messages at once, but each rank has a card
+    that sends one at a time, so they queue, while their latencies overlap; `Cluster.ports` None lets no message wait
+    for another one. `cluster.switch_adds` has no effect. On a network of 100 Mbit/s and 5 ms this is within 5 % of what
+    was measured, except for a double binary tree of several segments, which took up to 21 % longer.
 
     If links depend on the size, pass a function ``link_at(src, dst, num_bytes)`` that returns a `Link`.
 
