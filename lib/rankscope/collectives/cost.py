@@ -156,15 +156,11 @@ def _messages_in_a_row(num_ranks: int, receivers_per_step: int) -> int:
 def _sizes(num_bytes: ArrayLike) -> Any:
     """Return finite sizes of at least 0 as an array of floats. Raises ValueError for anything else."""
     size = np.asarray(num_bytes)
-    # numpy would also cast bool to float. Text, complex numbers and objects are of other kinds.
-    is_numeric = size.dtype != bool and np.can_cast(size.dtype, float, "same_kind")
-    if not is_numeric or not np.isfinite(size).all() or (size < 0).any():
+    if size.dtype.kind not in "iuf" or not np.isfinite(size).all() or (size < 0).any():
         raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
     return size.astype(float)
 
 
 def _one_or_array(seconds: Any) -> Any:
     """Return a float for an array of no dimension, and any other array as it is."""
-    if np.ndim(seconds) == 0:
-        return float(seconds)
-    return seconds
+    return seconds if np.ndim(seconds) else float(seconds)
