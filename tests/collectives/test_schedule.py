@@ -69,7 +69,6 @@ MALFORMED = [
     (f"{HEAD} weights=1,,2", "line 1"),
     (f"{HEAD}\n1: 0>1:0+", "line 2.*0:"),
     (f"{HEAD}\n\n# a comment\n0: 0>1:0", "line 4.*0>1:0"),
-
 ]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from ..common.checks import of_type
 from .process_group import Message, backend_of, failure, group_of, starter, takes_batches
 from .schedule import Schedule
-from .steps import Ints, Step
+from .steps import Ints
 from .verify import verify
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ def _carry_out(
 
     works: dict[Message, Any] = {}  # kept until the end: to free one earlier would wait for Gloo's own thread
     for number, step in enumerate(plan.steps, start=-1):
-        start(step.posts, view, works)
+        start([*step.posts, *step.sends], view, works)
         note("post", number)
-        for message in step.waits:
+        for message in [*step.arrives, *step.sends]:
             try:
                 works[message].wait()
             except RuntimeError as error:
@@ -144,10 +144,11 @@ class Place(NamedTuple):
 
 
 class RankStep(NamedTuple):
-    """What a rank does in a step: it starts messages, waits for some, and then writes."""
+    """What a rank does in a step: it posts receives and sends, waits for what arrives and for its sends, and writes."""
 
     posts: list[Message]
-    waits: list[Message]
+    sends: list[Message]
+    arrives: list[Message]
     writes: list[tuple[Place, Place, bool]]  # target, source, and whether it is added
 
 
@@ -202,35 +203,30 @@ def _rank_steps(schedule: Schedule, rank: int, ends: Ints, is_ahead: bool) -> li
     """Return a rank's steps after one that only prepares the next, with receives posted one step ahead or not.
 
     A message needs no scratch if it is sent, or if it replaces elements with which nothing else happens while it is
-    under way: in this step, or in the one before, in which the receive is posted.
+    under way: in this step, or in the one before, in which the receive is posted. Receives are posted before sends,
+    because the sender's permission to send would wait behind a long message to the same rank. A rank waits for its
+    sends, too, before it writes where they may still be reading.
     """
-    sends: list[list[Message]] = []
-    receives: list[list[Message]] = []
-    writes: list[list[Any]] = []
+    steps = [RankStep([], [], [], []) for _ in range(1 + schedule.num_steps)]
     before: list[Any] = []
-    for number, step in enumerate([Step.of([], [], []), *schedule.steps()], start=-1):
+    for number, step in enumerate(schedule.steps()):
+        current = steps[number + 1]
         start, stop = ends[step.chunk], ends[step.chunk + step.num_chunks]
         is_own = ((step.src == rank) | (step.dst == rank)) & (start < stop)
         rows = np.stack([step.src, step.dst, start, stop, step.reduce], axis=1)[is_own].tolist()
-        for of_step in (sends, receives, writes):
-            of_step.append([])
         end = 0  # of what is used of the scratch
         for src, dst, start, stop, reduce in rows:
             place = Place(0, start, stop)
             if src == rank:
-                sends[-1].append(Message(place, True, dst, number))
+                current.sends.append(Message(place, True, dst, number))
                 continue
             num_uses = sum(start < other[3] and other[2] < stop for other in [*before, *rows])
             if reduce or num_uses > 1:
                 place = Place(1 + number % 2, end, end + stop - start)
-                writes[-1].append((Place(0, start, stop), place, bool(reduce)))
+                current.writes.append((Place(0, start, stop), place, bool(reduce)))
                 end = place.stop
-            receives[-1].append(Message(place, False, src, number))
+            message = Message(place, False, src, number)
+            current.arrives.append(message)
+            steps[number + 1 - is_ahead].posts.append(message)
         before = rows
-    # Receives first, because the sender's permission to send would wait behind a long message to the same rank. A rank
-    # waits for its sends, too, before it writes where they may still be reading.
-    posted = [*receives[1:], []] if is_ahead else receives
-    return [
-        RankStep([*ahead, *sent], [*received, *sent], written)
-        for ahead, sent, received, written in zip(posted, sends, receives, writes, strict=True)
-    ]
+    return steps

@@ -15,8 +15,6 @@ Seconds = NDArray[np.float64]
 Bytes = NDArray[np.float64]
 LinkAt = Callable[[int, int, float], Link]
 
-SAME = 1e-12  # times that differ by less, relative to the later one, are the same: rounding decides nothing
-
 
 class Messages(NamedTuple):
     """All that each rank sends to each other in a step: a message per pair, in the order of their first transfers.
@@ -39,6 +37,7 @@ class Messages(NamedTuple):
     send_port: Ints  # how many messages before it have the same sender
     receive_port: Ints  # likewise, the same receiver
     most_at_a_rank: int  # messages that a rank sends, or receives
+    most_at_a_card: int  # likewise, a card
 
 
 class Times(NamedTuple):
@@ -95,6 +94,7 @@ def messages_of(step: Step, row_bytes: Bytes, cluster: Cluster, link_at: LinkAt 
         send_port=ports[0],
         receive_port=ports[1],
         most_at_a_rank=1 + int(np.max(ports, initial=-1)),
+        most_at_a_card=max(int(np.bincount(cards).max(initial=0)) for cards in (out, into)),
     )
 
 
@@ -106,51 +106,6 @@ def costs_of(
         return cluster.costs(src, dst)
     links = [link_at(*message) for message in zip(src.tolist(), dst.tolist(), num_bytes.tolist(), strict=True)]
     return np.array([link.alpha_s for link in links]), np.array([link.beta_s_per_byte for link in links])
-
-
-def in_turn(key: Ints, time_s: Seconds) -> list[Ints]:
-    """Return groups of entries in which each key occurs once: the first in time of each key, then the second, …
-
-    Entries whose times differ only by rounding are at one instant, and keep their order.
-
-    >>> [entries.tolist() for entries in in_turn(np.array([5, 5, 8]), np.array([3.0, 1.0, 2.0]))]
-    [[1, 2], [0]]
-    """
-    if np.bincount(key).max(initial=0) <= 1:  # as in most steps: each key occurs once
-        return [np.arange(key.size)]
-    in_time = np.argsort(time_s, kind="stable")
-    # whether each entry, in the order of time, is later than the one before; for the first one it does not matter
-    is_later = np.diff(time_s[in_time], prepend=0.0) > time_s[in_time] * SAME
-    instant = np.empty_like(in_time)  # the number of each entry's instant
-    instant[in_time] = np.cumsum(is_later)
-    order = np.lexsort((instant, key))  # by key, and for each by instant; the sort is stable
-    turn = number_among_equal(key[order])
-    return [order[turn == number] for number in range(int(turn.max()) + 1)]
-
-
-def queue(place: Ints, ready_s: Seconds, takes_s: Seconds, free_s: Seconds, head_start_s: Seconds | float) -> Seconds:
-    """Return when each entry has passed its place, which takes one after the other, in the order of `ready_s`.
-
-    An entry may begin `head_start_s` before it is ready, if its place is free. `free_s`, when each place is free, is
-    brought up to date.
-    """
-    may_begin_s = ready_s - head_start_s
-    passed_s = np.empty_like(ready_s)
-    for entry in in_turn(place, ready_s):
-        passed_s[entry] = np.maximum(may_begin_s[entry], free_s[place[entry]]) + takes_s[entry]
-        free_s[place[entry]] = passed_s[entry]
-    return passed_s
-
-
-def add_up(each: Messages, arrived_s: Seconds, added_s: Seconds) -> Seconds:
-    """Return when each message is added up; `added_s`, when each rank is free to add, is brought up to date.
-
-    A rank adds up one message after the other, in the order in which they arrive.
-    """
-    adds = np.flatnonzero(each.adding_s)
-    done_s = arrived_s.copy()
-    done_s[adds] = queue(each.dst[adds], arrived_s[adds], each.adding_s[adds], added_s, 0.0)
-    return done_s
 
 
 def latest(times_s: Seconds, ranks: Ints, new_s: Seconds) -> Seconds:

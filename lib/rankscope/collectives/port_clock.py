@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from ..cluster import Cluster
-from .messages import SAME, Bytes, Messages, Seconds, Times, add_up, latest, queue
+from .messages import Bytes, Messages, Seconds, Times, latest
 from .schedule import Schedule
 from .steps import Ints, Step
 from .switch_sums import switch_sums
@@ -42,27 +42,46 @@ class PortClock:
         merged = None
         if self.switch is not None and each.most_at_a_rank > 1:
             merged = switch_sums(self.switch, each, step, row_bytes, start_s)
-        if merged is None and self.ports is not None and each.most_at_a_rank > self.ports:
-            times = wait_for_ports(self.ports, each, start_s, added_s, self.cards_s)
+        has_ports = self.ports is None or each.most_at_a_rank <= self.ports
+        has_cards = each.most_at_a_card <= 1 or not each.queues.any()
+        if merged is None and not (has_ports and has_cards):
+            times = wait_in_queues(self.ports or each.most_at_a_rank, each, start_s, added_s, self.cards_s)
         else:
             end_s = start_s + each.alpha_s + each.wire_s
             if merged is not None:
                 end_s, adding_s = merged
                 each = each._replace(adding_s=adding_s)
-            elif each.queues.any():
+            elif each.queues.any():  # each card has one message, but may not be free yet
+                out_s, into_s = self.cards_s
                 rows = np.flatnonzero(each.queues)
-                wire_s = each.wire_s[rows]
-                left_s = queue(each.out[rows], start_s[rows], wire_s, self.cards_s[0], 0.0)
-                # The first bytes arrive while the others still leave, so a receiving card that is free adds no time.
-                end_s[rows] = queue(each.into[rows], left_s, wire_s, self.cards_s[1], wire_s) + each.alpha_s[rows]
-            done_s = add_up(each, end_s, added_s)
-            if self.executor:
-                start_s = _waits_from_s(each.dst, enter_s, end_s)
-            times = Times(start_s, end_s, done_s, each.adding_s, each.send_port, each.receive_port)
+                out_s[each.out[rows]] = np.maximum(start_s, out_s[each.out])[rows] + each.wire_s[rows]
+                into_s[each.into[rows]] = np.maximum(out_s[each.out], into_s[each.into] + each.wire_s)[rows]
+                end_s[rows] = into_s[each.into[rows]] + each.alpha_s[rows]
+            times = Times(
+                start_s, end_s, _add_up(each, end_s, added_s), each.adding_s, each.send_port, each.receive_port
+            )
+        if self.executor:
+            times = times._replace(start_s=_waits_from_s(each.dst, enter_s, times.end_s))
         ready_s = latest(latest(enter_s, each.src, times.end_s), each.dst, times.end_s)
         # A rank adds nothing before its next messages arrive: with this, the times of all ranks can move alike.
         self.times_s = [ready_s, *sums_s[1:], np.maximum(added_s, ready_s)]
         return times
+
+
+def _add_up(each: Messages, arrived_s: Seconds, added_s: Seconds) -> Seconds:
+    """Return when each message is added up; `added_s`, when each rank is free to add, is brought up to date.
+
+    A rank adds up one message after the other, in the order in which they arrive.
+    """
+    done_s = arrived_s.copy()
+    adds = np.flatnonzero(each.adding_s)
+    turns = adds[None]  # all at once
+    if each.most_at_a_rank > 1:
+        turns = adds[np.argsort(arrived_s[adds], kind="stable")][:, None]
+    for turn in turns:
+        rank = each.dst[turn]
+        done_s[turn] = added_s[rank] = np.maximum(arrived_s[turn], added_s[rank]) + each.adding_s[turn]
+    return done_s
 
 
 def _waits_from_s(dst: Ints, enter_s: Seconds, arrived_s: Seconds) -> Seconds:
@@ -74,29 +93,31 @@ def _waits_from_s(dst: Ints, enter_s: Seconds, arrived_s: Seconds) -> Seconds:
     return waits_s
 
 
+_SAME = 1e-12  # times that differ by less, relative to the later one, are the same instant
+
 # Kinds of events. Those of one instant take effect in this order, because rounding must not decide which message takes
 # which of several free ports, or which comes first to a card.
 _ENDED, _ADDED, _STARTS, _LEFT = range(4)
 
 
-def wait_for_ports(num_ports: int, each: Messages, enter_s: Seconds, added_s: Seconds, cards_s: Seconds) -> Times:
-    """Play a step in which some ranks have more messages than ports, from when both ranks of each message enter it.
+def wait_in_queues(num_ports: int, each: Messages, enter_s: Seconds, added_s: Seconds, cards_s: Seconds) -> Times:
+    """Play a step whose messages wait for ports or cards, from when both ranks of each message enter it.
 
     The messages of a rank get its ports in the order of the step, each the first that is free. Those that queue at
     cards leave one, and arrive at another, one after the other. `added_s`, when each rank is free to add, and
     `cards_s`, when the cards are free to send and to receive, are brought up to date.
     """
-    ranks = each.src.tolist(), each.dst.tolist()
+    rank_of = each.src.tolist(), each.dst.tolist()
+    out, into, queues = each.out.tolist(), each.into.tolist(), each.queues.tolist()
     alpha_s, wire_s, adding_s = each.alpha_s.tolist(), each.wire_s.tolist(), each.adding_s.tolist()
-    out, into = each.out.tolist(), each.into.tolist()
     start_s, end_s, done_s = np.zeros((3, each.src.size))
     port_of = np.zeros((2, each.src.size), dtype=np.int64)
-    has_one_port = np.zeros(each.src.size, dtype=bool)  # whether each message has a port at one of its ranks
+    has_one_port = [False] * each.src.size
     waiting: dict[tuple[int, int], deque[int]] = defaultdict(deque)  # messages by side, 0 to send, and rank
-    for side in (0, 1):
-        for message, rank in enumerate(ranks[side]):
+    for side, ranks in enumerate(rank_of):
+        for message, rank in enumerate(ranks):
             waiting[side, rank].append(message)
-    free = {queue: list(range(num_ports)) for queue in waiting}  # a heap of ports
+    free = {end: list(range(num_ports)) for end in waiting}  # a heap of ports
     events: list[tuple[float, int, int]] = []  # a heap of times, kinds and messages
     instant: list[tuple[int, int]] = []  # a heap of the kinds and messages of one instant
 
@@ -110,7 +131,7 @@ def wait_for_ports(num_ports: int, each: Messages, enter_s: Seconds, added_s: Se
             has_one_port[message] = True
 
     def release(side: int, message: int, now_s: float) -> None:
-        rank = ranks[side][message]
+        rank = rank_of[side][message]
         heappush(free[side, rank], int(port_of[side, message]))
         give_ports(side, rank, now_s)
 
@@ -120,12 +141,12 @@ def wait_for_ports(num_ports: int, each: Messages, enter_s: Seconds, added_s: Se
     while events or instant:
         if not instant:
             now_s = events[0][0]
-        while events and events[0][0] - now_s <= SAME * now_s:  # times that differ by rounding only are the same
+        while events and events[0][0] - now_s <= _SAME * now_s:
             heappush(instant, heappop(events)[1:])
         kind, message = heappop(instant)
         if kind == _STARTS:
             start_s[message] = now_s
-            if each.queues[message]:
+            if queues[message]:
                 cards_s[0, out[message]] = max(now_s, cards_s[0, out[message]]) + wire_s[message]
                 heappush(events, (cards_s[0, out[message]], _LEFT, message))
             else:
@@ -138,7 +159,7 @@ def wait_for_ports(num_ports: int, each: Messages, enter_s: Seconds, added_s: Se
             end_s[message] = done_s[message] = now_s
             release(0, message, now_s)
             if adding_s[message]:
-                rank = ranks[1][message]
+                rank = rank_of[1][message]
                 added_s[rank] = done_s[message] = max(now_s, added_s[rank]) + adding_s[message]
             heappush(events, (done_s[message], _ADDED, message))
         else:

@@ -23,12 +23,11 @@ REST_S = 0.001  # shortest pause after an iteration, so that no rank takes a cor
 # 4 MiB had ended on all ranks when the pause of the first one ended; with no such share 83 %, with twice as much 98 %.
 REST_SHARE = 0.25
 MOST_REST_S = 0.005  # longest such pause
-# Number of agreements, to estimate the time of one; the first ones do not count. Over Gloo on two cores, the first took
-# 5 to 9 times as long as later ones, the next three about twice as long. Twice the median of the other 8, the margin,
-# was in 95 % of cases at least 1.4 times the median of 2,000.
+# Number of agreements, to estimate the time of one and to compare clocks; the first ones do not count. Over Gloo on two
+# cores, the first took 5 to 9 times as long as later ones, the next three about twice as long. Twice the median of the
+# other 8, the margin, was in 95 % of cases at least 1.4 times the median of 2,000.
 AGREEMENTS = 12
 WARM_UP_AGREEMENTS = 4
-COMPARISONS = 20  # of clocks, whose bounds on the offset are intersected
 PRIORITY = 10  # of all threads after `go_first`, from 1 to 99: any puts them before those without real-time priority
 
 
@@ -96,8 +95,7 @@ class Ranks:
         if is_nccl:  # it sends tensors on GPUs only
             everyone = [dist.get_global_rank(self.group, rank) for rank in range(self.size)]
             self._control = dist.new_group(everyone, backend="gloo")
-        self._ahead_s, self.clock_offset_s = self._offset()
-        self.margin_s = self._margin()
+        self._agree_on_clocks()
 
     def slowest(self, values: list[float]) -> list[float]:
         """Return the element-wise maximum over all ranks."""
@@ -122,38 +120,31 @@ class Ranks:
         first_seen = list(dict.fromkeys(digests))
         return [first_seen.index(digest) for digest in digests]
 
-    def _margin(self) -> float:
-        """Return how long before the start all ranks agree on it, so that all know it in time.
+    def _agree_on_clocks(self) -> None:
+        """Find out how far this rank's clock is ahead of rank 0's, and by how much that may be wrong.
 
-        The median time of an agreement, on the rank where it is longest, counts twice, because single agreements take
-        longer than the median. The time to wake up is added.
+        An agreement ends on each rank after it has begun on every rank, so each gives a lower and an upper bound. Also
+        find out how long before a start all ranks agree on it, so that all know it in time: the median time of an
+        agreement, on the rank where it is longest, counts twice, because single agreements take longer than the median.
+        The time to wake up is added.
         """
         times_s = []
-        for _ in range(AGREEMENTS):
-            begin = self.clock()
-            self.slowest([0.0])
-            times_s.append(self.clock() - begin)
-        after_warm_up_s = times_s[WARM_UP_AGREEMENTS:]
-        (for_agreement_s,) = self.slowest([2 * statistics.median(after_warm_up_s)])
-        return AWAKE_S + for_agreement_s
-
-    def _offset(self) -> tuple[float, float]:
-        """Return how far this rank's clock is ahead of rank 0's, and by how much that may be wrong.
-
-        An agreement ends on each rank after it has begun on every rank, so each gives a lower and an upper bound.
-        """
-        machines = self.numbered(self.machine())
         low_s, high_s = -math.inf, math.inf
-        for _ in range(COMPARISONS):
+        for _ in range(AGREEMENTS):
             begin_s = self.clock()
             (begin_of_rank_0_s,) = self.slowest([begin_s if self.rank == 0 else -math.inf])
             end_s = self.clock()
             (end_of_rank_0_s,) = self.slowest([end_s if self.rank == 0 else -math.inf])
+            times_s.append(end_s - begin_s)
             low_s = max(low_s, begin_s - end_of_rank_0_s)
             high_s = min(high_s, end_s - begin_of_rank_0_s)
+        (for_agreement_s,) = self.slowest([2 * statistics.median(times_s[WARM_UP_AGREEMENTS:])])
+        self.margin_s = AWAKE_S + for_agreement_s
+        machines = self.numbered(self.machine())
         if machines[self.rank] == machines[0]:  # ranks on one machine share its clock
-            return 0.0, 0.0
-        return (low_s + high_s) / 2, (high_s - low_s) / 2
+            low_s = high_s = 0.0
+        self._ahead_s = (low_s + high_s) / 2
+        self.clock_offset_s = (high_s - low_s) / 2
 
     def together(self) -> tuple[float, bool]:
         """Wait for an instant that all ranks agree on.

@@ -15,7 +15,7 @@ from ..schedule import Schedule
 from ..steps import Step
 from .halving import halves
 from .rings import RING, rings_along
-from .rooted import MPICH, backwards, distances, weights_of, wrapping
+from .rooted import MPICH, distances, mirrored, weights_of, wrapping
 
 _BRUCK = "Bruck and others (1997), Efficient algorithms for all-to-all communications in multiport systems"
 _PAT = "Jeaugey (2025), PAT: a new algorithm for all-gather and reduce-scatter operations at scale (arXiv 2506.20252)"
@@ -88,12 +88,6 @@ def reduce_scatter_ring(num_ranks: int) -> Schedule:
     return Schedule("reduce_scatter", "ring", num_ranks, num_ranks, steps)
 
 
-def _mirrored(algorithm: str, allgather: Schedule) -> Schedule:
-    """Return an allgather backwards, which adds up each chunk that the allgather copies."""
-    steps = backwards(allgather.steps(), reduce=True)
-    return Schedule("reduce_scatter", algorithm, allgather.num_ranks, allgather.num_chunks, steps)
-
-
 @algorithm(
     "reduce_scatter",
     "recursive_halving",
@@ -102,7 +96,8 @@ def _mirrored(algorithm: str, allgather: Schedule) -> Schedule:
 )
 def reduce_scatter_recursive_halving(num_ranks: int) -> Schedule:
     """Recursive doubling backwards: log₂N steps, the far ranks first."""
-    return _mirrored("recursive_halving", allgather_recursive_doubling(num_ranks))
+    allgather = allgather_recursive_doubling(num_ranks)
+    return mirrored(allgather, "reduce_scatter", reduce=True, algorithm="recursive_halving")
 
 
 @algorithm("reduce_scatter", "pairwise", lambda t: t.takes(t.num_others, t.others, t.others), MPICH)
@@ -117,13 +112,13 @@ def reduce_scatter_pairwise(num_ranks: int) -> Schedule:
 @algorithm("reduce_scatter", "bruck", lambda t: t.takes(t.log, t.others, t.others), _BRUCK)
 def reduce_scatter_bruck(num_ranks: int) -> Schedule:
     """Bruck's allgather backwards: ⌈log₂N⌉ steps, the far ranks first, any N."""
-    return _mirrored("bruck", allgather_bruck(num_ranks))
+    return mirrored(allgather_bruck(num_ranks), "reduce_scatter", reduce=True)
 
 
 @algorithm("reduce_scatter", "pat", lambda t: t.takes(t.log, t.others, t.others), _PAT)
 def reduce_scatter_pat(num_ranks: int) -> Schedule:
     """PAT backwards, where sums go up the trees: ⌈log₂N⌉ steps, the near ranks first, any N."""
-    return _mirrored("pat", allgather_pat(num_ranks))
+    return mirrored(allgather_pat(num_ranks), "reduce_scatter", reduce=True)
 
 
 @algorithm("all_to_all", "pairwise", lambda t: t.takes(t.num_others, t.others), MPICH)

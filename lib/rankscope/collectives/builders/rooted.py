@@ -43,8 +43,7 @@ def reduce_flat(num_ranks: int, *, root: int = 0) -> Schedule:
 @algorithm("broadcast", "flat", lambda t: t.takes(t.num_others, t.num_others))
 def broadcast_flat(num_ranks: int, *, root: int = 0) -> Schedule:
     """The root sends to all other ranks: one step with N-1 messages at the root."""
-    down = backwards(_to_root(num_ranks, root))
-    return Schedule("broadcast", "flat", num_ranks, 1, down, root, ports_to_others(num_ranks))
+    return mirrored(reduce_flat(num_ranks, root=root), "broadcast")
 
 
 @algorithm("reduce", "binomial", lambda t: t.takes(t.log, t.log, t.log), MPICH)
@@ -56,38 +55,34 @@ def reduce_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
 @algorithm("broadcast", "binomial", lambda t: t.takes(t.log, t.log), MPICH)
 def broadcast_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
     """The buffer goes down a binomial tree: ⌈log₂N⌉ steps of all of it."""
-    down = backwards(to_leaders(num_ranks, num_ranks, root=root))
-    return Schedule("broadcast", "binomial", num_ranks, 1, down, root)
+    return mirrored(reduce_binomial(num_ranks, root=root), "broadcast")
 
 
 @algorithm("scatter", "flat", lambda t: t.takes(t.num_others, t.others))
 def scatter_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
     """The root sends each rank its chunk. `counts` gives the elements of each rank if they differ (MPI_Scatterv)."""
-    down = backwards(_to_root(num_ranks, root, own_chunks=True))
-    weights = weights_of(num_ranks, counts)
-    return Schedule("scatter", "flat", num_ranks, num_ranks, down, root, ports_to_others(num_ranks), weights=weights)
+    return mirrored(gather_flat(num_ranks, root=root, counts=counts), "scatter")
 
 
 @algorithm("scatter", "binomial", lambda t: t.if_power_of_two(t.takes(t.log, t.others)), MPICH)
 def scatter_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
     """The chunks of a rank's whole subtree go down a binomial tree; `counts` as in flat."""
-    down = backwards(_subtrees(num_ranks, root))
-    return Schedule("scatter", "binomial", num_ranks, num_ranks, down, root, weights=weights_of(num_ranks, counts))
+    return mirrored(gather_binomial(num_ranks, root=root, counts=counts), "scatter")
 
 
 @algorithm("gather", "flat", lambda t: t.takes(t.num_others, t.others))
 def gather_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
     """Each rank sends the root its chunk. `counts` gives the elements of each rank if they differ (MPI_Gatherv)."""
-    up = _to_root(num_ranks, root, own_chunks=True)
     weights = weights_of(num_ranks, counts)
+    up = _to_root(num_ranks, root, own_chunks=True)
     return Schedule("gather", "flat", num_ranks, num_ranks, up, root, ports_to_others(num_ranks), weights=weights)
 
 
 @algorithm("gather", "binomial", lambda t: t.if_power_of_two(t.takes(t.log, t.others)), MPICH)
 def gather_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
     """The chunks of a rank's whole subtree go up a binomial tree; `counts` as in flat."""
-    up = _subtrees(num_ranks, root)
-    return Schedule("gather", "binomial", num_ranks, num_ranks, up, root, weights=weights_of(num_ranks, counts))
+    weights = weights_of(num_ranks, counts)
+    return Schedule("gather", "binomial", num_ranks, num_ranks, _subtrees(num_ranks, root), root, weights=weights)
 
 
 @algorithm(
@@ -223,6 +218,12 @@ def backwards(steps: Iterable[Step], reduce: bool = False) -> list[Step]:
         src, dst, chunk, num_chunks, _ = (column[np.argsort(step.dst, kind="stable")] for column in step)
         result.append(Step.of(dst, src, chunk, num_chunks, reduce))
     return result
+
+
+def mirrored(schedule: Schedule, collective: str, reduce: bool = False, **changed: str) -> Schedule:
+    """Return the schedule backwards, which is one of another collective, with some fields changed."""
+    fields = {**schedule.header(), "collective": collective, **changed}
+    return Schedule(source=backwards(schedule.steps(), reduce), **fields)
 
 
 def wrapping(src: ArrayLike, dst: ArrayLike, first: ArrayLike, count: ArrayLike, num_chunks: int) -> Step:
