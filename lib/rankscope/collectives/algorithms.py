@@ -22,11 +22,6 @@ Builder = TypeVar("Builder", bound=Callable[..., Schedule])
 SEGMENTS = (1, *(factor * 2**power for power in range(13) for factor in (2, 3)))  # 1, 2, 3, 4, 6, 8, 12, …, 12288
 
 
-def anyhow(cluster: Cluster) -> dict[str, Any] | None:
-    """Return no options: the cluster's nodes do not matter."""
-    return {}
-
-
 class Algorithm(msgspec.Struct, frozen=True):
     """An algorithm for a collective. Calling it builds its schedule: ``algorithm(num_ranks, **options)``.
 
@@ -39,18 +34,17 @@ class Algorithm(msgspec.Struct, frozen=True):
     `best` and `closed_form` trust what a record says: compare a form with `simulate`, and `verify` a schedule, as
     ``pytest tests/collectives`` does for all that is registered.
 
-    Raises ValueError if `builder`, `form` or `arrange` is not a function.
+    Raises ValueError if `builder` or `form` is not a function.
     """
 
     builder: Callable[..., Schedule]
     form: Form | None = None
     paper: str = ""
     segments: tuple[int, ...] = ()
-    arrange: Callable[[Cluster], dict[str, Any] | None] = anyhow
+    arrange: Callable[[Cluster], dict[str, Any] | None] = lambda cluster: {}
 
     def __post_init__(self) -> None:
         function("builder of Algorithm", self.builder, "of the number of ranks")
-        function("arrange of Algorithm", self.arrange, "of a cluster that returns options, or None")
         if self.form is not None:
             function("form of Algorithm", self.form, "of Terms and options that returns seconds")
 
@@ -78,9 +72,7 @@ class Algorithm(msgspec.Struct, frozen=True):
         arranged = self.arrange(cluster)
         if arranged is None:
             return []
-        if not self.segments:
-            return [arranged]
-        return [{**arranged, "num_segments": num_segments} for num_segments in self.segments]
+        return [{**arranged, "num_segments": number} for number in self.segments] or [arranged]
 
 
 # The algorithms of each collective, by name. One that you add is verified, drawn, simulated and ranked like the others.

@@ -74,13 +74,10 @@ def _checked_tensors(schedule: Schedule, values: Any) -> list[Tensor]:
     if len(tensors) != schedule.num_ranks:
         raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {len(tensors)}")
     # With counts, ranks may pass runs of different lengths.
-    runs_may_differ = schedule.weights is not None and schedule.collective in (*RUNS_IN, "all_to_all")
-    kinds = [(tensor.dtype, tensor.device, tuple(tensor.shape)[1 if runs_may_differ else 0 :]) for tensor in tensors]
-    for rank, kind in enumerate(kinds):
-        if kind != kinds[0]:
-            raise ValueError(
-                f"tensors must be of one dtype, device and shape, got {kinds[0]}, and {kind} for rank {rank}"
-            )
+    first_dimension = int(schedule.weights is not None and schedule.collective in (*RUNS_IN, "all_to_all"))
+    kinds = {(tensor.dtype, tensor.device, tensor.shape[first_dimension:]) for tensor in tensors}
+    if len(kinds) > 1:
+        raise ValueError(f"tensors must be of one dtype, device and shape, got {kinds}")
     return tensors
 
 

@@ -96,7 +96,7 @@ def simulate(
             if schedule.weights is not None:
                 row_bytes = ends[step.chunk + step.num_chunks] - ends[step.chunk]
             each = messages_of(step, row_bytes, cluster, link_at, executor)
-        before_s = clock.times_s
+        before_s = np.array(clock.times_s)
         times = clock.pass_step(each, step, row_bytes)
         num_messages += each.src.size
         if detail is None and num_messages > MOST_MESSAGES:
@@ -104,7 +104,9 @@ def simulate(
         if has_spans:
             records.append(_Record(step_number, each.src, each.dst, times))
         elif may_skip:
-            shift_s = _common_shift_s(before_s, clock.times_s)
+            after_s = np.array(clock.times_s)
+            moved_s = after_s - before_s
+            shift_s = float(moved_s[0, 0]) if np.ptp(moved_s) <= _ROUNDING * after_s.max() else None
     if has_spans:
         return _timeline_of_messages(records, executor)
     ends_s = clock.times_s[-1]
@@ -116,13 +118,6 @@ def simulate(
 def _differ_in_chunks_only(step: Step, other: Step) -> bool:
     """Whether two steps share all columns but `chunk`, as those of a ring do."""
     return all(step[column] is other[column] for column in (0, 1, 3, 4))
-
-
-def _common_shift_s(before_s: list[Seconds], after_s: list[Seconds]) -> float | None:
-    """Return by how much all times have moved, or None if they have not moved alike."""
-    latest_s = np.concatenate(after_s)
-    moved_s = latest_s - np.concatenate(before_s)
-    return float(moved_s[0]) if np.ptp(moved_s) <= _ROUNDING * latest_s.max() else None
 
 
 class _Record(NamedTuple):
