@@ -43,6 +43,8 @@ class Messages(NamedTuple):
 class Times(NamedTuple):
     """When each message starts, has arrived, and has been added up, which takes `adding_s`, and on which ports."""
 
+    src: Ints
+    dst: Ints
     start_s: Seconds
     end_s: Seconds
     done_s: Seconds

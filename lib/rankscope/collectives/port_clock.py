@@ -57,9 +57,9 @@ class PortClock:
                 out_s[each.out[rows]] = np.maximum(start_s, out_s[each.out])[rows] + each.wire_s[rows]
                 into_s[each.into[rows]] = np.maximum(out_s[each.out], into_s[each.into] + each.wire_s)[rows]
                 end_s[rows] = into_s[each.into[rows]] + each.alpha_s[rows]
-            times = Times(
-                start_s, end_s, _add_up(each, end_s, added_s), each.adding_s, each.send_port, each.receive_port
-            )
+            done_s = _add_up(each, end_s, added_s)
+            ports = each.send_port, each.receive_port
+            times = Times(each.src, each.dst, start_s, end_s, done_s, each.adding_s, *ports)
         if self.executor:
             times = times._replace(start_s=_waits_from_s(each.dst, enter_s, times.end_s))
         ready_s = latest(latest(enter_s, each.src, times.end_s), each.dst, times.end_s)
@@ -164,4 +164,4 @@ def wait_in_queues(num_ports: int, each: Messages, enter_s: Seconds, added_s: Se
             heappush(events, (done_s[message], _ADDED, message))
         else:
             release(1, message, now_s)
-    return Times(start_s, end_s, done_s, each.adding_s, *port_of)
+    return Times(each.src, each.dst, start_s, end_s, done_s, each.adding_s, *port_of)

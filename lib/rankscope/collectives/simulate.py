@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from msgspec.structs import replace
 
@@ -79,7 +77,8 @@ def simulate(
     # Steps with the same columns take as long if chunks are equal, and if a switch need not look at which they are.
     may_repeat = schedule.weights is None and not cluster.switch_adds
     may_skip = may_repeat and not cluster.shared_nic and not executor  # the times of cards are not among those compared
-    records: list[_Record] = []
+    step_numbers: list[int] = []
+    times_of_steps: list[Times] = []
     has_spans = detail != "ranks"
     num_messages = 0
     last: Step | None = None
@@ -102,13 +101,14 @@ def simulate(
         if detail is None and num_messages > MOST_MESSAGES:
             has_spans = False  # too many for a span each, which nobody has asked for
         if has_spans:
-            records.append(_Record(step_number, each.src, each.dst, times))
+            step_numbers.append(step_number)
+            times_of_steps.append(times)
         elif may_skip:
             after_s = np.array(clock.times_s)
             moved_s = after_s - before_s
             shift_s = float(moved_s[0, 0]) if np.ptp(moved_s) <= _ROUNDING * after_s.max() else None
     if has_spans:
-        return _timeline_of_messages(records, executor)
+        return _timeline_of_messages(step_numbers, times_of_steps, executor)
     ends_s = clock.times_s[-1]
     ranks = np.arange(ends_s.size)
     zeros = np.zeros_like(ranks)
@@ -120,34 +120,21 @@ def _differ_in_chunks_only(step: Step, other: Step) -> bool:
     return all(step[column] is other[column] for column in (0, 1, 3, 4))
 
 
-class _Record(NamedTuple):
-    """The messages of a step, and their times."""
-
-    step: int
-    src: Ints
-    dst: Ints
-    times: Times
-
-
-def _timeline_of_messages(records: list[_Record], executor: bool) -> Timeline:
+def _timeline_of_messages(step_numbers: list[int], times_of_steps: list[Times], executor: bool) -> Timeline:
     """A span for each message at its sender, one at its receiver, and one for adding if that takes time."""
-    none = np.empty(0, dtype=np.int64)
-    records = records or [_Record(0, none, none, Times(*[np.empty(0)] * 4, none, none))]
-    step = np.concatenate([np.full_like(record.src, record.step) for record in records])
-    src = np.concatenate([record.src for record in records])
-    dst = np.concatenate([record.dst for record in records])
-    times = Times(*map(np.concatenate, zip(*(record.times for record in records), strict=True)))
-    adds = times.adding_s > 0
-    done_s = times.done_s[adds]
+    step = np.repeat(step_numbers, [times.src.size for times in times_of_steps]).astype(np.int64)
+    no_messages = Times(*np.empty((len(Times._fields), 0), dtype=np.int64))
+    times = Times(*map(np.concatenate, zip(no_messages, *times_of_steps, strict=True)))
+    adds = np.flatnonzero(times.adding_s)
 
     def spans(kind: str, rank: Ints, port: Ints, item: Ints, start_s: Seconds, stop_s: Seconds) -> Timeline:
         lanes = [f"{kind} {number}" if number else kind for number in range(1 + port.max(initial=0))]
         return Timeline(rank, port, 0 * port, item, start_s, stop_s, tuple(lanes), (kind,))
 
-    sending = spans("send", src, times.send_port, step, times.start_s, times.end_s)
-    receiving = spans("receive", dst, times.receive_port, step, times.start_s, times.end_s)
-    begin_s = done_s - times.adding_s[adds]
-    adding = spans("reduce", dst[adds], 0 * dst[adds], step[adds], begin_s, done_s)
+    sending = spans("send", times.src, times.send_port, step, times.start_s, times.end_s)
+    receiving = spans("receive", times.dst, times.receive_port, step, times.start_s, times.end_s)
+    begin_s = (times.done_s - times.adding_s)[adds]
+    adding = spans("reduce", times.dst[adds], 0 * adds, step[adds], begin_s, times.done_s[adds])
     if not executor:
         return Timeline.concat([sending, receiving, adding])
     own = Timeline.concat([receiving, adding])  # it does one thing after another, except that it sends meanwhile

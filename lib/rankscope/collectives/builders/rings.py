@@ -90,8 +90,7 @@ def nodes_of(n: int, gpus_per_node: int | None) -> tuple[int, int]:
     if gpus_per_node is None:
         nodes, gpus = shape_of(n, None, 2)
         return nodes, gpus
-    gpus_per_node = whole("gpus_per_node", gpus_per_node, 1, n)
-    if n % gpus_per_node:
+    if n % whole("gpus_per_node", gpus_per_node, 1, n):
         raise ValueError(f"gpus_per_node must divide num_ranks = {n}, got {gpus_per_node}")
     return n // gpus_per_node, gpus_per_node
 
