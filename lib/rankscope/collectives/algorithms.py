@@ -83,13 +83,11 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {collective: {} for collective in 
 IN_SWITCH: dict[str, Algorithm] = {}
 
 
-def algorithm(
-    collective: str, name: str, form: Form | None = None, paper: str = "", **fields: Any
-) -> Callable[[Builder], Builder]:
-    """Register a builder by ``@algorithm(…)`` above it; `fields` are further ones of its `Algorithm`."""
+def algorithm(collective: str, name: str, *record: Any, **options: Any) -> Callable[[Builder], Builder]:
+    """Register a builder by ``@algorithm(…)`` above it, with the other fields of its `Algorithm`: form, paper, …"""
 
     def register(builder: Builder) -> Builder:
-        ALGORITHMS[collective][name] = Algorithm(builder, form, paper, **fields)
+        ALGORITHMS[collective][name] = Algorithm(builder, *record, **options)
         return builder
 
     return register

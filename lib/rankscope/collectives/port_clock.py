@@ -26,6 +26,8 @@ class PortClock:
         self.switch = cluster if cluster.switch_adds and not executor else None
         self.executor = executor
         self.before_s = np.zeros(cluster.num_ranks)  # when each rank has entered the step before
+        self.gamma_s_per_byte = cluster.gamma_s_per_byte
+        self.used_before = np.zeros((cluster.num_ranks, schedule.num_chunks), dtype=bool)  # chunks, in that step
         self.times_s = [np.zeros(cluster.num_ranks) for _ in range(1 + schedule.lag)]
         # when each rank's own card, and the one that the ranks of each node share, is free to send, and to receive
         self.cards_s = np.zeros((2, cluster.num_ranks + cluster.num_nodes))
@@ -39,6 +41,8 @@ class PortClock:
         if self.executor:
             start_s = np.maximum(start_s, self.before_s[each.dst] + each.signal_s)
             self.before_s = enter_s
+            adding_s = each.adding_s + self._copying_s(each, step, row_bytes)
+            each = each._replace(adding_s=0.0 * adding_s)
         merged = None
         if self.switch is not None and each.most_at_a_rank > 1:
             merged = switch_sums(self.switch, each, step, row_bytes, start_s)
@@ -49,8 +53,8 @@ class PortClock:
         else:
             end_s = start_s + each.alpha_s + each.wire_s
             if merged is not None:
-                end_s, adding_s = merged
-                each = each._replace(adding_s=adding_s)
+                end_s, merged_adding_s = merged
+                each = each._replace(adding_s=merged_adding_s)
             elif each.queues.any():  # each card has one message, but may not be free yet
                 out_s, into_s = self.cards_s
                 rows = np.flatnonzero(each.queues)
@@ -60,12 +64,28 @@ class PortClock:
             done_s = _add_up(each, end_s, added_s)
             ports = each.send_port, each.receive_port
             times = Times(each.src, each.dst, start_s, end_s, done_s, each.adding_s, *ports)
-        if self.executor:
-            times = times._replace(start_s=_waits_from_s(each.dst, enter_s, times.end_s))
+        if self.executor:  # it adds once all messages of a step have come
+            received_s = latest(enter_s, each.dst, times.end_s)[each.dst]
+            done_s = _add_up(each._replace(adding_s=adding_s), received_s, added_s)
+            waits_s = _waits_from_s(each.dst, enter_s, times.end_s)
+            times = times._replace(start_s=waits_s, done_s=done_s, adding_s=adding_s)
         ready_s = latest(latest(enter_s, each.src, times.end_s), each.dst, times.end_s)
         # A rank adds nothing before its next messages arrive: with this, the times of all ranks can move alike.
         self.times_s = [ready_s, *sums_s[1:], np.maximum(added_s, ready_s)]
         return times
+
+    def _copying_s(self, each: Messages, step: Step, row_bytes: Bytes) -> Seconds:
+        """How long an executor copies messages that cannot come straight into their place.
+
+        It still uses that in the step before, in which it posts the receive.
+        """
+        rows = step.by_chunk()
+        is_used = self.used_before[rows.dst, rows.chunk]
+        self.used_before[:] = False
+        self.used_before[rows.src, rows.chunk] = self.used_before[rows.dst, rows.chunk] = True
+        copied = np.bincount(np.repeat(each.of_row, step.num_chunks), is_used, each.src.size) > 0
+        replaced = np.bincount(each.of_row, row_bytes * ~step.reduce, each.src.size)  # bytes
+        return np.asarray(copied * replaced * self.gamma_s_per_byte)
 
 
 def _add_up(each: Messages, arrived_s: Seconds, added_s: Seconds) -> Seconds:

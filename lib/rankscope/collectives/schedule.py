@@ -100,7 +100,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         """
         total = {"barrier": 0.0, "all_to_all": num_bytes * self.num_ranks}.get(self.collective, num_bytes)
         weights = np.asarray(self.weights or [1] * self.num_chunks, dtype=float)
-        return weights * (total / max(1, weights.sum()))  # 1: if all weights are 0, so are the bytes
+        return np.asarray(weights * (total / max(1, weights.sum())))  # 1: if all weights are 0, so are the bytes
 
     def chunk_ends(self, num_elements: int) -> list[int]:
         """Return the offsets at which chunks begin and end, as num_chunks + 1 numbers, if each rank has `num_elements`.

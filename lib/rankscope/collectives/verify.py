@@ -61,7 +61,7 @@ def holdings(schedule: Schedule, step: int) -> Bools:
     for transfers in islice(schedule.steps(), step):
         pass_step(transfers.by_chunk(), shares)
     if schedule.collective in MOVES:
-        return (shares > 0) & (schedule.origins()[:, None] == np.arange(schedule.num_ranks))
+        return np.asarray((shares > 0) & (schedule.origins()[:, None] == np.arange(schedule.num_ranks)))
     return shares > 0
 
 

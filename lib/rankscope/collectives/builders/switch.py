@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,9 @@ def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: in
             yield Step.of(src, dst, dst % gpus * share, share, reduce=True)
         for step in trees.steps():
             # Each transfer between nodes becomes one for each owner of a share: a row of each of these tables.
-            tables = step.src * gpus + owner, step.dst * gpus + owner, owner * share + step.chunk
-            yield Step.of(*map(np.ravel, tables), 1, np.tile(step.reduce, gpus))
+            chunk = (owner * share + step.chunk).ravel()
+            reduce = np.tile(step.reduce, gpus)
+            yield Step.of((step.src * gpus + owner).ravel(), (step.dst * gpus + owner).ravel(), chunk, 1, reduce)
         if gpus > 1:
             yield Step.of(src, dst, src % gpus * share, share)
 
@@ -96,13 +98,11 @@ def _pairs(nodes: int, gpus_per_node: int) -> tuple[Ints, Ints]:
     return (first + src).ravel(), (first + dst).ravel()
 
 
-def _one_node(cluster: Cluster) -> dict[str, Any] | None:
-    return {} if cluster.switch_adds and cluster.num_nodes == 1 else None
+def _if_adding(cluster: Cluster, is_one_node: bool) -> dict[str, Any] | None:
+    """The options on a cluster whose switch adds, with one node or several; None for any other."""
+    fits = cluster.switch_adds and (cluster.num_nodes == 1) == is_one_node
+    return by_nodes(cluster) if fits else None
 
 
-def _several_nodes(cluster: Cluster) -> dict[str, Any] | None:
-    return by_nodes(cluster) if cluster.switch_adds and cluster.num_nodes > 1 else None
-
-
-IN_SWITCH["nvls"] = Algorithm(nvls, _nvls_s, _MULTIMEM, SEGMENTS, _one_node)
-IN_SWITCH["nvls_tree"] = Algorithm(nvls_tree, _nvls_tree_s, _MULTIMEM, SEGMENTS, _several_nodes)
+IN_SWITCH["nvls"] = Algorithm(nvls, _nvls_s, _MULTIMEM, SEGMENTS, partial(_if_adding, is_one_node=True))
+IN_SWITCH["nvls_tree"] = Algorithm(nvls_tree, _nvls_tree_s, _MULTIMEM, SEGMENTS, partial(_if_adding, is_one_node=False))
