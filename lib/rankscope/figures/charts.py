@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import one_of
 from ..common.units import bytes_words
-from .marks import plain
+from ..common.words import printable
 from .palette import INK, LINES, PAPER, TONES, Look
 from .plots import spread_out
 
@@ -53,7 +53,7 @@ def chart(
     ax.title.set_parse_math(False)
     if deck:
         above = {"xycoords": "axes fraction", "textcoords": "offset points", "fontsize": 10, "color": TONES["mute"]}
-        ax.annotate(plain(deck), (0, 1), xytext=(0, 9), **above)  # type: ignore[arg-type]
+        ax.annotate(printable(deck), (0, 1), xytext=(0, 9), **above)  # type: ignore[arg-type]
     ax.set_xlabel(x_label, color=TONES["mute"], parse_math=False)
     ax.set_ylabel(y_label, color=TONES["mute"], parse_math=False)
     if x is not None:
@@ -117,7 +117,7 @@ def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, floa
     """Write a text at a point of the data, moved by an offset in points, on a ground that covers lines."""
     ground = {"boxstyle": "square,pad=0.12", "facecolor": PAPER, "edgecolor": "none"}
     options: dict[str, Any] = {"textcoords": "offset points", "fontsize": LABEL_PT, "bbox": ground}
-    ax.annotate(plain(text), at, xytext=offset, parse_math=False, **options, **style)
+    ax.annotate(printable(text), at, xytext=offset, parse_math=False, **options, **style)
 
 
 def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
@@ -129,7 +129,7 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
     hairs = {name: ax.plot([], [], color=look.color, linewidth=0.7, **style)[0] for name, (_, look) in ends.items()}
     words = {}
     for name, (_, look) in ends.items():
-        words[name] = ax.text(1.03, 0, plain(name), color=look.color, va="center", fontsize=LABEL_PT, **style)
+        words[name] = ax.text(1.03, 0, printable(name), color=look.color, va="center", fontsize=LABEL_PT, **style)
         words[name].set_parse_math(False)
 
     def place(_: object = None) -> None:

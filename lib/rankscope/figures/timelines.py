@@ -9,7 +9,7 @@ import numpy as np
 from ..common.checks import of_type
 from ..common.units import percent_words, round_ticks, time_unit, time_words
 from ..timeline.timeline import WAITS, Timeline
-from .marks import DIGIT_PX, LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, axis, moved_down, plain
+from .marks import DIGIT_PX, LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, axis, moved_down
 from .palette import HUES, OTHER, WORK, WorkLook, work_look
 from .plots import Key, key_marks
 
@@ -74,7 +74,7 @@ class _Picture:
         """Add a timeline, and return where its rows begin."""
         if name:
             self.y += _HEAD_PX
-            self.marks.append(Text(self.left, self.y - 8, plain(name), "deck"))
+            self.marks.append(Text(self.left, self.y - 8, name, "deck"))
         top = self.y
         numbered = _numbered(timeline)
         lanes: dict[tuple[int, str], list[int]] = {pair: [] for pair in timeline.rank_lanes()}
@@ -116,7 +116,7 @@ class _Picture:
         margin = min(2.0, self.row_px / 8)
         at = min(x, RIGHT_PX - width), self.y + margin, width, self.row_px - 2 * margin
         hue, is_hatched = self.looks[kind]
-        self.marks.append(Box(*at, hue, "work", is_hatched, plain(words), key))
+        self.marks.append(Box(*at, hue, "work", is_hatched, words, key))
         if key is not None and self.tips.get(key, "").count(";") < _MOST_TIPS:
             when = f"{time_words(start_s)} to {time_words(start_s + length_s)}"
             self.tips[key] = f"{self.tips.get(key, f'{item}:')} {kind} {when};"
@@ -164,7 +164,7 @@ def _row_names(timeline: Timeline) -> dict[tuple[int, str], str]:
     named: set[int] = set()
     for rank, lane in pairs:
         words = lane if len(ranks) == 1 or rank in named else f"rank {rank} {lane}"
-        names[rank, lane] = plain(f"rank {rank}" if len(ranks) > 1 == len(lanes) else words)
+        names[rank, lane] = f"rank {rank}" if len(ranks) > 1 == len(lanes) else words
         named.add(rank)
     return names
 
