@@ -17,6 +17,7 @@ _ROWS_PX = 420.0  # of all lanes, if there are many
 _MOST_ROW_PX, _LEAST_ROW_PX = 26.0, 9.0
 _GAP_PX, _HEAD_PX = 10.0, 26.0  # between ranks with several lanes, and above a panel with a name
 _WIDE_LETTER_PX = 1.32 * LETTER_PX  # on a phone
+_ARROW_PX = 18.0  # above the name of a second panel, for the difference of both
 _MOST_SPANS = 20_000
 _MOST_KEYED = 800  # spans that answer to the pointer
 _MOST_TIPS = 6
@@ -73,7 +74,7 @@ class _Picture:
     def panel(self, name: str, timeline: Timeline) -> float:
         """Add a timeline, and return where its rows begin."""
         if name:
-            self.y += _HEAD_PX
+            self.y += _HEAD_PX + (_ARROW_PX if self.y else 0)
             self.marks.append(Text(self.left, self.y - 8, name, "deck"))
         top = self.y
         numbered = _numbered(timeline)
@@ -150,10 +151,14 @@ class _Picture:
         if abs(stop - start) < 8:
             return
         words = f"{time_words(abs(more_s))} {'more' if more_s > 0 else 'less'}"
-        self.marks.append(Line(((start, top - 26), (start, self.y)), "accent", 1.5, "3 3"))
-        self.marks.append(Line(((stop, top - 12), (stop, self.y)), "accent", 1.5))
-        self.marks.append(Line(((start, top - 10), (stop, top - 10)), "accent", 1.5, arrow=True))
-        self.marks.append(Text(min(start, stop) - 8, top - 6, words, "deck", "accent", "end", halo=True))
+        y = top - _HEAD_PX - 8
+        self.marks.append(Line(((start, y - 6), (start, self.y)), "accent", 1.5, "3 3"))
+        self.marks.append(Line(((stop, y - 2), (stop, self.y)), "accent", 1.5))
+        self.marks.append(Line(((start, y), (stop, y)), "accent", 1.5, arrow=True))
+        x, anchor = min(start, stop) - 8, "end"
+        if abs(stop - start) > _WIDE_LETTER_PX * len(words) + 30:
+            x, anchor = (start + stop) / 2, "middle"
+        self.marks.append(Text(x, y + 4, words, "deck", "accent", anchor, halo=True))
 
 
 def _row_names(timeline: Timeline) -> dict[tuple[int, str], str]:
