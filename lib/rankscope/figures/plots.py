@@ -32,7 +32,7 @@ class _Columns(msgspec.Struct, frozen=True, eq=False):
             force_setattr(self, name, tuple(column.tolist()) if column.dtype.kind in "UO" else column)
 
     def _columns(self) -> list[str]:
-        single = ("edge", "joined", "size_px", "anchor", "halo", "arrows", "width_px")
+        single = ("edge", "anchor", "halo", "arrows", "width_px")
         return [name for name in self.__struct_fields__ if name not in single]
 
 
@@ -46,7 +46,6 @@ class Rects(_Columns, frozen=True, eq=False):
     height: Any = 1.0
     hatched: Any = False
     edge: str = PAPER
-    joined: bool = False
 
 
 class Texts(_Columns, frozen=True, eq=False):
@@ -56,7 +55,6 @@ class Texts(_Columns, frozen=True, eq=False):
     y: Any
     text: Any
     color: Any = INK
-    size_px: float = 11.0
     anchor: str = "middle"
     halo: Any = ()
 
@@ -72,7 +70,6 @@ class Lines(_Columns, frozen=True, eq=False):
     dashed: Any = False
     arrows: bool = False
     width_px: float = 1.5
-    joined: bool = False
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -196,20 +193,14 @@ def key_marks(keys: Sequence[Key]) -> tuple[list[Mark], float]:
     return marks, y + _KEY_PX + 4 if keys else 0.0
 
 
-def numbers_on(
-    rects: Rects,
-    numbers: NDArray[Any],
-    color: str | None = None,
-    size_px: float = 11.0,
-    wanted: NDArray[np.bool_] | None = None,
-) -> tuple[Texts, ...]:
+def numbers_on(rects: Rects, numbers: NDArray[Any], wanted: NDArray[np.bool_] | None = None) -> tuple[Texts, ...]:
     """Write a number, legibly, in the middle of each rectangle, or of the `wanted` ones."""
     chosen = np.flatnonzero(np.ones(numbers.size, dtype=bool) if wanted is None else wanted)
     fills = [rects.fill[index] for index in chosen.tolist()]
-    inks = [color or (INK if fill in _TINTED else ink_on(fill)) for fill in fills]
+    inks = [INK if fill in _TINTED else ink_on(fill) for fill in fills]
     x = rects.x[chosen] + rects.width[chosen] / 2
     y = rects.y[chosen] + rects.height[chosen] / 2
-    return (Texts(x, y, [str(number) for number in numbers[chosen].tolist()], inks, size_px=size_px),)
+    return (Texts(x, y, [str(number) for number in numbers[chosen].tolist()], inks),)
 
 
 def frame(rows: ArrayLike, length: ArrayLike, width: float, margin: float = 0.003) -> Rects:
