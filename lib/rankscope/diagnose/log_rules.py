@@ -29,9 +29,9 @@ _CONSEQUENCE = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|Timed out waiting \d|Socket Timeout"
     r"|[Ww]ait timeout after|Timeout waiting for key|\[Rank \d+\]: |reached monitoredB|NCCL error|nccl\w+Error"
     r"|Watchdog caught coll|NCCL communicator was aborted|Timed out initializing process group|store->get"
-    r"|waiting for clients|gloo/|connectFullMesh|server socket has failed|watchdog thread|Received data size doesn't match"
-    r"|Detected mismatch between coll|expects same model|appears not to match sizes|Expected to have finished reduction"
-    r"|\b(?:DistBackend|DistStore|DistNetwork|Rendezvous\w+)Error|^EOFError$"
+    r"|waiting for clients|gloo/|connectFullMesh|server socket has failed|watchdog thread"
+    r"|Received data size doesn't match|Detected mismatch between coll|expects same model|appears not to match sizes"
+    r"|Expected to have finished reduction|\b(?:DistBackend|DistStore|DistNetwork|Rendezvous\w+)Error|^EOFError$"
     # cut, or damaged
     r"|^RuntimeError(?:: .{0,8})?$|^RuntimeError: (?:\[/|Detected mis)|\[\[?rank\d|\[default\d|\[\d+,\d+\]<"
 )
