@@ -11,10 +11,13 @@ import numpy as np
 from ...common.checks import of_type
 from ...figures.marks import Drawing, Key, Rects, numbers_on
 from ...figures.palette import ALARM, FAINT, PAPER, WAITING
+from ...figures.svg import to_svg
 from ..hangs import Group, Hang, group_words
 from ..log_findings import HangFinding
+from .page import page
 
 _MOST_RANKS = 16
+_MOST_HANGS = 20  # findings that are drawn
 _MOST_CALLS = 4  # of each rank
 _MOST_LETTERS = 24  # in a cell
 _LETTER_PX = 6.6  # the width of a letter
@@ -170,3 +173,13 @@ def _legend(cells: Sequence[_HangCell]) -> list[Key]:
     if absence_words:
         shown.append(Key(" or ".join(absence_words), PAPER, hatched=True, edge=FAINT))
     return shown
+
+
+def hang_page(name: str, hang: Hang) -> str:
+    """Return the HTML of a page on a job that hangs: the findings in words, and drawings of the calls they name."""
+    first_of_stop: dict[tuple[str, int], int] = {}  # a drawing of it shows what all findings about this call name
+    for index, finding in enumerate(hang.findings):
+        if is_drawable(hang, finding):
+            first_of_stop.setdefault((finding.group, finding.call), index)
+    drawable = [*first_of_stop.values()][:_MOST_HANGS]
+    return page(name, str(hang).splitlines(), [("", to_svg(draw_hang(hang, index))) for index in drawable])
