@@ -65,7 +65,9 @@ CASES = {
     "in turn": Case(_in_turn, {0: {"loader"}, 1: {"backward"}}),
     "two reasons": Case(_two_reasons, {0: {"loader"}, 1: {"backward"}}),
     "half": Case(lambda phase_s: _add(phase_s, [0, 1], _LOADER), {0: {"loader"}, 1: {"loader"}}),
-    "all but one": Case(lambda phase_s: _add(phase_s, [0, 1, 2], _LOADER), {0: {"loader"}, 1: {"loader"}, 2: {"loader"}}),
+    "all but one": Case(
+        lambda phase_s: _add(phase_s, [0, 1, 2], _LOADER), {0: {"loader"}, 1: {"loader"}, 2: {"loader"}}
+    ),
     "one pause": Case(lambda phase_s: _add(phase_s, 1, _HOST, [5] * 1), {}),
 }
 NUM_RANKS = 4  # for which the cases are what their names say

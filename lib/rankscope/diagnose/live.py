@@ -110,6 +110,7 @@ class Watched:
         self._is_reduced = False  # whether gradients were reduced since the step began
         self._num_windows = 0  # that were sent
         self._span: Any = None  # of the step under way
+        self._is_iterating = False  # over the loader: behind its end, DDP's `join` calls what is of no step
         self._is_over = False
         self._posted = queue.Queue[Any]()
         self._thread = threading.Thread(target=self._serve, name="rankscope.watch", daemon=True)
@@ -179,7 +180,8 @@ class Watched:
             yield
 
     def _on_collective(self, kind: str, _: Any) -> None:
-        self._is_reduced = self._is_reduced or kind not in _NOT_OF_GRADIENTS
+        if self._is_iterating and kind not in _NOT_OF_GRADIENTS:
+            self._is_reduced = True
 
     def _end_step(self) -> None:
         self._is_reduced = False
@@ -264,6 +266,7 @@ class _Loader:
         while True:
             with self._watched._loading():
                 batch = next(batches, self)
+            self._watched._is_iterating = batch is not self
             if batch is self:  # there is no other batch
                 return
             yield batch
