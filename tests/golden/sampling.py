@@ -27,7 +27,7 @@ SAMPLERS = ("torch", "libtorch_random", "libtorch_sequential", "keyed", "balance
 _SETTINGS_OF_EACH = 50
 _HUGE = 10**12
 _COUNTS = ("epoch", "seed", "num_reads", "num_repeats", "shortest", "longest", "unit", "drops_incomplete")
-_INDICES = ("duplicated", "overlap", "dropped", "out_of_range")
+_INDICES = ("overlap", "dropped", "out_of_range")
 
 
 def cases() -> Cases:
@@ -73,6 +73,7 @@ def _settings(sampler: str, draw: random.Random) -> dict[str, Any]:
 def _epochs(sampler: str, settings: dict[str, Any]) -> dict[str, Any]:
     """What the ranks read in an epoch and in the next one, the audit of both, and the cost of the steps."""
     options = dict(settings)
+    options["num_ranks"] = options.pop("num_replicas")  # the name in the stored settings
     lengths = _lengths(options["size"], 1)
     name_of_values = {"balanced": "lengths", "weighted": "weights"}.get(sampler)
     if name_of_values is not None:

@@ -32,7 +32,7 @@ class EpochRecipe(NamedTuple):
     """
 
     size: int
-    num_replicas: int
+    num_ranks: int
     shuffle: bool
     seed: int
     epoch: int
@@ -42,7 +42,7 @@ class EpochRecipe(NamedTuple):
     @property
     def reads(self) -> int:
         """The number of samples that all ranks read together, if that is the dataset once, padded or cut."""
-        return self.num_replicas * share(self.size, self.num_replicas, self.drop_last)
+        return self.num_ranks * share(self.size, self.num_ranks, self.drop_last)
 
 
 class Sampler(msgspec.Struct, frozen=True, eq=False):
@@ -54,7 +54,8 @@ class Sampler(msgspec.Struct, frozen=True, eq=False):
 
     `values` is "lengths" or "weights" if the sampler needs to know one of them for each sample. `settings` are the
     other settings that only this sampler has, with values to begin with: explorers and tests use these. `make` returns
-    the sampler of one rank, if the library has a class for it whose state is a position in the order of all ranks.
+    the sampler of one rank, at the recipe's epoch, if the library has a class for it whose state is a position in the
+    order of all ranks.
     """
 
     title: str
@@ -80,55 +81,38 @@ class Sampler(msgspec.Struct, frozen=True, eq=False):
             raise ValueError(f"{self.values} must have a value for each of {recipe.size} samples for {name}")
 
 
-def _slices(order: IntArray, num_replicas: int) -> RankReads:
+def _slices(order: IntArray, num_ranks: int) -> RankReads:
     """Rank r reads the r-th of equal, contiguous slices of the order."""
-    return RankReads(tuple(np.split(order, num_replicas)))
+    return RankReads(tuple(np.split(order, num_ranks)))
 
 
 def _libtorch_random(recipe: EpochRecipe) -> RankReads:
     """Return the indices of libtorch's `DistributedRandomSampler` (csrc/api/src/data/samplers/distributed.cpp)."""
-    return _slices(libtorch_order(recipe.size, recipe.reads, recipe.epoch), recipe.num_replicas)
+    return _slices(libtorch_order(recipe.size, recipe.reads, recipe.epoch), recipe.num_ranks)
 
 
 def _libtorch_sequential(recipe: EpochRecipe) -> RankReads:
     """Return the indices of libtorch's `DistributedSequentialSampler` (the same file), whose padding starts over."""
-    return _slices(np.arange(recipe.reads) % max(recipe.size, 1), recipe.num_replicas)
+    return _slices(np.arange(recipe.reads) % max(recipe.size, 1), recipe.num_ranks)
 
 
-def _arguments(recipe: EpochRecipe, rank: int) -> dict[str, Any]:
-    """Return the arguments that the classes of all samplers have."""
-    return {
-        "num_replicas": recipe.num_replicas,
-        "rank": rank,
-        "seed": recipe.seed,
-        "drop_last": recipe.drop_last,
-        **recipe.settings,
-    }
-
-
-def _torch(recipe: EpochRecipe, rank: int) -> ElasticSampler:
-    return TorchOrderSampler(recipe.size, shuffle=recipe.shuffle, **_arguments(recipe, rank))
-
-
-def _keyed(recipe: EpochRecipe, rank: int) -> ElasticSampler:
-    return KeyedSampler(recipe.size, shuffle=recipe.shuffle, **_arguments(recipe, rank))
-
-
-def _balanced(recipe: EpochRecipe, rank: int) -> ElasticSampler:
-    return BalancedSampler(shuffle=recipe.shuffle, **_arguments(recipe, rank))
-
-
-def _weighted(recipe: EpochRecipe, rank: int) -> ElasticSampler:
-    return WeightedSampler(**_arguments(recipe, rank))
-
-
-def _elastic(title: str, make: Callable[[EpochRecipe, int], ElasticSampler], **fields: Any) -> Sampler:
+def _elastic(title: str, sampler_class: Callable[..., ElasticSampler], **fields: Any) -> Sampler:
     """Return the record of a sampler that the library has a class for."""
 
-    def reads(recipe: EpochRecipe) -> RankReads:
-        sampler = make(recipe, 0)  # of any rank, because `all_ranks` is the same on all
+    def make(recipe: EpochRecipe, rank: int) -> ElasticSampler:
+        arguments = dict(recipe.settings)
+        if "values" not in fields:
+            arguments["size"] = recipe.size
+        if "always_shuffles" not in fields:
+            arguments["shuffle"] = recipe.shuffle
+        sampler = sampler_class(
+            num_replicas=recipe.num_ranks, rank=rank, seed=recipe.seed, drop_last=recipe.drop_last, **arguments
+        )
         sampler.set_epoch(recipe.epoch)
-        return sampler.all_ranks()
+        return sampler
+
+    def reads(recipe: EpochRecipe) -> RankReads:
+        return make(recipe, 0).all_ranks()  # of any rank, because `all_ranks` is the same on all
 
     return Sampler(title, reads, make=make, **fields)
 
@@ -140,20 +124,23 @@ _LIBTORCH = {
 
 # The kinds of samplers that `assign` accepts, by name.
 SAMPLERS: dict[str, Sampler] = {
-    "torch": _elastic("torch DistributedSampler", _torch),
+    "torch": _elastic("torch DistributedSampler", TorchOrderSampler),
     "libtorch_random": Sampler(
         "libtorch DistributedRandomSampler", _libtorch_random, always_shuffles=True, without_effect=_LIBTORCH
     ),
     "libtorch_sequential": Sampler(
         "libtorch DistributedSequentialSampler", _libtorch_sequential, always_shuffles=False, without_effect=_LIBTORCH
     ),
-    "keyed": _elastic("KeyedSampler", _keyed),
+    "keyed": _elastic("KeyedSampler", KeyedSampler),
     "balanced": _elastic(
-        "BalancedSampler", _balanced, values="lengths", settings={"batch_size": 1, "cost": "linear", "window": 100}
+        "BalancedSampler",
+        BalancedSampler,
+        values="lengths",
+        settings={"batch_size": 1, "cost": "linear", "window": 100},
     ),
     "weighted": _elastic(
         "WeightedSampler",
-        _weighted,
+        WeightedSampler,
         always_shuffles=True,
         without_effect={"shuffle": "a weighted draw is always random"},
         values="weights",
@@ -164,7 +151,7 @@ SAMPLERS: dict[str, Sampler] = {
 
 def assign(
     size: int,
-    num_replicas: int,
+    num_ranks: int,
     *,
     sampler: str = "torch",
     shuffle: bool = True,
@@ -181,7 +168,7 @@ def assign(
     `values`, which is `lengths` or `weights`, and `settings` with their defaults.
 
     Raises ValueError if the size is outside 0 … `MOST_SAMPLES`, if all ranks together read more samples than that, if
-    the replicas are outside 1 … `MOST_RANKS`, if the sampler is unknown, or if it does not have one of the settings
+    the ranks are outside 1 … `MOST_RANKS`, if the sampler is unknown, or if it does not have one of the settings
     (such as a seed for libtorch's).
 
     >>> [indices.tolist() for indices in assign(10, 4, shuffle=False).ranks]
@@ -195,7 +182,7 @@ def assign(
     kind = SAMPLERS[one_of("sampler", sampler, tuple(SAMPLERS))]
     recipe = EpochRecipe(
         size=whole("size", size, 0, MOST_SAMPLES),
-        num_replicas=whole("num_replicas", num_replicas, 1, MOST_RANKS),
+        num_ranks=whole("num_ranks", num_ranks, 1, MOST_RANKS),
         shuffle=truth("shuffle", shuffle),
         seed=whole("seed", seed, *SEEDS),
         epoch=whole("epoch", epoch),
@@ -206,7 +193,7 @@ def assign(
     kind.check(sampler, recipe)  # before `shuffle` becomes what the sampler does anyway
     if kind.always_shuffles is not None:
         recipe = recipe._replace(shuffle=kind.always_shuffles)
-    whole(f"the samples that {recipe.num_replicas} ranks read together", recipe.reads, 0, MOST_SAMPLES)
+    whole(f"the samples that {recipe.num_ranks} ranks read together", recipe.reads, 0, MOST_SAMPLES)
     reads = kind.reads(recipe)
     return Assignment(
         recipe.size,

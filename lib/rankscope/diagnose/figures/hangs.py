@@ -9,15 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...common.checks import of_type
-from ...figures.marks import Drawing, Key, Rects, numbers_on
 from ...figures.palette import ALARM, FAINT, PAPER, WAITING
-from ...figures.svg import to_svg
+from ...figures.plots import Key, Plot, Rects, numbers_on
 from ..hangs import Group, Hang, group_words
 from ..log_findings import HangFinding
-from .page import page
 
 _MOST_RANKS = 16
-_MOST_HANGS = 20  # findings that are drawn
 _MOST_CALLS = 4  # of each rank
 _MOST_LETTERS = 24  # in a cell
 _LETTER_PX = 6.6  # the width of a letter
@@ -42,7 +39,7 @@ class _HangCell(NamedTuple):
     cause: str = ""
 
 
-def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing:
+def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Plot:
     """Draw the last calls of the group that a finding of `explain_hang` is about: a row per rank, a column per call.
 
     A cell is hatched if the rank did not make the call at which the group stops. Ranks that other findings name at this
@@ -73,7 +70,7 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
     if len(ranks) < len(group.ranks):
         y_label = f"rank ({len(ranks)} of {len(group.ranks)} shown)"
     first_sentence = shown.words.partition("\n")[0].removesuffix(".")
-    return Drawing(
+    return Plot(
         title=title or first_sentence,
         x_label=f"collective of {group_words(shown.group)}, by number",
         y_label=y_label,
@@ -173,13 +170,3 @@ def _legend(cells: Sequence[_HangCell]) -> list[Key]:
     if absence_words:
         shown.append(Key(" or ".join(absence_words), PAPER, hatched=True, edge=FAINT))
     return shown
-
-
-def hang_page(name: str, hang: Hang) -> str:
-    """Return the HTML of a page on a job that hangs: the findings in words, and drawings of the calls they name."""
-    first_of_stop: dict[tuple[str, int], int] = {}  # a drawing of it shows what all findings about this call name
-    for index, finding in enumerate(hang.findings):
-        if is_drawable(hang, finding):
-            first_of_stop.setdefault((finding.group, finding.call), index)
-    drawable = [*first_of_stop.values()][:_MOST_HANGS]
-    return page(name, str(hang).splitlines(), [("", to_svg(draw_hang(hang, index))) for index in drawable])

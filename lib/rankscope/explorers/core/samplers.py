@@ -11,8 +11,9 @@ import numpy as np
 
 from ...common.units import percent_words
 from ...common.words import count_of
-from ...figures.assignments import draw_assignment, draw_step_costs, reading_title
+from ...figures.assignments import draw_assignment
 from ...figures.marks import Drawing
+from ...figures.steps import draw_step_costs
 from ...sampling import Assignment, assign, audit, epoch_work
 from ...sampling.kinds import SAMPLERS
 from ...sampling.permutation import IntArray
@@ -124,7 +125,7 @@ def picture(now: Now) -> Drawing:
     when = f"epoch {now.epoch}"
     if last.epoch != now.epoch:
         when += f" in the order of epoch {last.epoch}"
-    return draw_assignment(last, now.color_by, reading_title(last, when))
+    return draw_assignment(last, now.color_by)
 
 
 def cost_picture(now: Now) -> Drawing:
