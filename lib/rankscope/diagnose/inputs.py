@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..common.checks import several
-from ..common.files import read_start
 from ..timeline.events import is_ours
 from .dumps import is_dump
-from .logs import is_log_name, logs_in
-
-_HEAD_BYTES = 256  # of a file, which `_TRACE_HEAD` looks at
-# how a trace begins: gzipped, or, perhaps after a byte order mark, with an object or a list of objects
-_TRACE_HEAD = re.compile(rb"\x1f\x8b|(?:\xef\xbb\xbf)?\s*(?:\{\s*[\"}]|\[\s*(?:\]|\{\s*[\"}]))")
+from .logs import is_log, logs_in
 
 
 class TraceFiles(NamedTuple):
@@ -26,40 +19,24 @@ class TraceFiles(NamedTuple):
     logs: list[Path]
 
 
-def files_in(folder_or_files: Any) -> TraceFiles:
-    """Return the traces, dumps and logs among these files, or in this folder.
+def files_in(paths: Sequence[Path]) -> TraceFiles:
+    """Return the traces, dumps and logs among these files, or in a single folder.
 
-    In a folder, names say what is a trace or a log, and traces that this package wrote are left out; if it has no
-    trace, log or dump, the logs below it that torchrun's ``--log-dir`` makes are returned. Files that are given are
-    logs if their names say so, or if they do not begin as traces do.
+    A trace's name ends in .json or .json.gz. In a folder, only names of logs are read as such, and traces that this
+    package wrote are left out; if it has none of the three, the logs below it that torchrun's ``--log-dir`` makes are
+    returned.
     """
-    if not isinstance(folder_or_files, str | os.PathLike):
-        return _by_kind([Path(path) for path in several("folder_or_files", folder_or_files, "files, or a folder")])
-    path = Path(folder_or_files)
-    if not path.is_dir():
-        return _by_kind([path])
-    files = sorted(file for file in path.iterdir() if file.is_file())
-    dumps = [file for file in files if is_dump(file)]
-    others = [file for file in files if file not in dumps]
-    traces = [file for file in others if file.name.endswith((".json", ".json.gz")) and not is_ours(file)]
-    logs = [file for file in others if is_log_name(file)]
-    if not (traces or dumps or logs):
-        logs = logs_in(path)
-    return TraceFiles(traces, dumps, logs)
-
-
-def _by_kind(files: list[Path]) -> TraceFiles:
-    """Sort files that were given one by one; what is neither a dump nor a trace is a log."""
-    dumps = [file for file in files if is_dump(file)]
-    others = [file for file in files if file not in dumps]
-    logs = [file for file in others if not _may_be_trace(file)]
-    return TraceFiles([file for file in others if file not in logs], dumps, logs)
-
-
-def _may_be_trace(path: Path) -> bool:
-    """Return whether a file is a trace by its name, or, if that does not tell, by how its text begins."""
-    if is_log_name(path):
-        return False
-    if path.name.endswith((".json", ".gz")):
-        return True
-    return _TRACE_HEAD.match(read_start(path, _HEAD_BYTES)) is not None
+    is_folder = len(paths) == 1 and paths[0].is_dir()
+    files = sorted(file for file in paths[0].iterdir() if file.is_file()) if is_folder else paths
+    found = TraceFiles([], [], [])
+    for file in files:
+        if is_dump(file):
+            found.dumps.append(file)
+        elif file.name.endswith((".json", ".json.gz")):
+            if not (is_folder and is_ours(file)):
+                found.traces.append(file)
+        elif is_log(file) or not is_folder:
+            found.logs.append(file)
+    if is_folder and not any(found):
+        found.logs.extend(logs_in(paths[0]))
+    return found

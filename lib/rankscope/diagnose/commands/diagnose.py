@@ -46,11 +46,10 @@ def diagnose(
     from ...common.files import check_output
     from ..inputs import TraceFiles, files_in
 
-    folder_or_files = paths[0] if len(paths) == 1 else paths
-    is_stdin = folder_or_files == Path("-")
+    is_stdin = paths == [Path("-")]
     files = TraceFiles(traces=[], dumps=[], logs=[])
     if not is_stdin:
-        files = files_in(folder_or_files)
+        files = files_in(paths)
     inputs = [*files.traces, *files.dumps, *files.logs]
     if output is not None:
         check_output("--output", output, inputs, (".html",))
@@ -69,7 +68,7 @@ def diagnose(
     if len(paths) > 1 and files.logs:  # which the user named, unlike logs that lie in a folder of traces
         print(f"left out {count_of(len(files.logs), 'log')}: pass logs alone, or with dumps", file=sys.stderr)
     # a folder without anything is passed on as well: the reader of traces says what it looked for
-    diagnose_traces(paths if len(paths) == 1 else files.traces, as_json, output, perfetto)
+    diagnose_traces(files.traces or paths, as_json, output, perfetto)
 
 
 # ---- dumps and logs
@@ -80,11 +79,12 @@ def _explain_hang(path: Path, files: TraceFiles, is_stdin: bool, as_json: bool, 
     from ...cli.output import print_parts
     from ...common.files import write_whole
     from .. import explain_hang, read_dumps, read_hang_text, read_logs
+    from ..logs import decoded
 
     dumps = read_dumps(files.dumps) if files.dumps else ()
     logs = None
     if is_stdin:
-        logs = read_hang_text(_standard_input())
+        logs = read_hang_text(decoded(sys.stdin.buffer.read()))
     elif files.logs:
         logs = read_logs(files.logs)
     hang = explain_hang(dumps, logs)
@@ -99,17 +99,10 @@ def _explain_hang(path: Path, files: TraceFiles, is_stdin: bool, as_json: bool, 
     else:
         print_parts([Text(printable(line)) for line in str(hang).splitlines()])
     if output is not None:
-        from ..figures.hangs import hang_page
+        from ..figures.hangs import calls_table
+        from ..figures.page import page
 
         title = "standard input" if is_stdin else path.resolve().name  # "." alone has no name
-        write_whole(output, hang_page(title, hang).encode())
-
-
-def _standard_input() -> str:
-    """Return what is piped in. Raises ValueError if it has more than 1 GiB."""
-    from ...common.files import MOST_BYTES
-
-    raw = sys.stdin.buffer.read(MOST_BYTES + 1)
-    if len(raw) > MOST_BYTES:
-        raise ValueError(f"standard input must have at most {MOST_BYTES} bytes; pass the file itself")
-    return raw.decode("utf-8", "replace")
+        tables = dict.fromkeys(calls_table(hang, finding) for finding in hang.findings)
+        sections = [("", table) for table in tables if table]
+        write_whole(output, page(title, str(hang).splitlines(), sections).encode())

@@ -12,7 +12,7 @@ _STYLE = f"""
 body {{ font: 16px/1.5 "DejaVu Sans", Verdana, sans-serif; color: {INK}; background: {PAPER};
   max-width: 68rem; margin: 0 auto; padding: 1rem; }}
 h1 {{ font-size: 1.3rem; }} h2 {{ font-size: 1rem; }} p {{ margin: .5rem 0; }} p:first-of-type {{ font-weight: bold; }}
-section {{ overflow-x: auto; margin-top: 1.5rem; }} td, th {{ padding: 0 1rem 0 0; text-align: right; }}
+section {{ overflow-x: auto; margin-top: 1.5rem; }} td, th {{ padding: .1rem .6rem; text-align: right; }}
 svg {{ max-width: 100%; height: auto; }}
 """
 
