@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import re
@@ -16,7 +15,6 @@ from typer.testing import CliRunner
 from rankscope.cli.program import program
 from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.figures.jobs import draw_step, job_page
-from rankscope.diagnose.perfetto import to_perfetto
 from rankscope.figures.svg import to_svg
 from rankscope.timeline import Timeline
 from rankscope.train.ddp import LocalStep
@@ -40,28 +38,6 @@ def output(*words: str) -> str:
     done = CliRunner().invoke(program("diagnose"), ["diagnose", *words], prog_name="rankscope", env={"COLUMNS": "80"})
     assert done.exit_code == 0, done.output
     return done.output
-
-
-def test_arrows_lead_from_the_late_rank_to_those_that_wait_and_the_file_is_read_again(
-    folder: Path, tmp_path: Path
-) -> None:
-    traces = read_traces(folder)
-    path = to_perfetto(tmp_path / "job.json", traces, diagnose(traces))
-    assert len(Timeline.from_chrome_trace(path)) == sum(len(trace.timeline) for trace in traces)
-    events = json.loads(path.read_text())["traceEvents"]
-    slices = [event for event in events if event["ph"] == "X"]
-    flows = {phase: {event["id"]: event for event in events if event["ph"] == phase} for phase in "sf"}
-    assert len(flows["s"]) == 3 * 5  # three ranks wait, in each step
-    for number, start in flows["s"].items():
-        assert start["pid"] == 2 != flows["f"][number]["pid"]
-        for flow in (start, flows["f"][number]):
-            around = [
-                piece["cat"]
-                for piece in slices
-                if (piece["pid"], piece["tid"]) == (flow["pid"], flow["tid"])
-                and piece["ts"] < flow["ts"] < piece["ts"] + piece["dur"]
-            ]
-            assert around == ["allreduce"]
 
 
 def crossing(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -94,21 +70,8 @@ def test_spans_of_a_lane_that_run_at_once_are_on_threads_of_their_own(tmp_path: 
         ],
     )
     assert spans(trace, "gpu") == [("loader", 4, 6, 26), ("forward", 4, 15, 45)]
-    path = to_perfetto(tmp_path / "job.json", [trace], diagnose([trace]))
+    path = trace.timeline.to_chrome_trace(tmp_path / "job.json")
     assert crossing(json.loads(path.read_text())["traceEvents"]) == []
-    written = Timeline.from_chrome_trace(path)
-    assert [(span.lane, span.kind) for span in written if span.lane.startswith(("gpu", "gloo"))] == [
-        ("gpu", "loader"),
-        ("gpu (2)", "forward"),
-        ("gloo", "allreduce"),
-        ("gloo (2)", "allreduce"),
-    ]
-
-
-def test_a_job_in_which_nobody_is_late_has_no_arrows(tmp_path: Path) -> None:
-    traces = read_traces(write_traces(tmp_path, LAYERS, lambda num_bytes: num_bytes / 400e6))
-    path = to_perfetto(tmp_path / "job.json.gz", traces, diagnose(traces))
-    assert not {event["ph"] for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]} & {"s", "f"}
 
 
 def test_the_page_is_one_file_that_asks_for_nothing(folder: Path) -> None:

@@ -40,13 +40,6 @@ class CallCost(NamedTuple):
     late_s: float
 
 
-class Meeting(NamedTuple):
-    """A collective in one step on the ranks that have it: by their columns, its places in their traces' calls."""
-
-    step: int
-    places: dict[int, int]
-
-
 class JobDiagnosis(msgspec.Struct, frozen=True, eq=False):
     """Why a job's steps take as long as they do. ``str()`` says it in words.
 
@@ -68,7 +61,6 @@ class JobDiagnosis(msgspec.Struct, frozen=True, eq=False):
     problems: tuple[str, ...]
     missing: tuple[int, ...]
     is_complete: bool  # whether each rank has a trace, as far as the traces say
-    meetings: tuple[Meeting, ...]
     offset_s: tuple[float, ...]
 
     @property
@@ -174,7 +166,6 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
     window_s = stacked("window_s")
     phase_s = stacked("phase_s")
     calls_of = _calls_of_buckets(traces, times_of_ranks, steps)
-    meetings = _meetings(calls_of)
     return JobDiagnosis(
         ranks=ranks,
         steps=tuple(steps),
@@ -188,8 +179,7 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         problems=tuple(problems),
         missing=missing,
         is_complete=not missing and not any(trace.left_out for trace in traces),
-        meetings=meetings,
-        offset_s=_offsets(traces, meetings),
+        offset_s=_offsets(traces, calls_of),
     )
 
 
@@ -272,30 +262,17 @@ def _call_cost(traces: Sequence[Trace], key: _BucketKey, calls: list[_BucketCall
     )
 
 
-# ---- the same collective on several ranks
-
-
-def _meetings(calls_of: dict[_BucketKey, list[_BucketCall]]) -> tuple[Meeting, ...]:
-    """Return the collectives that several ranks have, by step."""
-    places = defaultdict[tuple[int, _BucketKey], dict[int, int]](dict)
-    for key, calls in calls_of.items():
-        for call in calls:
-            places[call.step, key][call.column] = call.place
-    meetings = [Meeting(step, by_column) for (step, _), by_column in places.items() if len(by_column) > 1]
-    return tuple(sorted(meetings, key=lambda meeting: meeting.step))
-
-
-def _offsets(traces: Sequence[Trace], meetings: Sequence[Meeting]) -> tuple[float, ...]:
+def _offsets(traces: Sequence[Trace], calls_of: dict[_BucketKey, list[_BucketCall]]) -> tuple[float, ...]:
     """Return by rank the seconds to add to its clock; 0 for one that shares no call with the first.
 
     A collective ends on all ranks at once, so it is the median of how far the ends are from each other.
     """
     differences_s = defaultdict[int, list[float]](list)
-    for meeting in meetings:
-        calls = {column: traces[column].calls[place] for column, place in meeting.places.items()}
-        for column, call in calls.items():
-            if 0 in calls and call.kind in _END_TOGETHER:  # the root of a broadcast is done before the others are
-                differences_s[column].append(calls[0].stop_s - call.stop_s)
+    for key, calls in calls_of.items():
+        stop_s = {(call.column, call.step): traces[call.column].calls[call.place].stop_s for call in calls}
+        for (column, step), at_s in stop_s.items():
+            if key.kind in _END_TOGETHER and (0, step) in stop_s:
+                differences_s[column].append(stop_s[0, step] - at_s)
     return tuple(float(np.median(differences_s[column] or 0.0)) for column in range(len(traces)))
 
 

@@ -32,10 +32,12 @@ def files_in(paths: Sequence[Path]) -> TraceFiles:
     for file in files:
         if is_dump(file):
             found.dumps.append(file)
+        elif is_log(file):
+            found.logs.append(file)
         elif file.name.endswith((".json", ".json.gz")):
             if not (is_folder and is_ours(file)):
                 found.traces.append(file)
-        elif is_log(file) or not is_folder:
+        elif not is_folder:
             found.logs.append(file)
     if is_folder and not any(found):
         found.logs.extend(logs_in(paths[0]))

@@ -160,7 +160,7 @@ def _nccl_calls(events: dict[str, list[Event]], launch_of: dict[Any, Event]) -> 
         runtime = launch_of.get(kernel.args.correlation)
         launch_s = kernel.start_s
         around = [kernel]
-        launch = None
+        launch: Event | None = None
         if runtime is not None:
             launch_s = runtime.start_s
             for role in ("comms", "label", "launch"):  # "record_param_comms", of role "comms", states most
@@ -185,7 +185,7 @@ def _gloo_calls(events: dict[str, list[Event]], group: str) -> Iterator[_Called]
     for launch in events["launch"]:
         launches[_kind_on_gloo(launch.kind)].append(launch)
     for work in events["gloo"]:
-        launch = None
+        launch: Event | None = None
         asked = launches[work.kind]
         if asked and asked[0].start_s <= work.start_s:  # else the trace begins after its launch
             launch = asked.popleft()

@@ -98,7 +98,7 @@ class Watched:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives the ranks of an attempt
         prefix = f"rankscope.watch/{attempt}/{name}/{_num_watches[name]}"
         _num_watches[name] += 1
-        self._store = dist.distributed_c10d.PrefixStore(prefix, dist.distributed_c10d._get_default_store())
+        self._store: Any = dist.distributed_c10d.PrefixStore(prefix, dist.distributed_c10d._get_default_store())
         self._ranks = dist.get_process_group_ranks(group)
         self._rank = dist.get_rank()
         self._every = every
@@ -281,7 +281,7 @@ class _Loader:
 def _trace(rank: int, steps: Sequence[_Step]) -> Trace:
     """Return the trace of these steps. DDP waits at the end of the backward, which so ends with its last collective."""
     spans = []
-    calls = []
+    calls: list[Call] = []
     for step in steps:
         asked_s = [span.start_s for span in step.spans if span.lane.startswith("collectives")]
         for span, num_bytes in zip(*step, strict=True):

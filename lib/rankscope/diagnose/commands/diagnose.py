@@ -30,9 +30,7 @@ def diagnose(
     output: Annotated[
         Path | None, Option("-o", "--output", help="Write the diagnosis with figures as one HTML file.")
     ] = None,
-    perfetto: Annotated[
-        Path | None, Option(help="Write a trace of all ranks on one clock for Perfetto, with late arrivals as arrows.")
-    ] = None,
+    perfetto: Annotated[Path | None, Option(help="Write a trace of all ranks on one clock for Perfetto.")] = None,
 ) -> None:
     """Name the rank that the others wait for, the phase in which it loses time, and the cost.
 

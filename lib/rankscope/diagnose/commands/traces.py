@@ -32,9 +32,11 @@ def diagnose_traces(paths: Sequence[Path], as_json: bool, output: Path | None, p
         folder = paths[0] if paths[0].is_dir() else paths[0].parent
         written.append(write_whole(output, job_page(folder.resolve().name, traces, diagnosis).encode()))
     if perfetto is not None:
-        from ..perfetto import to_perfetto
+        from ...timeline import Timeline
 
-        written.append(to_perfetto(perfetto, traces, diagnosis))
+        clocks = zip(traces, diagnosis.offset_s, strict=True)
+        on_one_clock = Timeline.concat(trace.timeline.shifted(offset_s) for trace, offset_s in clocks)
+        written.append(on_one_clock.to_chrome_trace(perfetto))
     if as_json:
         print(json.dumps(_fields(diagnosis)))
     else:
