@@ -160,15 +160,15 @@ def _nccl_calls(events: dict[str, list[Event]], launch_of: dict[Any, Event]) -> 
         runtime = launch_of.get(kernel.args.correlation)
         launch_s = kernel.start_s
         around = [kernel]
-        launch: Event | None = None
+        launch = None
         if runtime is not None:
             launch_s = runtime.start_s
             for role in ("comms", "label", "launch"):  # "record_param_comms", of role "comms", states most
-                event = _last_started(by_thread[role, runtime.thread], launch_s)
-                if _is_inside(event, launch_s):
-                    around.append(event)
+                outer = _last_started(by_thread[role, runtime.thread], launch_s)
+                if _is_inside(outer, launch_s):
+                    around.append(outer)
                     if role == "launch":
-                        launch = event
+                        launch = outer
         names = [str(event.args.collective) for event in around if event.args.collective is not None]
         kinds = [*map(collective_of, names), *(event.kind for event in around)]
         stated = [kind for kind in kinds if kind not in ("", "nccl", "send_recv")]
@@ -182,13 +182,12 @@ def _nccl_calls(events: dict[str, list[Event]], launch_of: dict[Any, Event]) -> 
 def _gloo_calls(events: dict[str, list[Event]], group: str) -> Iterator[_Called]:
     """Return a call for each piece of Gloo's work; those of a kind are launched in the order in which they start."""
     launches = defaultdict[str, deque[Event]](deque)
-    for launch in events["launch"]:
-        launches[_kind_on_gloo(launch.kind)].append(launch)
+    for event in events["launch"]:
+        launches[_kind_on_gloo(event.kind)].append(event)
     for work in events["gloo"]:
-        launch: Event | None = None
         asked = launches[work.kind]
-        if asked and asked[0].start_s <= work.start_s:  # else the trace begins after its launch
-            launch = asked.popleft()
+        begins_before = not asked or asked[0].start_s > work.start_s  # the trace does not have the launch
+        launch = None if begins_before else asked.popleft()
         kind = launch.kind if launch else work.kind
         launch_s = launch.start_s if launch else work.start_s
         call = Call(kind, group, num_bytes(work.args), launch_s, work.start_s, work.stop_s)
