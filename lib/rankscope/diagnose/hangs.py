@@ -73,7 +73,7 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
 
     >>> from rankscope.diagnose import read_hang_text
     >>> print(explain_hang(logs=read_hang_text("[Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms")))
-    Rank 2 did not reach monitored_barrier in time.
+    Rank 2 of its group did not reach monitored_barrier in time.
       | [Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms
     """
     dumps = each("dumps", dumps, of_type, Dump)

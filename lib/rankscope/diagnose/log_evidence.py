@@ -120,7 +120,7 @@ KINDS = {
     "barrier": Kind(
         r"\[Rank (?P<by>\d+)\]: Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier",
         "[Rank 0]: Ranks 1, 12 failed to pass monitoredBarrier in 2000 ms",
-        "missing", "ranks", "{who} did not reach monitored_barrier in time",
+        "missing", "ranks", "{who} of its group did not reach monitored_barrier in time",
     ),
     "lag": Kind(
         r"\[(?P<ranks>\d{1,6}(?:, \d{1,6})*)\] (?:(?:finished collective #\d+, but )?.{0,20}?didn't join collective "
