@@ -194,12 +194,16 @@ def test_a_bucket_that_queues_behind_another_is_not_hidden_by_that():
     assert both_s[1] < 0.5 * took_s[3::2].mean()
 
 
-def test_the_collectives_of_fsdp_are_named():
-    traces = job(phases(), buffers=True)
-    kinds = "reduce_scatter", "allgather"
-    sharded = diagnose([replace(trace, calls=replace(trace.calls, kinds=kinds)) for trace in traces])
-    names = [bucket.name for bucket in sharded.buckets]
-    assert names == ["FSDP allgather 0 in forward", *(f"FSDP reduce_scatter {place} in backward" for place in (0, 1))]
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_the_collectives_of_fsdp_are_named_if_the_trace_has_its_ranges(has_ranges: bool) -> None:
+    traces = []
+    for trace in job(phases(), buffers=True):
+        kinds = (*trace.timeline.kinds, "range: FSDP::all_gather (layer)") if has_ranges else trace.timeline.kinds
+        calls = replace(trace.calls, kinds=("reduce_scatter", "allgather"))
+        traces.append(replace(trace, calls=calls, timeline=replace(trace.timeline, kinds=kinds)))
+    names = [bucket.name.removeprefix("FSDP ") for bucket in diagnose(traces).buckets]
+    assert names == ["allgather 0 in forward", *(f"reduce_scatter {place} in backward" for place in (0, 1))]
+    assert all(bucket.name.startswith("FSDP ") == has_ranges for bucket in diagnose(traces).buckets)
 
 
 def test_traces_that_do_not_fit_say_so_first():

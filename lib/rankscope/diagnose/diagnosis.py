@@ -253,7 +253,8 @@ class _BucketCall(NamedTuple):
 def _buckets(traces: Sequence[Trace], times_of_ranks: Sequence[OwnTimes], steps: Sequence[int]) -> tuple[CallCost, ...]:
     """Return the collectives of these steps, by where they are launched, kind, group and number there in the step."""
     calls_of = _calls_of_buckets(traces, times_of_ranks, steps)
-    is_sharded = any("reduce_scatter" in trace.calls.kinds for trace in traces)
+    # other libraries reduce and scatter, too, and DDP next to FSDP
+    is_sharded = any(kind.startswith("range: FSDP::") for trace in traces for kind in trace.timeline.kinds)
     has_joint = any(trace.joint_calls.size for trace in traces)
     buckets = []
     for key, calls in calls_of.items():
@@ -307,7 +308,7 @@ def _calls_of_buckets(
 def _bucket_name(key: _BucketKey, is_sharded: bool, has_joint: bool) -> str:
     """Return what a collective that is no joint call is called.
 
-    `is_sharded` says whether the job has reduce-scatters, which FSDP makes; `has_joint` whether joint calls stand for
+    `is_sharded` says whether the job has ranges of FSDP; `has_joint` whether joint calls stand for
     all of DDP's buckets, so that other allreduces are not of DDP.
     """
     if is_sharded and key.kind in ("allgather", "reduce_scatter"):
