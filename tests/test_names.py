@@ -43,7 +43,7 @@ def test_in_matplotlib(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_in_a_report(name: str) -> None:
-    explorer = Explorer([], {}, lambda now: [name])
+    explorer = Explorer([], lambda now: [], lambda now: [name], {})
     _, report = explorer.html(explorer.at())
     assert [name] == ElementTree.fromstring(f"<div>{report}</div>").findtext("pre", "").splitlines()
 

@@ -12,25 +12,24 @@ from ...figures.timelines import draw_timeline
 from ...parts.simulate import simulate, simulated_idle_share
 from ...pipeline import Lognormal
 from ...timeline import Timeline
-from ..explorer import ALL, Explorer, Now, Setting, Steps, jitter
-from ..opening import shows
+from ..explorer import Explorer, Now, Setting, Steps, jitter
 
 SETTINGS = (
     Setting("load_ms", 160, Steps((*range(0, 200, 20), *range(200, 601, 50))), "loading a part [ms]"),
     Setting("step_ms", 50, Steps((1, 2, 5, *range(10, 101, 10))), "step [ms]"),
     Setting("steps_per_part", 4, range(1, 13), "steps per part"),
-    jitter(100, "loading"),
+    jitter(100),
     Setting("num_trainers", 4, range(1, 17), "trainers"),
-    Setting(
-        "queue_size",
-        0,
-        range(9),
-        "queue length",
-        "parts that are loaded ahead; with 0, a part is loaded when it is needed",
-    ),
+    Setting("queue_size", 0, range(9), "queue length"),
     Setting("num_loaders", 1, range(1, 5), "loaders"),
-    Setting("seed", 0, range(21), "seed"),
-    Setting("aligned", False, (False, True), "parts end together"),
+    Setting("seed", 0, range(21), "seed", lambda now: now.load_ms > 0 and now.jitter > 0),
+    Setting(
+        "aligned",
+        False,
+        (),
+        "parts end together",
+        lambda now: now.num_trainers > 1 and now.steps_per_part > 1,
+    ),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "1 trainer": {"num_trainers": 1},
@@ -49,9 +48,9 @@ def predicted(now: Now, num_parts: int) -> Timeline:
     return simulate(**_inputs(now, num_parts))
 
 
-def picture(now: Now) -> Drawing:
+def draw(now: Now) -> list[Drawing]:
     """The first parts of each trainer."""
-    return draw_timeline(predicted(now, _SHOWN), title=f"The first {_SHOWN} parts of each trainer")
+    return [draw_timeline(predicted(now, _SHOWN), title=f"The first {_SHOWN} parts of each trainer")]
 
 
 def report(now: Now) -> list[str]:
@@ -74,20 +73,6 @@ def report(now: Now) -> list[str]:
             name = f"queue of {size}"
         lines.append(f"  {name:<12}{_idle_share(now._replace(queue_size=size)):>5.0%} idle")
     return lines
-
-
-def without_effect(now: Now) -> dict[str, str]:
-    """Return for each control that changes nothing at these settings why it does not."""
-    reasons = {}
-    if now.load_ms == 0:
-        reasons["jitter"] = "loading takes no time"
-        if now.queue_size == 0:  # otherwise the picture has a lane for each loader
-            reasons["num_loaders"] = "loading takes no time"
-    if now.load_ms == 0 or now.jitter == 0:
-        reasons["seed"] = "all times are fixed: nothing is random"
-    if now.num_trainers == 1 or now.steps_per_part == 1:
-        reasons["aligned"] = "parts end together anyway"
-    return reasons
 
 
 @lru_cache(maxsize=64)
@@ -117,19 +102,9 @@ def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
     }
 
 
-ON_THE_SITE = {
-    "load_ms": (40, 100, 160, 200, 300),
-    "num_trainers": (1, 2, 3, 4, 6, 8, 12, 16),
-    "queue_size": (0, 1, 2, 4),
-    "num_loaders": (1, 2, 4),
-    "aligned": ALL,
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def parts() -> Explorer:
     """Return controls over the first parts of trainers in lock step, and how idle they are in the long run.
 
     `jitter` is the standard deviation of loading, in per cent of its mean. A queue of 0 loads a part when it is needed.
     """
-    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)
+    return Explorer(SETTINGS, draw, report, PRESETS)

@@ -11,8 +11,13 @@ from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...pipeline import Lognormal, Pipeline, Stage, simulate
 from ...timeline import Timeline
-from ..explorer import ALL, Explorer, Now, Setting, jitter
-from ..opening import shows
+from ..explorer import Explorer, Now, Setting, jitter
+
+
+def _varies(now: Now) -> bool:
+    """Return whether any time is random, so that batches may overtake one another."""
+    return now.jitter > 0 and now.read_ms + now.decode_ms > 0
+
 
 SETTINGS = (
     Setting("read_ms", 4, range(61), "reading [ms]"),
@@ -21,10 +26,10 @@ SETTINGS = (
     Setting("train_ms", 12, range(61), "training [ms]"),
     Setting("num_workers", 2, range(1, 9), "decoders"),
     Setting("capacity", 2, range(1, 17), "queue length"),
-    jitter(50, "reading and decoding"),
+    jitter(50),
     Setting("num_ranks", 1, range(1, 5), "ranks"),
-    Setting("seed", 0, range(21), "seed"),
-    Setting("ordered", True, (False, True), "in order"),
+    Setting("seed", 0, range(21), "seed", _varies),
+    Setting("ordered", True, (), "in order", lambda now: _varies(now) and now.num_workers > 1),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "steady times": {"num_workers": 3, "jitter": 0},
@@ -56,10 +61,10 @@ def pipeline_of(now: Now) -> Pipeline:
     )
 
 
-def picture(now: Now) -> Drawing:
+def draw(now: Now) -> list[Drawing]:
     """The first batches."""
     timeline = simulate(pipeline_of(now), _SHOWN, now.seed, now.num_ranks)
-    return draw_timeline(timeline, title=f"The first {_SHOWN} batches")
+    return [draw_timeline(timeline, title=f"The first {_SHOWN} batches")]
 
 
 def report(now: Now) -> list[str]:
@@ -91,20 +96,6 @@ def _long(now: Now) -> Timeline:
     return simulate(pipeline_of(now), _LONG, now.seed, now.num_ranks)
 
 
-def without_effect(now: Now) -> dict[str, str]:
-    """Return for each control that changes nothing at these settings why it does not."""
-    reasons = {}
-    if now.read_ms == 0 and now.decode_ms == 0:
-        reasons["jitter"] = "only reading and decoding vary, and both take no time"
-    if "jitter" in reasons or now.jitter == 0:
-        all_fixed = "all times are fixed: nothing is random, and no batch overtakes another"
-        reasons["seed"] = all_fixed
-        reasons["ordered"] = all_fixed
-    elif now.num_workers == 1:
-        reasons["ordered"] = "no batch overtakes another"
-    return reasons
-
-
 def _shares(timeline: Timeline, stage: Stage) -> str:
     """Return a line on how the workers of a stage of rank 0 spend their time, each of which has a lane."""
     lanes = [timeline.select(rank=0, lane=lane) for lane in stage.lanes()]
@@ -122,16 +113,6 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
     )
 
 
-ON_THE_SITE = {
-    "decode_ms": (10, 20, 30, 40, 60),
-    "num_workers": tuple(range(1, 9)),
-    "capacity": (1, 2, 4, 16),
-    "jitter": (0, 50, 150),
-    "ordered": ALL,
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def pipeline() -> Explorer:
     """Return controls over the first 24 batches of a pipeline, and its bottleneck in the long run."""
-    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)
+    return Explorer(SETTINGS, draw, report, PRESETS)

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from ...cluster import Link
 from ...common.units import decimal_words, percent_words, time_words, times_in_one_unit
-from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
-from ...explorers.opening import shows
+from ...explorers.explorer import Explorer, Now, Setting, Steps
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...timeline import Span, Timeline
@@ -76,7 +75,7 @@ def step(now: Now, how: str, num_gpus: int) -> Timeline:
     return simulate(sizes(now), num_gpus, StepCosts(LINKS[now.link], sample.forward_s, sample.backward_s), how)
 
 
-def picture(now: Now) -> Drawing:
+def draw(now: Now) -> list[Drawing]:
     """Both steps on one axis: a row for each GPU, which at any time computes, sends or receives, or waits."""
     steps = [step(now, how, now.num_gpus) for how in _NAMES]
     times = times_in_one_unit(*[timeline.makespan_s for timeline in steps])
@@ -87,7 +86,7 @@ def picture(now: Now) -> Drawing:
         headings[block] = f"{name}: {time} per step"
     data_parallel_time, ddp_time = times
     title = f"{now.model} on {now.num_gpus} GPUs: {data_parallel_time} with DataParallel, {ddp_time} with DDP"
-    return draw_timeline(Timeline.of(spans), title, rank_names=headings)
+    return [draw_timeline(Timeline.of(spans), title, rank_names=headings)]
 
 
 def _in_block(timeline: Timeline, block: int, num_gpus: int) -> list[Span]:
@@ -131,19 +130,9 @@ def report(now: Now) -> list[str]:
     return lines
 
 
-ON_THE_SITE = {
-    "model": ALL,
-    "num_gpus": tuple(range(2, 9)),
-    "batch": ("9 samples", "64 samples", "128 samples", "512 samples"),
-    "link": ALL,
-    "rate": ("10 TFLOP/s", "40 TFLOP/s"),
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def data_parallel() -> Explorer:
     """Return controls over a step of DataParallel and one of DDP, on the same GPUs with the same batch.
 
     Ports carry one message at a time. DDP's allreduce is one ring after the backward: no overlap.
     """
-    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS)
+    return Explorer(SETTINGS, draw, report, PRESETS)
