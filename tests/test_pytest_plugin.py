@@ -17,13 +17,13 @@ SAMPLERS = """
 
     class Deaf:
         "A sampler that does not hear of epochs."
-        def __init__(self, num_replicas, rank):
-            self.indices = list(range(rank, 16, num_replicas))
+        def __init__(self, num_ranks, rank):
+            self.indices = list(range(rank, 16, num_ranks))
         def __iter__(self):
             return iter(self.indices)
 
     def of_torch(**options):
-        return lambda num_replicas, rank: DistributedSampler(range(20), num_replicas, rank, **options)
+        return lambda num_ranks, rank: DistributedSampler(range(20), num_ranks, rank, **options)
 
     def test_healthy(rankscope_sampler):
         assert rankscope_sampler(of_torch(), dataset_size=20, num_ranks=4).duplicates == 0
@@ -41,7 +41,7 @@ SAMPLERS = """
         rankscope_sampler(Deaf, dataset_size=16, num_ranks=4)
 
     def test_uneven(rankscope_sampler):
-        rankscope_sampler(lambda num_replicas, rank: range(rank, 20, num_replicas), dataset_size=20, epochs=1)
+        rankscope_sampler(lambda num_ranks, rank: range(rank, 20, num_ranks), dataset_size=20, epochs=1)
 
     def test_unknown_kind(rankscope_sampler):
         rankscope_sampler(of_torch(), dataset_size=20, allow=["padding"])

@@ -1,4 +1,4 @@
-"""The site's own parts: what is stored of an explorer, pages of notebooks, and a check of links that is seen to fail."""
+"""The site's own parts: what is stored of an explorer, pages of notebooks, and a check of links."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_stored_state_is_what_the_explorer_shows(name: str) -> None:
 
 def test_the_flagship_moves_over_1_to_16_ranks_and_sizes_that_they_do_not_divide() -> None:
     explorer = EXPLORERS["samplers"].make()
-    moving = axes(explorer, explorer.at(), 800)
+    moving = axes(explorer, explorer.at(), 1000)
     assert moving["num_ranks"] == [*range(1, 17)]
     assert any(size % 16 for size in moving["size"])
     assert {"shuffle", "drop_last"} < moving.keys()
@@ -82,7 +82,8 @@ def test_the_flagship_moves_over_1_to_16_ranks_and_sizes_that_they_do_not_divide
 GOOD = {
     "index.html": '<a href="a/b.html#here">b</a> <a href="https://x.org">x</a> <img src="p.png"><a href="#top">up</a>'
     '<p id="top">',
-    "a/b.html": '<p id="here"><a href="../index.html">up</a> <a href="../a/">a</a><img src="data:image/png;base64,aGk=">',
+    "a/b.html": '<p id="here"><a href="../index.html">up</a> <a href="../a/">a</a>'
+    '<img src="data:image/png;base64,aGk=">',
     "a/index.html": '<link rel="stylesheet" href="../s.css"><script src="../s.js?v=1"></script>',
     "s.css": "a { background: url('p.png') }",
     "s.js": "",

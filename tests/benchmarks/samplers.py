@@ -24,23 +24,23 @@ REPEATS = 3
 SAMPLED_RANKS = 8
 
 
-def sampler(kind, size, num_replicas, rank, shuffle=True):
+def sampler(kind, size, num_ranks, rank, shuffle=True):
     if kind == "ours":
         from rankscope.sampling import DistributedSampler
 
-        return DistributedSampler(size, num_replicas, rank, shuffle)
+        return DistributedSampler(size, num_ranks, rank, shuffle)
     from torch.utils.data import DistributedSampler
 
-    return DistributedSampler(range(size), num_replicas, rank, shuffle)
+    return DistributedSampler(range(size), num_ranks, rank, shuffle)
 
 
 def peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def one_rank(kind, size, num_replicas, shuffle):
+def one_rank(kind, size, num_ranks, shuffle):
     """Seconds to the first index and to the last, extra peak memory, and a checksum of the order (second pass)."""
-    made = sampler(kind, size, num_replicas, 3, shuffle)
+    made = sampler(kind, size, num_ranks, 3, shuffle)
     before = peak_bytes()
     start = time.perf_counter()
     indices = iter(made)
@@ -55,25 +55,25 @@ def one_rank(kind, size, num_replicas, shuffle):
     return {"first_s": first, "total_s": total, "extra_bytes": extra, "checksum": checksum}
 
 
-def all_ranks(kind, size, num_replicas):
-    """Seconds for the indices of every rank; torch's are those of eight ranks, times num_replicas / 8."""
+def all_ranks(kind, size, num_ranks):
+    """Seconds for the indices of every rank; torch's are those of eight ranks, times num_ranks / 8."""
     if kind == "ours":
         from rankscope.sampling import assign
 
         start = time.perf_counter()
-        ranks = assign(size, num_replicas).ranks
+        ranks = assign(size, num_ranks).ranks
         return {"total_s": time.perf_counter() - start, "checksum": zlib.crc32(np.ascontiguousarray(ranks[0], "i8"))}
     start = time.perf_counter()
-    lists = [list(sampler(kind, size, num_replicas, rank)) for rank in range(SAMPLED_RANKS)]
-    seconds = (time.perf_counter() - start) * num_replicas / SAMPLED_RANKS
+    lists = [list(sampler(kind, size, num_ranks, rank)) for rank in range(SAMPLED_RANKS)]
+    seconds = (time.perf_counter() - start) * num_ranks / SAMPLED_RANKS
     return {"total_s": seconds, "checksum": zlib.crc32(np.array(lists[0]))}
 
 
-def audit_epoch(kind, size, num_replicas):
+def audit_epoch(kind, size, num_ranks):
     """Seconds to audit an epoch; the peer is np.unique on all indices, which only finds duplicates and losses."""
     from rankscope.sampling import assign, audit
 
-    assignment = assign(size, num_replicas)
+    assignment = assign(size, num_ranks)
     start = time.perf_counter()
     if kind == "ours":
         duplicates = audit(assignment).duplicates
@@ -83,7 +83,7 @@ def audit_epoch(kind, size, num_replicas):
     return {"total_s": time.perf_counter() - start, "checksum": duplicates}
 
 
-def explorer_picture(kind, size, num_replicas):
+def explorer_picture(kind, size, num_ranks):
     """Seconds from parameters to the picture, SVG string against matplotlib PNG, after a first one."""
     import io
 
@@ -92,12 +92,12 @@ def explorer_picture(kind, size, num_replicas):
     from rankscope.sampling import assign
 
     def by_matplotlib(seed):
-        paint(assign(size, num_replicas, seed=seed).with_loader(4)).figure.savefig(io.BytesIO(), format="png")
+        paint(assign(size, num_ranks, seed=seed).with_loader(4)).figure.savefig(io.BytesIO(), format="png")
 
     explorer = samplers()
 
     def as_svg(seed):
-        explorer.svgs(explorer.at(size=size, num_ranks=num_replicas, seed=seed))
+        explorer.svgs(explorer.at(size=size, num_ranks=num_ranks, seed=seed))
 
     draw = as_svg if kind == "ours" else by_matplotlib
     draw(0)
@@ -141,9 +141,9 @@ def main():
         print(json.dumps(MEASURES[name](*arguments)))
         return
     print(f"{'':<58}{'rankscope':>11}{'peer':>12} unit    ratio   bar")
-    for num_replicas, bar in ((64, "≥ 80"), (1024, "≥ 500")):
-        ours, peer = measure("all_ranks", 10**7, num_replicas, repeats=REPEATS)
-        show(f"all ranks' indices, 10^7 samples, W={num_replicas}", ours["total_s"], peer["total_s"], bar)
+    for num_ranks, bar in ((64, "≥ 80"), (1024, "≥ 500")):
+        ours, peer = measure("all_ranks", 10**7, num_ranks, repeats=REPEATS)
+        show(f"all ranks' indices, 10^7 samples, W={num_ranks}", ours["total_s"], peer["total_s"], bar)
     for power in (7,) if options.quick else (7, 8):
         ours, peer = measure("one_rank", 10**power, 8, True, repeats=REPEATS)
         where = f"one rank, 10^{power} samples, W=8"

@@ -73,6 +73,7 @@ def _settings(sampler: str, draw: random.Random) -> dict[str, Any]:
 def _epochs(sampler: str, settings: dict[str, Any]) -> dict[str, Any]:
     """What the ranks read in an epoch and in the next one, the audit of both, and the cost of the steps."""
     options = dict(settings)
+    options["num_ranks"] = options.pop("num_replicas")  # the name in the stored settings
     lengths = _lengths(options["size"], 1)
     name_of_values = {"balanced": "lengths", "weighted": "weights"}.get(sampler)
     if name_of_values is not None:

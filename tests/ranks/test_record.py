@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Adam, optimizer
+from torch.optim import SGD, Adam, optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
@@ -178,6 +178,25 @@ def test_a_step_that_raises_names_its_rank_and_leaves_nothing() -> None:
     with pytest.raises(RuntimeError, match="already"), recording(), recording():  # the inner one raises
         pass
     assert replaced() == before
+
+
+def test_a_step_of_an_optimizer_has_one_span_unless_it_raises() -> None:
+    """Also where it calls the model, and after one that has raised."""
+    module = model()
+    rule = SGD(module.parameters(), lr=0.1)
+
+    def closure() -> Any:
+        rule.zero_grad()
+        loss = module(torch.ones(2, 10)).sum()
+        loss.backward()
+        return loss
+
+    with recording() as recorder:
+        with pytest.raises(ZeroDivisionError):
+            rule.step(lambda: 1 // 0)
+        rule.step(closure)
+        module(torch.ones(2, 10))
+    assert [span.kind for span in recorder.result().timeline] == ["optimizer", "forward"]
 
 
 def test_ranks_in_threads_and_compiled_graphs_are_as_without_it() -> None:

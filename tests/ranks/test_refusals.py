@@ -37,12 +37,8 @@ def test_in_threads(wrong):
 
 def test_more_nccl_ranks_than_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    with pytest.raises(ValueError, match="num_ranks must be at most 2 with backend='nccl'"):
+    with pytest.raises(ValueError, match="num_ranks must be at most 2"):
         launch(functions.rank, 3, backend="nccl")
-    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
-    with pytest.raises(ValueError, match="num_ranks must be at most 0 with backend='nccl'"):
-        launch(functions.rank, 1, backend="nccl")
 
 
 def test_a_deleted_working_directory(tmp_path, monkeypatch):

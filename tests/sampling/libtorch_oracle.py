@@ -60,7 +60,7 @@ class Case(NamedTuple):
 
     kind: str
     size: int
-    num_replicas: int
+    num_ranks: int
     rank: int
     allow_duplicates: bool
     ops: tuple[str, ...]
@@ -72,18 +72,18 @@ class Case(NamedTuple):
     @classmethod
     def parse(cls, line: str) -> Case:
         """The case whose ``line()`` this is."""
-        kind, size, num_replicas, rank, allow_duplicates, *ops = line.split()
-        return cls(kind, int(size), int(num_replicas), int(rank), allow_duplicates == "1", tuple(ops))
+        kind, size, num_ranks, rank, allow_duplicates, *ops = line.split()
+        return cls(kind, int(size), int(num_ranks), int(rank), allow_duplicates == "1", tuple(ops))
 
 
-def _drawn(draw: random.Random, kind: str, size: int, num_replicas: int, num_ops: int = 12) -> Case:
+def _drawn(draw: random.Random, kind: str, size: int, num_ranks: int, num_ops: int = 12) -> Case:
     """A case of operations that C++ defines: it is loaded only what was saved at the same size."""
-    rank = draw.randrange(num_replicas)
+    rank = draw.randrange(num_ranks)
     ops: list[str] = []
     for _ in range(draw.randint(4, num_ops)):
         op = draw.choice("nnnnneerRsslLi")
         if op == "n":
-            op += str(draw.choice([1, 2, 3, 5, 16, 1 + size // num_replicas]))
+            op += str(draw.choice([1, 2, 3, 5, 16, 1 + size // num_ranks]))
         elif op == "e":
             op += str(draw.choice(EPOCHS))
         elif op == "R":
@@ -92,7 +92,7 @@ def _drawn(draw: random.Random, kind: str, size: int, num_replicas: int, num_ops
             is_resized = any(other[0] == "R" for other in ops)
             op = "i" if "s" not in ops or is_resized else op
         ops.append(op)
-    return Case(kind, size, num_replicas, rank, draw.random() < 0.5, (*ops, "n16", "i"))
+    return Case(kind, size, num_ranks, rank, draw.random() < 0.5, (*ops, "n16", "i"))
 
 
 def cases(seed: int) -> list[Case]:
@@ -100,9 +100,9 @@ def cases(seed: int) -> list[Case]:
     draw = random.Random(seed)
     drawn = [Case.parse(line) for line in NAMED_CASES]
     for kind in ("random", "sequential"):
-        for num_replicas in range(1, 17):
-            drawn += [_drawn(draw, kind, draw.choice(SMALL_SIZES), num_replicas) for _ in range(12)]
-        drawn += [_drawn(draw, kind, size, num_replicas, 5) for size in EDGE_SIZES for num_replicas in (1, 3, 16)]
+        for num_ranks in range(1, 17):
+            drawn += [_drawn(draw, kind, draw.choice(SMALL_SIZES), num_ranks) for _ in range(12)]
+        drawn += [_drawn(draw, kind, size, num_ranks, 5) for size in EDGE_SIZES for num_ranks in (1, 3, 16)]
         drawn += [_drawn(draw, kind, size, 7, 4) for size in LARGE_SIZES]
     for size in EDGE_SIZES:  # the whole order
         drawn.append(Case("random", size, 1, 0, True, (f"e{draw.choice(EPOCHS)}", "r", f"n{size}", "n1", "i")))
@@ -186,7 +186,7 @@ def replay(case: Case, twins: dict[str, Any]) -> str:
 def whole_epochs(binary: Path) -> list[dict[str, Any]]:
     """What every rank reads in some epochs: the arguments of ``rankscope.sampling.assign``, and libtorch's answer."""
     epochs = [
-        {"size": size, "num_replicas": n, "sampler": f"libtorch_{kind}", "epoch": epoch, "drop_last": drop_last}
+        {"size": size, "num_ranks": n, "sampler": f"libtorch_{kind}", "epoch": epoch, "drop_last": drop_last}
         for kind in ("random", "sequential")
         for size, n in ((20, 4), (22, 4), (10, 4), (3, 8), (5, 2), (97, 16), (64, 1))
         for epoch, drop_last in ((0, False), (1, False), (2, True), (2**32 + 1, False))
@@ -194,7 +194,7 @@ def whole_epochs(binary: Path) -> list[dict[str, Any]]:
     for epoch in epochs:
         kind = epoch["sampler"].removeprefix("libtorch_")
         size = epoch["size"]
-        n = epoch["num_replicas"]
+        n = epoch["num_ranks"]
         ops = (f"e{epoch['epoch']}", "r", f"n{size + 1}")
         lines = run_oracle(binary, [Case(kind, size, n, rank, not epoch["drop_last"], ops) for rank in range(n)])
         epoch["ranks"] = [[int(index) for index in line.replace("none", "").split(",") if index] for line in lines]

@@ -90,15 +90,15 @@ def test_a_forgotten_set_epoch_is_found_and_a_kept_one_is_not():
         ([{"epoch": 3}, {"epoch": 3}], "was set_epoch forgotten?"),
         ([{"seed": 0, "epoch": 1}, {"seed": 1, "epoch": 0}], "seed + epoch is the same"),
         ([{"seed": 0}, {"seed": 2**32}], "seed + epoch is the same modulo 2**32"),
-        ([{"size": 3, "num_replicas": 1, "seed": seed} for seed in (0, 512)], "by chance"),
+        ([{"size": 3, "num_ranks": 1, "seed": seed} for seed in (0, 512)], "by chance"),
         (
-            [{"size": 3, "num_replicas": 1, "epoch": epoch} for epoch in range(10)],
+            [{"size": 3, "num_ranks": 1, "epoch": epoch} for epoch in range(10)],
             "by chance, few samples have few orders",
         ),
     ],
 )
 def test_the_reason_of_a_repeated_order(recipes, why):
-    report = str(audit(assign(**{"size": 100, "num_replicas": 4, **recipe}) for recipe in recipes))
+    report = str(audit(assign(**{"size": 100, "num_ranks": 4, **recipe}) for recipe in recipes))
     assert why in report.splitlines()[-1]
     assert ("forgotten" in report) == ("forgotten" in why)
 

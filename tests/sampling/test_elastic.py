@@ -37,7 +37,7 @@ pytestmark = [
 ]
 
 
-def recipe_of(kind, size, num_replicas, draw, **fields):
+def recipe_of(kind, size, num_ranks, draw, **fields):
     """Return a recipe for a sampler of this kind, with random lengths or weights."""
     settings = {}
     if kind == "balanced":
@@ -46,15 +46,15 @@ def recipe_of(kind, size, num_replicas, draw, **fields):
     if kind == "weighted":
         settings = {"weights": [draw.choice([0.5, 1, 1, 2]) for _ in range(size)]}
     fields = {"shuffle": True, "seed": draw.randint(0, 5), "epoch": 0, "drop_last": False} | fields
-    return EpochRecipe(size, num_replicas, settings=settings, **fields)
+    return EpochRecipe(size, num_ranks, settings=settings, **fields)
 
 
-def resized(kind, recipe, num_replicas, draw):
+def resized(kind, recipe, num_ranks, draw):
     """Return the recipe for another number of ranks and, if that is the sampler's, another batch size and window."""
     settings = dict(recipe.settings)
     if kind == "balanced":
         settings |= {"window": draw.randint(1, 5), "batch_size": draw.randint(1, 4)}
-    return recipe._replace(num_replicas=num_replicas, settings=settings)
+    return recipe._replace(num_ranks=num_ranks, settings=settings)
 
 
 def made(kind, recipe, rank=0):
@@ -67,7 +67,7 @@ def flat(items):
 
 def whole_epoch(kind, recipe):
     """Count the reads of each sample on one rank."""
-    reads = SAMPLERS[kind].reads(recipe._replace(num_replicas=1, drop_last=False))
+    reads = SAMPLERS[kind].reads(recipe._replace(num_ranks=1, drop_last=False))
     return np.bincount(np.concatenate(reads.indices), minlength=recipe.size)
 
 
@@ -91,7 +91,7 @@ def read_through_schedule(kind, draw):
     state = None
     read = []
     for part in range(5):
-        sampler = made(kind, recipe, draw.randrange(recipe.num_replicas))
+        sampler = made(kind, recipe, draw.randrange(recipe.num_ranks))
         sampler.set_epoch(recipe.epoch)
         if state is not None:
             sampler.load_state_dict(json.loads(json.dumps(state)))
@@ -99,7 +99,7 @@ def read_through_schedule(kind, draw):
         steps = items_by_step(sampler)
         assert len(sampler) == len(steps)
         trained = draw.randint(0, len(steps)) if part < 4 else len(steps)
-        again = made(kind, recipe, draw.randrange(recipe.num_replicas))
+        again = made(kind, recipe, draw.randrange(recipe.num_ranks))
         again.load_state_dict(sampler.state_after(trained))
         if trained < len(steps):
             assert items_by_step(again) == steps[trained:]  # without a change, it continues as if never stopped
@@ -125,10 +125,10 @@ def test_no_sample_is_lost_or_read_twice_over_random_schedules(kind, everything)
         difference = np.bincount(read, minlength=recipe.size) - whole_epoch(kind, recipe)
         num_lost = -difference[difference < 0].sum()
         if recipe.drop_last:
-            assert 0 <= num_lost < recipe.num_replicas
+            assert 0 <= num_lost < recipe.num_ranks
         else:
             assert num_lost == 0
-        assert difference[difference > 0].sum() == padding < recipe.num_replicas
+        assert difference[difference > 0].sum() == padding < recipe.num_ranks
 
 
 def test_the_schedules_notice_a_state_that_counts_a_ranks_own_items(monkeypatch):
@@ -160,16 +160,16 @@ def test_a_balanced_epoch_that_other_ranks_resume_is_balanced_step_by_step(befor
 @pytest.mark.parametrize("kind", KINDS)
 def test_assign_reads_what_each_ranks_sampler_yields(kind):
     draw = random.Random(0)
-    for size, num_replicas in [(0, 2), (1, 3), (5, 8), (40, 4), (61, 7)]:
+    for size, num_ranks in [(0, 2), (1, 3), (5, 8), (40, 4), (61, 7)]:
         for drop_last in (False, True):
-            recipe = recipe_of(kind, size, num_replicas, draw, epoch=2, drop_last=drop_last)
+            recipe = recipe_of(kind, size, num_ranks, draw, epoch=2, drop_last=drop_last)
             if kind == "weighted" and size == 0:
                 continue
-            collected = Assignment.collect([made(kind, recipe, rank) for rank in range(num_replicas)], size, epoch=2)
+            collected = Assignment.collect([made(kind, recipe, rank) for rank in range(num_ranks)], size, epoch=2)
             assigned = assign(
-                size, num_replicas, sampler=kind, seed=recipe.seed, epoch=2, drop_last=drop_last, **recipe.settings
+                size, num_ranks, sampler=kind, seed=recipe.seed, epoch=2, drop_last=drop_last, **recipe.settings
             )
-            for rank in range(num_replicas):
+            for rank in range(num_ranks):
                 assert collected.ranks[rank].tolist() == assigned.ranks[rank].tolist()
                 assert list(map(list, collected.batches(rank))) == list(map(list, assigned.batches(rank)))
 
@@ -220,7 +220,7 @@ def test_a_finished_epoch(kind, drop_last):
     state = json.loads(json.dumps(sampler.state_dict()))
     assert state["finished"]
     for ranks in (4, 1):
-        again = made(kind, recipe._replace(num_replicas=ranks))
+        again = made(kind, recipe._replace(num_ranks=ranks))
         again.load_state_dict(state)
         assert again.state_dict()["consumed"] == 59
         assert list(again) == []
@@ -341,7 +341,7 @@ def test_a_plain_data_loader_resumes_at_the_very_end_and_in_the_middle(kind, num
 def test_torchdata_nodes_resume_on_other_ranks(kind):
     draw = random.Random(8)
     before = recipe_of(kind, 60, 3, draw)
-    after = before._replace(num_replicas=2)
+    after = before._replace(num_ranks=2)
     read = []
     for rank in range(3):
         loader = nodes.Loader(nodes.SamplerWrapper(made(kind, before, rank)))

@@ -39,7 +39,7 @@ def load_keyed(**changes: object) -> None:
 
 REFUSED = [
     ("size", lambda: assign(-1, 2)),
-    ("num_replicas", lambda: assign(3, 2**16 + 1)),
+    ("num_ranks", lambda: assign(3, 2**16 + 1)),
     ("ranks read together", lambda: assign(2**28, 3, shuffle=False)),
     ("seed", lambda: assign(3, 2, seed=1, sampler="libtorch_random")),
     ("shuffle", lambda: assign(3, 2, shuffle=False, sampler="libtorch_random")),

@@ -21,23 +21,23 @@ def test_same_order_as_torch(everything):
     draw = random.Random(0)
     seeds = [2**32 - 1, 2**32, 2**32 + 7, 2**63, 2**64 - 60, -(2**63)]
     for number in range(6000 if everything else 1500):
-        num_replicas, epoch = draw.randint(1, 40), draw.randint(0, 50)
+        num_ranks, epoch = draw.randint(1, 40), draw.randint(0, 50)
         size = draw.randint(0, 5) if number % 2 else draw.randint(0, 300)
         recipe = {
-            "num_replicas": num_replicas,
             "shuffle": draw.random() < 0.7,
             "seed": draw.choice(seeds) if number % 3 else draw.randint(-5, 50),
             "drop_last": draw.random() < 0.5,
         }
-        rank = draw.randrange(num_replicas)
-        ours = DistributedSampler(size, rank=rank, **recipe)
-        theirs = TorchDistributedSampler(range(size), rank=rank, **recipe)
+        rank = draw.randrange(num_ranks)
+        ours = DistributedSampler(size, num_ranks, rank, **recipe)
+        theirs = TorchDistributedSampler(range(size), num_ranks, rank, **recipe)
         ours.set_epoch(epoch)
         theirs.set_epoch(epoch)
         expected = list(theirs)
         assert list(ours) == expected, (size, rank, recipe, epoch)
         assert len(ours) == len(theirs) == len(expected)
-        assert assign(size, epoch=epoch, **recipe).ranks[rank].tolist() == expected, (size, rank, recipe, epoch)
+        assigned = assign(size, num_ranks, epoch=epoch, **recipe).ranks
+        assert assigned[rank].tolist() == expected, (size, rank, recipe, epoch)
 
 
 @SAMPLE_OR_EVERYTHING

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from rankscope import explorers
 from rankscope.box import Profile
 from rankscope.explorers.explorer import Explorer, Now, Setting, Steps
+from rankscope.explorers.panel import NUM_BESIDE
 
 NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 _MOST_OF_A_SLIDER = 16  # values; of longer sliders some, evenly spread
@@ -77,13 +78,13 @@ def offered(setting: Setting, wanted: list[Any]) -> list[Any]:
 def axes(explorer: Explorer, start: Now, most_states: int) -> dict[str, list[Any]]:
     """Return the settings that move on a page, with their values: as many as make at most `most_states` states.
 
-    Switches come first, then the settings in their order. One that does not fit has the values of presets only, and
+    Those move that the panel does not fold: first switches, then the others in their order. One that does not fit has the values of presets only, and
     stands still if those do not fit either.
     """
     at_presets = [explorer.at(**preset) for preset in explorer.presets.values()]
     chosen: dict[str, list[Any]] = {}
     num_states = 1
-    for setting in sorted(explorer.settings, key=lambda setting: not isinstance(setting.default, bool)):
+    for setting in sorted(explorer.settings[:NUM_BESIDE], key=lambda setting: not isinstance(setting.default, bool)):
         wanted = list(dict.fromkeys(getattr(now, setting.name) for now in (start, *at_presets)))
         for values in (offered(setting, wanted), [value for value in offered(setting, wanted) if value in wanted]):
             if 1 < len(values) <= most_states // num_states:

@@ -1,9 +1,11 @@
-"""The extra to install if a package is missing: pyproject.toml defines the extras and their packages."""
+"""Packages that not everybody has: what is imported when first used, and the extra to install, as in pyproject.toml."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
 # The extra that brings each package, by the name under which the package is imported.
 EXTRAS = {"torch": "torch", "cloudpickle": "torch", "ipywidgets": "notebooks", "matplotlib": "notebooks"}
@@ -25,3 +27,18 @@ def naming_extra() -> Iterator[None]:
         if error.name in EXTRAS and not hasattr(error, "__notes__"):  # an inner door has named it already
             error.add_note(f"pip install 'rankscope[{EXTRAS[error.name]}]' installs it")
         raise
+
+
+def when_used(package: str, **modules: str) -> Callable[[str], Any]:
+    """Return a package's ``__getattr__``: these public names are imported when first used, because that imports torch.
+
+    `modules` are the package's modules by the names that they define.
+    """
+
+    @naming_extra()
+    def public_name(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
+
+    return public_name

@@ -14,7 +14,7 @@ from .entries import EXPLORERS, opener
 from .explorer import Explorer, Now, Setting, Steps
 
 _MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
-_NUM_BESIDE = 7  # controls in the column, below the list of examples; the others are folded
+NUM_BESIDE = 7  # controls in the column, below the list of examples; the others are folded
 _NO_EXAMPLE = ""  # of the list of examples, when a control was moved
 _VIEW_BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 _STYLE = """<style>
@@ -98,11 +98,11 @@ class Panel(widgets.Box):  # type: ignore[misc]
                 self.controls[setting.name] = field = _control(setting, value)
             fields.append(field)
         self.line = widgets.Text(description="these settings, as arguments", layout={"width": "auto"})
-        folded = widgets.Box([*fields[1 + _NUM_BESIDE :], self.line])
+        folded = widgets.Box([*fields[1 + NUM_BESIDE :], self.line])
         folded.add_class("rankscope-side")
         more = widgets.Accordion([folded], titles=("more settings",), selected_index=None)
         more.add_class("rankscope-more")
-        side = widgets.Box([*fields[: 1 + _NUM_BESIDE], more])
+        side = widgets.Box([*fields[: 1 + NUM_BESIDE], more])
         side.add_class("rankscope-side")
         self.shown = widgets.HTML()
         self.shown.add_class("rankscope-shown")

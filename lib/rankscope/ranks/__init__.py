@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..common.extras import naming_extra
+from ..common.extras import when_used
 from .errors import RankError
 from .launcher import launch
 from .threads import in_threads
@@ -14,14 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RankError", "RankRecorder", "Recording", "in_threads", "launch", "record", "recording"]
 
-
-@naming_extra()
-def __getattr__(name: str) -> Any:
-    if name in __all__:  # what is not there yet: it imports torch
-        from . import recorder
-
-        return getattr(recorder, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(
+    __name__, RankRecorder="recorder", Recording="recorder", record="recorder", recording="recorder"
+)
 
 
 def __dir__() -> list[str]:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class MachineError(RuntimeError):
     """What this machine cannot do, or stopped doing, in a sentence for its user. A bug is never one."""
 
 
 class RankError(MachineError):
-    """A rank failed. `rank` is its number; `__cause__` is the exception that it raised."""
+    """A rank failed. `rank` is its number."""
 
-    def __init__(self, message: str, rank: int) -> None:
+    def __init__(self, message: str, rank: int = -1) -> None:  # pickle calls it without, and sets `rank` itself
         super().__init__(message)
         self.rank = rank
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.rank), self.__dict__  # pickle would call the class with the message alone

@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 def place() -> Place | None:
     """Return the place of this process among the ranks, or None if no launcher has made it one."""
-    if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
+    if not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         return None
     for rank, num_ranks in _VARIABLES:
         if rank in os.environ and num_ranks in os.environ:
@@ -43,9 +43,7 @@ def place() -> Place | None:
     return None
 
 
-def run(
-    fn: Callable[..., Any], num_ranks: int | None, args: tuple[Any, ...], backend: str, timeout_s: float
-) -> list[Any]:
+def run(fn: Callable[..., Any], num_ranks: int | None, args: list[Any], backend: str, timeout_s: float) -> list[Any]:
     """Call ``fn(*args)`` as one of the ranks, and return the results of all.
 
     The group is made for the call and taken down after it, unless there is one already: at the exit of a process a
@@ -96,7 +94,7 @@ def _wait_for_all(store: Any, what: str, here: Place) -> None:
     store.wait([f"{what}/{rank}" for rank in range(here.num_ranks)])
 
 
-def _gathered(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
+def _gathered(fn: Callable[..., Any], args: list[Any]) -> list[Any]:
     """Call the function on this rank, and return the results of all ranks. Raises RankError if it fails."""
     import cloudpickle
     import torch.distributed as dist

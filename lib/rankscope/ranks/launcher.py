@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..common.checks import function, number, one_of, truth, whole
+from ..common.checks import function, number, one_of, several, truth, whole
+from ..common.extras import naming_extra
 from . import joined
 from .errors import MachineError
 from .host import MOST_RANKS
@@ -27,9 +28,9 @@ from .server import Supervisor, search_path
 from .watching import Ranks
 
 Result = TypeVar("Result")
-BACKENDS = ("gloo", "nccl")
 
 
+@naming_extra()
 def launch(
     fn: Callable[..., Result],
     num_ranks: int | None,
@@ -62,50 +63,32 @@ def launch(
     [46, 46, 46, 46]
     """
     function("fn", fn)
-    if not isinstance(args, Sequence) or isinstance(args, str):
-        raise ValueError(f"args must be a tuple of what fn is called with, got {args!r}")
-    one_of("backend", backend, BACKENDS)
+    args = several("args", args, "what fn is called with")
+    one_of("backend", backend, ("gloo", "nccl"))
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
     truth("progress", progress)
     if joined.place():
-        return joined.run(fn, num_ranks, tuple(args), backend, timeout_s)
+        return joined.run(fn, num_ranks, args, backend, timeout_s)
     num_ranks = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     if backend == "nccl":
-        _check_gpus(num_ranks)
-    return forked(fn, tuple(args), num_ranks, backend, timeout_s, progress)
+        import torch
 
-
-def _check_gpus(num_ranks: int) -> None:
-    import torch
-
-    num_gpus = torch.cuda.device_count() if torch.distributed.is_nccl_available() else 0
-    if num_gpus < num_ranks:
-        problem = f"num_ranks must be at most {num_gpus} with backend='nccl', which needs a GPU for each"
-        raise ValueError(f"{problem}, got {num_ranks} (torch {torch.__version__})")
-
-
-def forked(
-    fn: Callable[..., Result],
-    args: tuple[Any, ...],
-    num_ranks: int,
-    backend: str,
-    timeout_s: float,
-    progress: bool,
-    before: Callable[[int], object] | None = None,
-) -> list[Result]:
-    """Do what `launch` does where no launcher has; each rank calls `before` with its number before it connects."""
+        num_gpus = torch.cuda.device_count()
+        if num_gpus < num_ranks:
+            raise ValueError(f"num_ranks must be at most {num_gpus}, a GPU for each rank of NCCL, got {num_ranks}")
     import cloudpickle
 
     try:
-        call = cloudpickle.dumps((fn, args, before))
+        call = cloudpickle.dumps((fn, args))
     except Exception as error:
         problem = f"fn={fn!r} or args cannot be sent to another process: {type(error).__name__}: {error}"
         raise ValueError(problem) from error
     sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
     with contextlib.ExitStack() as stack:  # the last to enter is the first to leave
         try:
-            surroundings = (dict(os.environ), os.getcwd(), search_path(), sys.argv, sources)
-            request = Request(call, num_ranks, backend, timeout_s, *surroundings)
+            request = Request(
+                call, num_ranks, backend, timeout_s, dict(os.environ), os.getcwd(), search_path(), sys.argv, sources
+            )
             temporary = tempfile.TemporaryDirectory(prefix="rankscope-", ignore_cleanup_errors=True)
             folder = Path(stack.enter_context(temporary))
             (folder / "request").write_bytes(pickle.dumps(request))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .host import num_cores
-from .stacks import write_at_signal
+from .stacks import STACK
 
 _LATER_S = 10.0  # by which the group's timeout is longer than the launch's, whose error says more
 # In errors about a connection that another rank has closed:
@@ -30,7 +30,7 @@ _LOST_PEER = re.compile("connection (was |is )?(closed|reset|refused|lost|aborte
 class Request(NamedTuple):
     """A launch: the call, how it is run, and the surroundings that ranks share with the caller."""
 
-    call: bytes  # the function, its arguments, and what is called with the rank before, pickled
+    call: bytes  # the function and its arguments, pickled
     num_ranks: int
     backend: str
     timeout_s: float
@@ -48,11 +48,10 @@ LOST_PEER = 2  # it raised what looks like the consequence of another rank's fai
 
 
 class Failure(NamedTuple):
-    """Why a rank has no result. `cause` is the exception that it raised, pickled, if it can be."""
+    """Why a rank has no result."""
 
     kind: int
     text: str
-    cause: bytes = b""
 
 
 def be_rank(rank: int, folder: Path) -> None:
@@ -63,8 +62,7 @@ def be_rank(rank: int, folder: Path) -> None:
     sys.stdout = _redirected(1, folder / f"{rank}.stdout")
     sys.stderr = _redirected(2, folder / f"{rank}.stderr")
     faulthandler.enable(sys.stderr)  # a crash of C code prints where it happened
-    stack_file = open(folder / f"{rank}.stack", "w")  # noqa: SIM115
-    write_at_signal(stack_file)
+    faulthandler.register(STACK, open(folder / f"{rank}.stack", "w"), all_threads=False)  # noqa: SIM115
     try:
         result = _called(rank, folder)
         _finish(folder / f"{rank}.outcome", result)
@@ -112,15 +110,12 @@ def _called(rank: int, folder: Path) -> bytes:
     linecache.cache.update(request.sources)
     np.random.seed()  # or all ranks would draw the same numbers; Python's own generator does so after a fork
     torch.set_num_threads(max(1, num_cores() // request.num_ranks))
-    fn, args, before = pickle.loads(request.call)
-    if before is not None:
-        before(rank)
+    fn, args = pickle.loads(request.call)
     _join(rank, folder, request)
     result = fn(*args)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()  # a kernel that fails later would otherwise count as returned
-    pickled: bytes = cloudpickle.dumps(result)
-    return pickled
+    return cloudpickle.dumps(result)  # type: ignore[no-any-return]
 
 
 def _join(rank: int, folder: Path, request: Request) -> None:
@@ -139,17 +134,9 @@ def _join(rank: int, folder: Path, request: Request) -> None:
 
 
 def _failure(error: BaseException, rank: int) -> Failure:
-    import cloudpickle
-
-    own_traceback = error.__traceback__
-    # The first frames are those of this module, the same for every function.
-    while own_traceback and own_traceback.tb_next and own_traceback.tb_frame.f_code.co_filename == __file__:
-        own_traceback = own_traceback.tb_next
+    # Without the first frames, which are those of `be_rank` and `_called` for every function.
+    own_traceback = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
     lines = traceback.format_exception(type(error), error, own_traceback)
     text = f"rank {rank} failed: {type(error).__name__}: {error}\n\n{''.join(lines).rstrip()}"
-    cause = b""
-    with contextlib.suppress(Exception):
-        cause = cloudpickle.dumps(error)
-    if isinstance(error, EOFError | ConnectionError) or _LOST_PEER.search(str(error)):
-        return Failure(LOST_PEER, text, cause)
-    return Failure(RAISED, text, cause)
+    has_lost_peer = isinstance(error, EOFError | ConnectionError) or _LOST_PEER.search(str(error))
+    return Failure(LOST_PEER if has_lost_peer else RAISED, text)

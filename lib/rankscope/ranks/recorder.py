@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -136,7 +136,7 @@ def record(
 
 
 def _record_rank(make_step: Callable[[], Callable[[], object]], num_steps: int, warm_up: int) -> Recording:
-    step = function("what make_step returns", make_step(), "that is a step")
+    step = make_step()
     with recording() as recorder:
         for number in range(-warm_up, num_steps):
             recorder.item = -1  # barriers are left out, as is the warm-up
@@ -162,10 +162,9 @@ def recording(on_collective: OnCollective = None) -> Iterator[RankRecorder]:
     >>> [span.kind for span in recorder.result().timeline]
     ['forward']
     """
-    if not _one_at_a_time.acquire(blocking=False):
+    if _one_at_a_time.locked():
         raise RuntimeError("this process is already being recorded")
-    with ExitStack() as stack:
-        stack.callback(_one_at_a_time.release)
+    with _one_at_a_time, ExitStack() as stack:
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(_GIL_S)
         recorder = RankRecorder(on_collective)
@@ -181,7 +180,7 @@ def recording(on_collective: OnCollective = None) -> Iterator[RankRecorder]:
         library = stack.enter_context(torch.library._scoped_library("c10d", "IMPL"))
         for name, kind in COLLECTIVES.items():
             operator = getattr(torch.ops.c10d, name).default
-            kernel = partial(recorder._collective, operator, kind)
+            kernel = partial(recorder._collective, operator._handle.redispatch_boxed, kind)
             library.impl(name, kernel, _KEY.name, with_keyset=True)
         yield recorder
         while recorder._running:
@@ -220,7 +219,7 @@ class RankRecorder:
         self._on_collective = on_collective
         self.lanes_in_use = set[str]()
         self._events: list[_Event] = []
-        self._optimizers: list[Any] = []  # the open spans of optimizers, one of which may call another
+        self._optimizers: list[_Event] = []  # whose step has begun; one may call another
         self._running = set[_Event]()  # collectives with a future that is not done
         self._without_future: dict[Any, _Event] = {}  # collectives by their work
         self._now: Callable[[], Any] = time.perf_counter
@@ -251,10 +250,16 @@ class RankRecorder:
         spans = []
         num_bytes = []
         free_s: list[float] = []  # when each lane of collectives is free again
+        computed_s = 0.0  # when the lane of passes is
         for event in sorted(self._events, key=lambda event: self._seconds(event.start)):
             start_s = self._seconds(event.start)
             stop_s = self._seconds(end if event.stop is None else event.stop)
             lane = event.lane
+            if lane == "compute":
+                # What runs within an optimizer's step is not left out before. Nothing tells when such a step raises.
+                if start_s < computed_s or event.stop is None:
+                    continue
+                computed_s = stop_s
             if lane == "collectives":
                 place = 0
                 while place < len(free_s) and free_s[place] > start_s:
@@ -278,20 +283,17 @@ class RankRecorder:
         return event
 
     def _begin_optimizer(self, *_: Any) -> None:
-        span = self.span("optimizer")
-        span.__enter__()
-        self._optimizers.append(span)
+        self._optimizers.append(self._begin("compute", "optimizer"))
 
     def _end_optimizer(self, *_: Any) -> None:
-        self._optimizers.pop().__exit__(None, None, None)
+        self._optimizers.pop().stop = self._now()
 
-    def _collective(self, operator: Any, kind: str, keys: Any, *args: Any) -> Any:
-        """Call the operator as the dispatcher would without this, and record the collective that it starts."""
-        tensors = args[:2]  # of all operators, the others are no tensors
+    def _collective(self, redispatch: Callable[..., Any], kind: str, keys: Any, *args: Any) -> Any:
+        """Call an operator as the dispatcher would without this, and record the collective that it starts."""
         if self._on_collective:
-            self._on_collective(kind, tensors)
-        event = self._begin("collectives", kind, max(map(_num_bytes, tensors)))
-        result = operator.redispatch(keys & _KEYS_BELOW, *args)
+            self._on_collective(kind, args[:2])  # the other arguments of all operators are no tensors
+        event = self._begin("collectives", kind, max(_num_bytes(args[0]), _num_bytes(args[1])))
+        result = redispatch(keys & _KEYS_BELOW, *args)
         work = dist.Work.unbox(result[-1] if isinstance(result, tuple) else result)
         if work is None:  # NCCL starts it later, together with others
             event.stop = self._now()
@@ -306,10 +308,11 @@ class RankRecorder:
         return result
 
     def _end(self, event: _Event, future: Any) -> None:
-        instant = self._now()
-        with suppress(Exception):
-            future.value()  # raises an error if the collective failed
-            event.stop = instant
+        event.stop = self._now()
+        try:
+            future.value()
+        except Exception:  # the collective has failed
+            event.stop = None
         self._running.discard(event)
 
     def _wait(self, original: Callable[..., Any], work: Any, *args: Any) -> Any:

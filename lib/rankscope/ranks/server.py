@@ -29,7 +29,6 @@ PRELOAD = ["cloudpickle", "torch", "torch.distributed", "torch._dynamo"]
 _START_S = 300.0  # for the server to import torch and fork, on a cold disk of a busy machine
 _LOOK_S = 2.0  # between two looks whether the server is stopped meanwhile
 _END_S = 5.0  # for the ranks of a launch to end
-_MOST_OUTPUT = 2000  # characters of the server's output in an error
 _COMMAND = f"import sys; sys.path[:] = sys.argv[2:]; from {serve.__module__} import serve; serve(sys.argv[1])"
 # Libraries that start threads when they are imported. A process with threads must not fork.
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -69,7 +68,7 @@ class _Server:
         """Say that the server, or the supervisor of a launch, has ended, with the end of the server's output."""
         self.output.seek(0)
         output = self.output.read().decode(errors="replace")
-        return f"the server of ranks, or a supervisor, has ended: {output[-_MOST_OUTPUT:]}"
+        return f"the server of ranks, or a supervisor, has ended: {output[-2000:]}"
 
 
 _servers: dict[int, _Server] = {}  # by the process that started it; a forked process has its parent's, too
@@ -79,13 +78,12 @@ _lock = threading.Lock()
 def _server() -> _Server:
     """Return the server of this process. Start one if there is none, or if it has ended."""
     with _lock:
-        server = _servers.get(os.getpid())
-        if server is not None and server.process.poll() is not None:
-            _servers.pop(os.getpid()).end()
-            server = None
-        if server is None:
-            server = _servers[os.getpid()] = _Server()
-        return server
+        pid = os.getpid()
+        if pid in _servers and _servers[pid].process.poll() is not None:
+            _servers.pop(pid).end()
+        if pid not in _servers:
+            _servers[pid] = _Server()
+        return _servers[pid]
 
 
 class Supervisor:

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import faulthandler
-import itertools
 import linecache
 import re
 import signal
-from typing import Any
 
-STACK = signal.SIGUSR1
+STACK = signal.SIGUSR1  # at which faulthandler writes it
 _FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')  # as faulthandler writes it
-
-
-def write_at_signal(file: Any) -> None:
-    """Write the stack of the main thread to an open file at each `STACK`."""
-    faulthandler.register(STACK, file, all_threads=False)
 
 
 def described(stack: str, caller: str) -> str:
     """Return what a stack says, innermost last, without the outer frames, which begin in the file `caller`."""
     if not stack:
         return "is stopped (SIGSTOP), or too busy to say where it stands"
-    innermost_first = itertools.takewhile(lambda frame: frame[0] != caller, _FRAME.findall(stack))
+    inner_frames = stack.partition(f'File "{caller}"')[0]  # the innermost comes first
     lines = ["stands at"]
-    for file, number, name in reversed(list(innermost_first)):
+    for file, number, name in reversed(_FRAME.findall(inner_frames)):
         lines.append(f'  File "{file}", line {number}, in {name}')
         lines.append(f"    {linecache.getline(file, int(number)).strip()}")
     return "\n".join(lines)

@@ -9,14 +9,14 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from ..common.checks import function, number, whole
+from ..common.extras import naming_extra
 from .errors import RankError
 from .host import MOST_RANKS
 
 Result = TypeVar("Result")
-# Gloo adds the timeout to the time since 1970, in nanoseconds of 64 bits: with 7.5 * 10**9 s, ranks wait for ever.
-_MOST_TIMEOUT_S = 10**9
 
 
+@naming_extra()
 def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: float = 60.0) -> list[Result]:
     """Call ``work(rank, group)`` for all ranks at the same time, and return the results by rank.
 
@@ -40,7 +40,7 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
 
     function("work", work, "of rank and group")
     num_ranks = whole("num_ranks", num_ranks, 1, MOST_RANKS)
-    timeout = timedelta(seconds=number("timeout_s", timeout_s, above=0, high=_MOST_TIMEOUT_S))
+    timeout = timedelta(seconds=number("timeout_s", timeout_s, above=0, high=10**6))
     store = dist.HashStore()  # type: ignore[attr-defined]  # public, and left out of torch's own list
     results: dict[int, Result] = {}
     errors: list[tuple[int, BaseException]] = []
@@ -52,10 +52,8 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
             errors.append((rank, error))
             clear_frames(error)  # which closes this rank's end of the group
 
-    threads = []
-    for rank in range(num_ranks):
-        # daemon: if Ctrl-C ends the waiting below, Python's exit must not wait for ranks that wait for each other
-        threads.append(threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True))
+    # daemon: if Ctrl-C ends the waiting below, Python's exit must not wait for ranks that wait for each other
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(num_ranks)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import pickle
 import sys
 import time
@@ -29,61 +28,48 @@ class Ranks:
     def __init__(self, folder: Path, num_ranks: int) -> None:
         self._folder = folder
         self._num_ranks = num_ranks
-        self._results: dict[int, Any] = {}
-        self._failures: dict[int, Failure] = {}
+        self._outcomes: dict[int, Any] = {}  # results, and failures
         self._num_shown: collections.Counter[Path] = collections.Counter()  # bytes of each file of output
 
     def wait(self, supervisor: Supervisor, timeout_s: float, progress: bool) -> list[Any]:
         """Return the results by rank. Raises RankError, and MachineError if the supervisor fails."""
-        begin_s = time.monotonic()
-        failed_s = begin_s  # when the first failure was seen
-        while len(self._results) < self._num_ranks:
+        deadline_s = time.monotonic() + timeout_s
+        while self._running():
             supervisor.listen(_LOOK_S)
-            now_s = time.monotonic()
-            if not self._failures:
-                failed_s = now_s
-            self._look()
-            if self._failures:
-                self._raise_if_known(now_s - failed_s)
-            elif now_s - begin_s > timeout_s:
+            is_late = time.monotonic() > deadline_s
+            if self._look():
+                raise self._failure()
+            if is_late and self._running():
                 raise self._late(supervisor, timeout_s)
             if progress:
                 self.show(last=False)
-        return [self._results[rank] for rank in range(self._num_ranks)]
-
-    def _look(self) -> None:
-        """Read the outcomes that are new."""
-        for rank in self._running():
-            file = self._folder / f"{rank}.outcome"
-            if not file.exists():
-                continue
-            outcome = pickle.loads(file.read_bytes())
-            if isinstance(outcome, Failure):
-                self._failures[rank] = outcome
-            else:
-                self._results[rank] = outcome
+        return [self._outcomes[rank] for rank in range(self._num_ranks)]
 
     def _running(self) -> list[int]:
-        return [rank for rank in range(self._num_ranks) if rank not in self._results and rank not in self._failures]
+        return [rank for rank in range(self._num_ranks) if rank not in self._outcomes]
 
-    def _raise_if_known(self, since_s: float) -> None:
-        """Raise the error of the failure that is told, unless one that may have caused it can still come."""
-        rank, failure = min(self._failures.items(), key=lambda item: item[1].kind)
-        if since_s < (_CAUSE_OF_LOST_PEER_S if failure.kind == LOST_PEER else _CAUSE_S):
-            return
-        cause = None
-        with contextlib.suppress(Exception):  # for example, if its class cannot be imported here
-            cause = pickle.loads(failure.cause)
-        raise RankError(failure.text, rank) from cause
+    def _look(self) -> dict[int, Failure]:
+        """Read the outcomes that are new, and return the failures."""
+        for rank in self._running():
+            file = self._folder / f"{rank}.outcome"
+            if file.exists():
+                self._outcomes[rank] = pickle.loads(file.read_bytes())
+        return {rank: outcome for rank, outcome in self._outcomes.items() if isinstance(outcome, Failure)}
+
+    def _failure(self) -> RankError:
+        """Return the error of the failure that is told, after a time in which one that caused it can still come."""
+        for cause_s in (_CAUSE_S, _CAUSE_OF_LOST_PEER_S):
+            time.sleep(cause_s)
+            rank, failure = min(self._look().items(), key=lambda item: item[1].kind)
+            if failure.kind != LOST_PEER:
+                break
+        return RankError(failure.text, rank)
 
     def _late(self, supervisor: Supervisor, timeout_s: float) -> RankError:
         """Return the error of a timeout, which says where the ranks are that have not returned."""
         late = self._running()
         supervisor.ask_for_stacks()
-        deadline_s = time.monotonic() + _STACKS_S
-        while time.monotonic() < deadline_s and not all(self._stack(rank) for rank in late):
-            time.sleep(_LOOK_S)
-        time.sleep(_LOOK_S)  # for what has begun to be written
+        time.sleep(_STACKS_S)
         lines = [f"ranks {', '.join(map(str, late))} have not returned after {timeout_s:g} s (timeout_s)"]
         lines += [f"rank {rank} {described(self._stack(rank), rank_module.__file__)}" for rank in late]
         silent = [rank for rank in late if not self._stack(rank)]  # others may wait for one that does not answer
@@ -97,10 +83,8 @@ class Ranks:
         """Print what is new of the output, by rank; a line that does not end yet only if this is the last time."""
         for stream in ("stdout", "stderr"):
             text = "".join(self._new_lines(rank, stream, last) for rank in range(self._num_ranks))
-            target = getattr(sys, stream)
-            if text and target is not None:  # it is None if it was closed when Python started
-                target.write(text)
-                target.flush()
+            if text:
+                print(text, end="", file=getattr(sys, stream), flush=True)
 
     def _new_lines(self, rank: int, stream: str, last: bool) -> str:
         path = self._folder / f"{rank}.{stream}"

@@ -32,7 +32,7 @@ class EpochRecipe(NamedTuple):
     """
 
     size: int
-    num_replicas: int
+    num_ranks: int
     shuffle: bool
     seed: int
     epoch: int
@@ -42,7 +42,7 @@ class EpochRecipe(NamedTuple):
     @property
     def reads(self) -> int:
         """The number of samples that all ranks read together, if that is the dataset once, padded or cut."""
-        return self.num_replicas * share(self.size, self.num_replicas, self.drop_last)
+        return self.num_ranks * share(self.size, self.num_ranks, self.drop_last)
 
 
 class Sampler(msgspec.Struct, frozen=True, eq=False):
@@ -80,25 +80,25 @@ class Sampler(msgspec.Struct, frozen=True, eq=False):
             raise ValueError(f"{self.values} must have a value for each of {recipe.size} samples for {name}")
 
 
-def _slices(order: IntArray, num_replicas: int) -> RankReads:
+def _slices(order: IntArray, num_ranks: int) -> RankReads:
     """Rank r reads the r-th of equal, contiguous slices of the order."""
-    return RankReads(tuple(np.split(order, num_replicas)))
+    return RankReads(tuple(np.split(order, num_ranks)))
 
 
 def _libtorch_random(recipe: EpochRecipe) -> RankReads:
     """Return the indices of libtorch's `DistributedRandomSampler` (csrc/api/src/data/samplers/distributed.cpp)."""
-    return _slices(libtorch_order(recipe.size, recipe.reads, recipe.epoch), recipe.num_replicas)
+    return _slices(libtorch_order(recipe.size, recipe.reads, recipe.epoch), recipe.num_ranks)
 
 
 def _libtorch_sequential(recipe: EpochRecipe) -> RankReads:
     """Return the indices of libtorch's `DistributedSequentialSampler` (the same file), whose padding starts over."""
-    return _slices(np.arange(recipe.reads) % max(recipe.size, 1), recipe.num_replicas)
+    return _slices(np.arange(recipe.reads) % max(recipe.size, 1), recipe.num_ranks)
 
 
 def _arguments(recipe: EpochRecipe, rank: int) -> dict[str, Any]:
     """Return the arguments that the classes of all samplers have."""
     return {
-        "num_replicas": recipe.num_replicas,
+        "num_replicas": recipe.num_ranks,
         "rank": rank,
         "seed": recipe.seed,
         "drop_last": recipe.drop_last,
@@ -164,7 +164,7 @@ SAMPLERS: dict[str, Sampler] = {
 
 def assign(
     size: int,
-    num_replicas: int,
+    num_ranks: int,
     *,
     sampler: str = "torch",
     shuffle: bool = True,
@@ -181,7 +181,7 @@ def assign(
     `values`, which is `lengths` or `weights`, and `settings` with their defaults.
 
     Raises ValueError if the size is outside 0 … `MOST_SAMPLES`, if all ranks together read more samples than that, if
-    the replicas are outside 1 … `MOST_RANKS`, if the sampler is unknown, or if it does not have one of the settings
+    the ranks are outside 1 … `MOST_RANKS`, if the sampler is unknown, or if it does not have one of the settings
     (such as a seed for libtorch's).
 
     >>> [indices.tolist() for indices in assign(10, 4, shuffle=False).ranks]
@@ -195,7 +195,7 @@ def assign(
     kind = SAMPLERS[one_of("sampler", sampler, tuple(SAMPLERS))]
     recipe = EpochRecipe(
         size=whole("size", size, 0, MOST_SAMPLES),
-        num_replicas=whole("num_replicas", num_replicas, 1, MOST_RANKS),
+        num_ranks=whole("num_ranks", num_ranks, 1, MOST_RANKS),
         shuffle=truth("shuffle", shuffle),
         seed=whole("seed", seed, *SEEDS),
         epoch=whole("epoch", epoch),
@@ -206,7 +206,7 @@ def assign(
     kind.check(sampler, recipe)  # before `shuffle` becomes what the sampler does anyway
     if kind.always_shuffles is not None:
         recipe = recipe._replace(shuffle=kind.always_shuffles)
-    whole(f"the samples that {recipe.num_replicas} ranks read together", recipe.reads, 0, MOST_SAMPLES)
+    whole(f"the samples that {recipe.num_ranks} ranks read together", recipe.reads, 0, MOST_SAMPLES)
     reads = kind.reads(recipe)
     return Assignment(
         recipe.size,

@@ -18,13 +18,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from rankscope.common.checks import number, whole
 from rankscope.ranks.errors import MachineError, RankError
 from rankscope.ranks.host import how_it_ended
-from rankscope.ranks.launcher import forked
+from rankscope.ranks.launcher import launch
 
 from . import namespaces as network_namespaces
 from . import switch as switching
@@ -34,6 +34,7 @@ DEVICE = "host0"
 TUN = "/dev/net/tun"
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _COMMAND_S = 10.0
+_LATER_S = 10.0  # by which the group's timeout is longer than the launch's, whose error says more
 # How long a packet is on the wire. The switch takes 9000 bytes at 100 Mbit/s; a shaper lets two packets go free.
 _SWITCHED_S, _SHAPED_S = 0.72e-3, 0.36e-3
 _QUEUE = 20_000  # packets
@@ -84,9 +85,11 @@ class Network:
         """Launch as `rankscope.ranks.launch` with Gloo, with `ranks_per_host` consecutive ranks on each host."""
         each = whole("ranks_per_host", ranks_per_host, 1)
         paths = [path for path in self.namespaces for _ in range(each)]
-        enter = partial(network_namespaces.enter_as_rank, paths, self.device)
+        timeout_s = number("timeout_s", timeout_s, above=0)
         try:
-            return forked(fn, tuple(args), len(paths), "gloo", timeout_s, progress, enter)
+            with TemporaryDirectory() as folder:
+                work = (paths, self.device, f"{folder}/meeting", fn, tuple(args), timeout_s + _LATER_S)
+                return launch(network_namespaces.on_its_host, len(paths), work, "gloo", timeout_s, progress)
         except RankError as error:
             if self._switch is None or self._switch.poll() is None:
                 raise

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 _CLONE_NEWNET = 0x40000000
 
@@ -18,10 +22,26 @@ def enter(path: str) -> None:
         os.close(descriptor)
 
 
-def enter_as_rank(paths: Sequence[str], interface: str, rank: int) -> None:
-    """Enter the namespace of a rank, which then talks over that interface."""
-    os.environ["GLOO_SOCKET_IFNAME"] = interface
+def on_its_host(
+    paths: Sequence[str], interface: str, meeting: str, fn: Callable[..., Result], args: Sequence[Any], timeout_s: float
+) -> Result:
+    """Call the function as a rank of `launch` that moves to its namespace and talks over that interface.
+
+    It leaves the group over loopback once all ranks have joined that, and joins another one. They meet in a file.
+    """
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    num_ranks = dist.get_world_size()
+    store = dist.FileStore(meeting, num_ranks)  # type: ignore[attr-defined]
+    store.set(f"joined/{rank}", "")
+    store.wait([f"joined/{peer}" for peer in range(num_ranks)])
+    dist.destroy_process_group()
     enter(paths[rank])
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks, timeout=timeout)
+    return fn(*args)
 
 
 def leave_for_new() -> int:

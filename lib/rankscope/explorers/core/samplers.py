@@ -83,8 +83,8 @@ def samplers() -> Explorer:
     kinds = [(sampler.title, name) for name, sampler in SAMPLERS.items()]
     settings = (
         Setting("sampler", "torch", kinds, "sampler"),
+        Setting("num_ranks", 4, range(1, 17), "ranks", most=_MOST_RANKS),
         Setting("size", 50, _SIZES, "samples", most=_MOST_SAMPLES),
-        Setting("num_ranks", 4, range(1, 65), "ranks", most=_MOST_RANKS),
         Setting("batch_size", 4, range(1, 65), "batch size per rank"),
         Setting("epoch", 0, range(10), "epoch"),
         Setting("shuffle", True, (), "shuffle", when=lambda now: _has(now, "shuffle")),

@@ -5,9 +5,9 @@ Functions that train or measure need torch, and are loaded when they are first u
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...common.extras import naming_extra
+from ...common.extras import when_used
 from .buckets import assign_buckets, buckets
 from .cost import cost
 from .job import job
@@ -38,18 +38,9 @@ __all__ = [
     "simulate",
 ]
 
-
-@naming_extra()
-def __getattr__(name: str) -> Any:
-    if name == "follow":
-        from .followed import follow
-
-        return follow
-    if name in ("Where", "measure", "measure_contention", "measure_local_step"):
-        from . import run
-
-        return getattr(run, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(
+    __name__, Where="run", follow="followed", measure="run", measure_contention="run", measure_local_step="run"
+)
 
 
 def __dir__() -> list[str]:

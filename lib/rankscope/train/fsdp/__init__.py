@@ -11,10 +11,9 @@ CollectiveCall(kind='allgather', num_bytes=16640)
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...common.extras import naming_extra
+from ...common.extras import when_used
 from .costs import FSDPCosts
 from .memory import LiveBytes, PredictedMemory
 from .observed import FSDPRun
@@ -48,22 +47,15 @@ __all__ = [
     "run",
 ]
 
-# The modules of what needs torch, which is imported when it is first used.
-_MODULES = {
-    "collectives": "predicted",
-    "measure_costs": "measured",
-    "measure_step": "measured",
-    "observed_step": "calls",
-    "recommend": "recommending",
-    "run": "running",
-}
-
-
-@naming_extra()
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(
+    __name__,
+    collectives="predicted",
+    measure_costs="measured",
+    measure_step="measured",
+    observed_step="calls",
+    recommend="recommending",
+    run="running",
+)
 
 
 def __dir__() -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...common.extras import naming_extra
+from ...common.extras import when_used
 from .model import simulate, simulated_bubble, traffic
 from .schedule import PipelineError, PipelineSchedule, bubble_share, build, verify
 
@@ -24,14 +24,7 @@ __all__ = [
     "verify",
 ]
 
-
-@naming_extra()
-def __getattr__(name: str) -> Any:
-    if name in ("make_model", "measure"):
-        from . import run
-
-        return getattr(run, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(__name__, make_model="run", measure="run")
 
 
 def __dir__() -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...common.extras import naming_extra
+from ...common.extras import when_used
 from .model import files_epoch, predict, simulate
 
 if TYPE_CHECKING:
@@ -12,14 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["files_epoch", "measure", "predict", "simulate"]
 
-
-@naming_extra()
-def __getattr__(name: str) -> Any:
-    if name == "measure":
-        from .run import measure
-
-        return measure
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(__name__, measure="run")
 
 
 def __dir__() -> list[str]:
