@@ -78,8 +78,8 @@ def offered(setting: Setting, wanted: list[Any]) -> list[Any]:
 def axes(explorer: Explorer, start: Now, most_states: int) -> dict[str, list[Any]]:
     """Return the settings that move on a page, with their values: as many as make at most `most_states` states.
 
-    Those move that the panel does not fold: first switches, then the others in their order. One that does not fit has the values of presets only, and
-    stands still if those do not fit either.
+    Those move that the panel does not fold: first switches, then the others in their order. One that does not fit has
+    the values of presets only, and stands still if those do not fit either.
     """
     at_presets = [explorer.at(**preset) for preset in explorer.presets.values()]
     chosen: dict[str, list[Any]] = {}

@@ -28,9 +28,11 @@ _STYLE = """<style>
   grid-template-columns: minmax(0, 1fr) auto; }
 .rankscope-side .widget-inline-hbox > .widget-label { grid-column: 1 / -1; width: auto; height: 18px; margin: 0;
   line-height: 18px; font-size: 12px; text-align: left; color: var(--jp-ui-font-color2); }
+.rankscope-side :is(select, .slider-container, input[type="number"], input[type="text"]) { height: 28px; }
 .rankscope-side .widget-readout { min-width: 32px; max-width: none; text-align: right; white-space: nowrap; }
 .rankscope-side .widget-checkbox { grid-template-columns: 1fr; height: 24px; }
-.rankscope-typed { align-items: flex-end; } .rankscope-typed > :first-child { flex: 1; min-width: 0; }
+.rankscope-typed { align-items: flex-end; gap: 8px; } .rankscope-typed > :first-child { flex: 1; min-width: 0; }
+.rankscope-typed > :last-child { grid-template-columns: 1fr !important; }
 .rankscope-more { grid-column: 1 / -1; }
 .rankscope-more .lm-Widget.jupyter-widgets-Collapse-contents { padding: 8px; }
 .rankscope-side :disabled, .rankscope-side [disabled] { opacity: 0.45; }
@@ -43,7 +45,7 @@ def _number(setting: Setting, value: int) -> tuple[widgets.Widget, widgets.Widge
     The slider stands at the choice that is nearest to the number.
     """
     number = widgets.BoundedIntText(value, setting.values[0], setting.most, tooltip=setting.label)
-    number.layout.width = "84px"
+    number.layout.width = "72px"
 
     def nearest() -> Any:
         return min(setting.values, key=lambda choice: abs(choice - number.value))
@@ -180,4 +182,5 @@ class Gallery(widgets.VBox):  # type: ignore[misc]
         self.place.children = (self.panel,)
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        return self.panel._repr_mimebundle_(**options) | super()._repr_mimebundle_(**options)
+        data: dict[str, Any] = super()._repr_mimebundle_(**options)
+        return self.panel._repr_mimebundle_(**options) | data

@@ -108,10 +108,10 @@ def allreduce() -> Explorer:
     """
     settings = (
         Setting("algorithm", "ring", tuple(ALGORITHMS["allreduce"]), "algorithm"),
+        Setting("step", 0, range(31), "step"),
         Setting("num_nodes", 2, range(1, 9), "nodes"),
         Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
         Setting("message", "1 MiB", sizes(10, 30), "message"),
-        Setting("step", 0, range(31), "step"),
         Setting("num_segments", 2, range(1, 9), "segments", _has_segments),
         *clusters.SETTINGS,
     )

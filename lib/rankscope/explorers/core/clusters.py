@@ -10,11 +10,11 @@ _RATES_GB_PER_S = Steps((1, 2, 3, 5, 10, 12, 25, 50, 100, 200, 300, 450, 600, 90
 
 
 def _has_network(now: Now) -> bool:
-    return now.num_nodes > 1
+    return bool(now.num_nodes > 1)
 
 
 def _has_links_in_nodes(now: Now) -> bool:
-    return now.gpus_per_node > 1
+    return bool(now.gpus_per_node > 1)
 
 
 SETTINGS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -16,7 +17,8 @@ def lognormal(size: int) -> IntArray:
     """Return lengths as those of texts: many short ones and a few that are ten times as long."""
     normal = np.random.RandomState(0).standard_normal(size)
     of_mean_1 = np.exp(normal - 0.5)
-    return np.maximum(np.rint(MEAN_LENGTH * of_mean_1), 1).astype(np.int64)  # no sample is empty
+    lengths: IntArray = np.maximum(np.rint(MEAN_LENGTH * of_mean_1), 1).astype(np.int64)  # no sample is empty
+    return lengths
 
 
 def two_kinds(size: int) -> IntArray:
@@ -29,4 +31,4 @@ def equal(size: int) -> IntArray:
     return np.full(size, MEAN_LENGTH)
 
 
-LENGTHS = {"lognormal": lognormal, "two kinds": two_kinds, "equal": equal}
+LENGTHS: dict[str, Callable[[int], IntArray]] = {"lognormal": lognormal, "two kinds": two_kinds, "equal": equal}

@@ -16,20 +16,20 @@ from ..explorer import Explorer, Now, Setting, jitter
 
 def _varies(now: Now) -> bool:
     """Return whether any time is random, so that batches may overtake one another."""
-    return now.jitter > 0 and now.read_ms + now.decode_ms > 0
+    return bool(now.jitter > 0 and now.read_ms + now.decode_ms > 0)
 
 
 SETTINGS = (
-    Setting("read_ms", 4, range(61), "reading [ms]"),
-    Setting("decode_ms", 30, range(61), "decoding [ms]"),
-    Setting("copy_ms", 3, range(61), "copying [ms]"),
-    Setting("train_ms", 12, range(61), "training [ms]"),
     Setting("num_workers", 2, range(1, 9), "decoders"),
-    Setting("capacity", 2, range(1, 17), "queue length"),
+    Setting("decode_ms", 30, range(61), "decoding [ms]"),
     jitter(50),
+    Setting("capacity", 2, range(1, 17), "queue length"),
+    Setting("read_ms", 4, range(61), "reading [ms]"),
+    Setting("train_ms", 12, range(61), "training [ms]"),
+    Setting("ordered", True, (), "in order", lambda now: _varies(now) and now.num_workers > 1),
+    Setting("copy_ms", 3, range(61), "copying [ms]"),
     Setting("num_ranks", 1, range(1, 5), "ranks"),
     Setting("seed", 0, range(21), "seed", _varies),
-    Setting("ordered", True, (), "in order", lambda now: _varies(now) and now.num_workers > 1),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "steady times": {"num_workers": 3, "jitter": 0},

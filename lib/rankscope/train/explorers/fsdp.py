@@ -103,7 +103,7 @@ class Sharding:
 
 def _has_groups(now: Now) -> bool:
     """Return whether there are several groups, so that one can be gathered ahead."""
-    return 0 < _WRAPS[now.wrap] < now.num_layers
+    return bool(0 < _WRAPS[now.wrap] < now.num_layers)
 
 
 def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
