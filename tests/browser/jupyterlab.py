@@ -180,7 +180,7 @@ def choose(page: Page, menu: str, command: str) -> None:
 
 def picture_in(box: Locator) -> str:
     """The explorer's picture as the browser holds it, as XML."""
-    svg = box.locator(".widget-html svg.rankscope").first
+    svg = box.locator(".rankscope-shown svg").first
     return str(svg.evaluate("element => new XMLSerializer().serializeToString(element)"))
 
 
