@@ -28,7 +28,7 @@ toc_object_entries_show_parents = "hide"
 html_theme = "furo"
 html_title = "rankscope"
 html_static_path = [str(Path(__file__).parent / "_static")]
-html_css_files = ["site.css"]
+html_css_files = ["site.css", "drawings.css"]
 html_js_files = [("explorers.js", {"defer": "defer"})]
 html_copy_source = False
 html_use_index = html_domain_indices = False  # the API's pages and the search have every name

@@ -17,6 +17,8 @@ from pages.html import inlined, problems
 from pages.sources import lay_out
 from pages.states import Place
 
+from rankscope.figures.svg import STYLE
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -38,6 +40,7 @@ def build(to: Path, work: Path, most_states: int = 1000) -> int:
     ):
         scripts = list(pool.map(Place.script, places, repeat(most_states)))
         status = sphinx.wait()
+    (to / "_static" / "drawings.css").write_text(STYLE, encoding="utf-8")
     (to / "_static" / "explorers").mkdir()
     for place, script in zip(places, scripts, strict=True):
         (to / "_static" / "explorers" / f"{place.key}.js").write_text(script, encoding="utf-8")

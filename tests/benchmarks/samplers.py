@@ -97,7 +97,7 @@ def explorer_picture(kind, size, num_ranks):
     explorer = samplers()
 
     def as_svg(seed):
-        explorer.svgs(explorer.at(size=size, num_ranks=num_ranks, seed=seed))
+        explorer.shown(explorer.at(size=size, num_ranks=num_ranks, seed=seed))
 
     draw = as_svg if kind == "ours" else by_matplotlib
     draw(0)

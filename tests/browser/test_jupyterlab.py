@@ -12,16 +12,17 @@ import pytest
 from playwright.sync_api import Locator, Page
 
 from rankscope.explorers.entries import EXPLORERS
+from rankscope.figures.svg import to_svg
 from tests.browser.jupyterlab import (
     REPAINT_MS,
     TOKEN,
     browser_page,
     find_browser,
     lab_server,
-    marks,
     open_and_run_all,
     open_notebook,
     picture_in,
+    texts,
 )
 from tests.tools.execute_notebooks import METADATA
 
@@ -61,16 +62,16 @@ def test_notebook_01_runs_and_its_explorer_follows_the_keyboard(lab: tuple[Page,
     panel = page.locator(".rankscope-explorer").first
     explorer = EXPLORERS["samplers"].make()
     now = explorer.at()
-    expect_shown(panel, explorer.svgs(now)[0])
+    expect_shown(panel, to_svg(explorer.draw(now)[0]))
     ranks = panel.locator(".widget-slider").filter(has=page.get_by_text("ranks", exact=True))
     ranks.locator(".noUi-handle").press("ArrowRight")
     now = now._replace(num_ranks=5)
-    expect_shown(panel, explorer.svgs(now)[0])
+    expect_shown(panel, to_svg(explorer.draw(now)[0]))
     samples = panel.locator("input[type=number]").nth(1)
     samples.fill("37")
     samples.press("Enter")
     now = now._replace(size=37)
-    expect_shown(panel, explorer.svgs(now)[0])
+    expect_shown(panel, to_svg(explorer.draw(now)[0]))
 
 
 @pytest.mark.browser
@@ -99,8 +100,8 @@ def test_nothing_is_cut_and_the_drawing_is_seen_at_once(lab: tuple[Page, str], w
 
 
 def expect_shown(panel: Locator, svg: str) -> None:
-    """Wait until the panel's first drawing has the marks of this one."""
+    """Wait until the panel's first drawing has the texts of this one, wherever they come from."""
     deadline = time.monotonic() + REPAINT_MS / 1000
-    while marks(picture_in(panel)) != marks(svg):
+    while texts(picture_in(panel)) != texts(svg):
         assert time.monotonic() < deadline, "the drawing does not come"
         panel.page.wait_for_timeout(100)

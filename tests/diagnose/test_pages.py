@@ -156,7 +156,7 @@ def test_drawings_are_readable_and_say_who_is_late(folder: Path) -> None:
     for drawing in drawings:
         svg = to_svg(drawing)
         assert not svg_problems(svg)
-        assert float(re.findall(r'width="([\d.]+)"', svg)[0]) <= 500
+        assert float(re.findall(r'width="([\d.]+)"', svg)[0]) <= 640
     assert "rank 2 starts its last collective" in to_svg(draw_step(traces, join(traces), diagnosis))
     late = drawings[1].rects[0]
     assert {late.fill[place] for place in range(len(late.fill)) if late.y[place] == 2} == {"#a34700"}

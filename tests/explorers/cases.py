@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from rankscope.explorers.entries import EXPLORERS, opener
 from rankscope.explorers.explorer import Explorer
 from rankscope.explorers.panel import Panel
+from rankscope.figures.svg import to_svg
 
 
 class Case(NamedTuple):
@@ -48,4 +49,4 @@ def report(explorer: Explorer, **settings: Any) -> list[str]:
 
 def svg(explorer: Explorer, **settings: Any) -> str:
     """Its drawings."""
-    return "".join(explorer.svgs(explorer.at(**settings)))
+    return "".join(map(to_svg, explorer.draw(explorer.at(**settings))))

@@ -12,6 +12,7 @@ from rankscope.explorers import panel as panel_module
 from rankscope.explorers.entries import EXPLORERS
 from rankscope.explorers.explorer import Explorer, Now, Setting, Steps
 from rankscope.explorers.panel import Panel
+from rankscope.figures.svg import to_svg
 
 from ..figures.readable import svg_problems
 from .cases import Case, all_cases
@@ -34,15 +35,14 @@ def test_an_explorer_draws_at_every_preset_and_its_panel_shows_that(case: Case) 
         now = explorer.at(**panel.presets[name])
         panel.example.value = name
         assert panel.now == now
-        drawn, report = explorer.html(now)
-        assert drawn in panel.shown.value
-        assert report in panel.shown.value
+        assert explorer.shown(now).report in panel.shown.value
+        assert "<svg" in panel.shown.value
         assert all(line.strip() and "\n" not in line for line in explorer.report(now))
-        svgs = explorer.svgs(now)
-        assert svgs
-        assert [svg_problems(svg) for svg in svgs] == [[]] * len(svgs)
+        drawings = explorer.draw(now)
+        assert drawings
+        assert [svg_problems(to_svg(drawing)) for drawing in drawings] == [[]] * len(drawings)
         assert explorer.at(**eval(f"dict({panel.line.value})")) == now
-    shown = {explorer.html(explorer.at(**preset)) for preset in explorer.presets.values()}
+    shown = {explorer.shown(explorer.at(**preset))[1:] for preset in explorer.presets.values()}
     assert len(shown) == len(explorer.presets)
 
 
@@ -62,11 +62,11 @@ def test_a_disabled_control_changes_nothing(case: Case) -> None:
     starts = [explorer.at(**case.start), *[explorer.at(**preset) for preset in explorer.presets.values()]]
     for number in range(NUM_RANDOM):
         now = moved(explorer, starts[number % len(starts)], chance)
-        before = explorer.html(now)
+        before = explorer.shown(now)[1:]
         for setting in explorer.settings:
             if not setting.when(now):
                 other = now._replace(**{setting.name: chance.choice(setting.values)})
-                assert explorer.html(other) == before, f"{setting.name} at {now}"
+                assert explorer.shown(other)[1:] == before, f"{setting.name} at {now}"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -119,21 +119,22 @@ def test_a_number_can_be_typed_and_its_slider_follows() -> None:
 
 def test_a_panel_paints_once_for_a_preset_and_keeps_its_height(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explorers.pipeline()
-    before = panel.shown.value
     painted: list[Any] = []
-    html = panel.explorer.html
-    monkeypatch.setattr(panel.explorer, "html", lambda *now: painted.append(now) or html(*now))
+    shown = panel.explorer.shown
+    monkeypatch.setattr(panel.explorer, "shown", lambda *now: painted.append(now) or shown(*now))
     panel.controls["num_workers"].value = 8
     tall = panel.shown.value.partition(">")[0]
     panel.example.value = "the defaults"
     assert len(painted) == 2
     assert panel.shown.value.partition(">")[0] == tall
-    assert before.partition(">")[2] == panel.shown.value.partition(">")[2]
 
 
 def test_a_picture_is_stored_unless_it_is_missing_or_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explorers.samplers()
-    assert panel._repr_mimebundle_()["image/svg+xml"] in panel.shown.value
+    panel.controls["num_ranks"].value = 5
+    drawn = to_svg(panel.explorer.draw(panel.now)[0])
+    assert panel._repr_mimebundle_()["image/svg+xml"] == drawn
+    assert drawn not in panel.shown.value  # it moves from the drawing before it
     monkeypatch.setattr(panel_module, "_MOST_SVG_BYTES", 100)
     assert "image/svg+xml" not in panel._repr_mimebundle_()
     refused = explorers.player(algorithm="allgather recursive_doubling", gpus_per_node=3)  # not for three ranks
@@ -151,6 +152,6 @@ def test_the_gallery_makes_explorers_when_they_are_picked_and_keeps_their_settin
     assert list(box.panels) == ["player", "samplers"]
     assert box.panel.shown.value == before
     assert box.place.children == (box.panel,)
-    assert box._repr_mimebundle_()["image/svg+xml"] in before
+    assert box._repr_mimebundle_()["image/svg+xml"] == to_svg(box.panel.explorer.draw(box.panel.now)[0])
     with pytest.raises(ValueError, match="abacus"):
         explorers.gallery(opened="abacus")

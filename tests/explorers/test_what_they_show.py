@@ -19,7 +19,7 @@ from rankscope.explorers.core.pipeline import pipeline_of
 from rankscope.explorers.core.player import plays
 from rankscope.explorers.core.samplers import epochs
 from rankscope.figures.assignments import draw_assignment
-from rankscope.figures.player import draw_play
+from rankscope.figures.player import draw_play, play_svg
 from rankscope.figures.svg import to_svg
 from rankscope.parts import idle_share
 from rankscope.pipeline import simulate as simulate_pipeline
@@ -39,11 +39,12 @@ ALLREDUCE = CASES["allreduce"].made()
 
 
 def test_player_draws_what_the_library_plays_and_compares_both() -> None:
-    now = PLAYER.at(num_nodes=2, moment=30)
+    now = PLAYER.at(num_nodes=2)
     built = [build("allreduce", name, 8) for name in ("ring", "halving_doubling")]
     both = [playback(one, 2**20, cluster(now)) for one in built]
     slower_s = both[0].finish_s
-    assert svg(PLAYER, num_nodes=2, moment=30) == to_svg(draw_play(both, 0.3 * slower_s))
+    assert svg(PLAYER, num_nodes=2) == to_svg(draw_play(both, 0.4 * slower_s))
+    assert PLAYER.shown(now).drawn == play_svg(both)
     first, second, third = report(PLAYER, num_nodes=2)
     for words in ("14 steps", "112 messages", "1.75 MiB", time_words(slower_s)):
         assert words in first

@@ -7,21 +7,20 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from rankscope import figures
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import best, build, simulate
+from rankscope.collectives.playback import playback
 from rankscope.figures.assignments import (
     draw_assignment,
     draw_coverage,
-    draw_lengths,
-    draw_step_costs,
 )
-from rankscope.figures.bar_charts import draw_bars
 from rankscope.figures.marks import Drawing
+from rankscope.figures.player import draw_play
 from rankscope.figures.rankings import draw_ranking, draw_slowdowns, draw_winners
 from rankscope.figures.schedules import draw_schedule
+from rankscope.figures.steps import draw_bars, draw_lengths, draw_step_costs
 from rankscope.figures.timelines import draw_timeline
 from rankscope.pipeline import Pipeline, Stage
 from rankscope.pipeline import simulate as simulate_pipeline
@@ -34,6 +33,7 @@ FOUR = build("allreduce", "ring", 4)
 SIZES = 2.0 ** np.arange(10, 27)
 ROAD = Pipeline([Stage("read", 0.004), Stage("decode", 0.03, num_workers=2), Stage("train", 0.012)])
 FASTEST = {n: {size: best(size, Cluster.uniform(n, LINK)) for size in 2.0 ** np.arange(10, 31, 2)} for n in (4, 6, 8)}
+RACE = (("allreduce", "ring"), ("allreduce", "halving_doubling"))
 LENGTHS = np.random.default_rng(0).integers(1, 400, 512)
 UNEQUAL = assign(512, 8, sampler="balanced", lengths=LENGTHS, batch_size=16)
 FEW_EPOCHS = [assign(22, 8, epoch=epoch, drop_last=True) for epoch in range(4)]
@@ -55,7 +55,7 @@ def by_size() -> dict[str, dict[float, float]]:
     return {name: dict(zip(SIZES[::2].tolist(), row[::2], strict=True)) for name, row in times().items()}
 
 
-def curves(**on: Any) -> Axes:
+def curves(**on: Any) -> Any:
     return figures.curves([1, 2, 4, 8], PAIRS, **{"title": "Two", "x_label": "ranks", "y_label": "time [ms]"} | on)
 
 
@@ -63,12 +63,8 @@ def spans(*some: Span) -> Timeline:
     return Timeline.of(some)
 
 
-def costs(num_bytes: Any = (1, 2), seconds: Any = None, **options: Any) -> Axes:
-    return figures.costs(num_bytes, {"ring": [1, 1]} if seconds is None else seconds, **options)
-
-
 # of each public figure, and of each of its views, a call as the notebooks make it
-FIGURES: dict[str, Callable[..., Axes]] = {
+FIGURES: dict[str, Callable[..., Any]] = {
     "assignment": lambda **on: figures.assignment(
         assign(50, 8, drop_last=True).with_loader(2), color_by="position", **on
     ),
@@ -76,9 +72,9 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "step_costs": lambda **on: figures.step_costs(assign(512, 8).with_loader(8), LENGTHS, **on),
     "step_costs quadratic": lambda **on: figures.step_costs(UNEQUAL, LENGTHS, "quadratic", **on),
     "bars": lambda **on: figures.bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}, **on),
-    "costs": lambda **on: figures.costs(SIZES, times(), half_bytes=125_000, **on),
     "coverage": lambda **on: figures.coverage(FEW_EPOCHS, **on),
     "curves": curves,
+    "ranking": lambda **on: figures.ranking({"ring": 3e-3, "flat": 1.0}, chosen="ring", **on),
     "schedule": lambda **on: figures.schedule(FOUR, 2, **on),
     "slowdowns": lambda **on: figures.slowdowns(by_size(), **on),
     "timeline": lambda **on: figures.timeline(simulate_pipeline(ROAD, 12), **on),
@@ -109,13 +105,21 @@ DRAWINGS: dict[str, Drawing] = {
     "origins": draw_schedule(build("allgather", "ring", 4), 1),
     "end": draw_schedule(FOUR, 6),
     "timeline": draw_timeline(spans(Span(0, "gpu", "step", 0, 0, 1), Span(1, "gpu", "allreduce", 3, 0.5, 2))),
+    "two timelines": draw_timeline({"predicted": simulate_pipeline(ROAD, 12), "measured": simulate_pipeline(ROAD, 9)}),
+    "three samples": draw_assignment(assign(3, 8)),
+    "many ranks": draw_assignment(assign(100_000, 1024).with_loader(8)),
+    "many reads": draw_assignment(assign(10**6, 24, drop_last=True).with_loader(16)),
+    "64 ranks": draw_assignment(assign(1023, 64, drop_last=True).with_loader(8)),
+    "play": draw_play([playback(FOUR, 2**20, Cluster.uniform(4, LINK))], 4e-5),
+    "race": draw_play([playback(build(*what, 16), 2**20, Cluster.uniform(16, LINK)) for what in RACE], 4e-5),
+    "moved": draw_play([playback(build("broadcast", "binomial", 8), 2**20, EIGHT)], 1e9),
     "nothing ran": draw_timeline(spans()),
 }
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.assignment(None), "assignment"),
     (lambda: figures.assignment(assign(10, 2), color_by="size"), "color_by"),
-    (lambda: figures.assignment(assign(100_000, 2)), "65536"),
+    (lambda: figures.coverage([assign(100_000, 2)]), "65536"),
     (lambda: figures.lengths([1, -2]), "-2"),
     (lambda: figures.step_costs(assign(4, 2), [1, 2]), "4, got 2"),
     (lambda: figures.coverage([assign(4, 2), "x"]), r"epochs\[1\]"),
@@ -128,16 +132,13 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.bars({"a": {"nap": 1}}), "nap"),
     (lambda: figures.bars({"a": {"read": -1}}), "a, read"),
     (lambda: figures.timeline("spans"), "timeline"),
+    (lambda: figures.timeline({"a": None}), "timeline 'a'"),
     (lambda: figures.timeline(Timeline.of(TOO_MANY)), "20001"),
     (lambda: figures.winners({}), "0 × 0"),
     (lambda: figures.slowdowns({"ring": {1: 1}, "flat": {2: 1}}), "flat"),
     (lambda: figures.slowdowns({"ring": {1: 0}}), "ring"),
     (lambda: draw_ranking({}), "at least one"),
-    (lambda: figures.curves([1], {"a": (None, None)}, "", "", ""), "neither"),
-    (lambda: figures.curves([1], {"a": ([1, 2], None)}, "", "", ""), "a, predicted"),
+    (lambda: figures.curves([1], {"a": (None, None)}, "", "", ""), "None"),
+    (lambda: figures.curves([1], {"a": ([1, 2], None)}, "", "", ""), "shape"),
     (lambda: curves(log="yx"), "log"),
-    (lambda: costs([2, 1]), "rise"),
-    (lambda: costs(seconds={"ring": [0, 1]}), "ring"),
-    (lambda: costs(half_bytes=-1), "half_bytes"),
-    (lambda: costs(measured={"ring": ([1], [1, 2])}), "measured"),
 ]

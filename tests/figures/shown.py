@@ -7,29 +7,23 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from rankscope.figures.marks import Drawing
+from rankscope.figures.marks import Box, Drawing, Text
+from rankscope.figures.plots import Plot
 
 
 def words_of(drawing: Drawing) -> list[str]:
-    """All texts on a drawing's marks."""
-    return [text for texts in drawing.texts for text in texts.text]
+    """All texts of a drawing's marks, in the order of painting; of a plot only those of its own texts."""
+    if isinstance(drawing, Plot):
+        return [text for texts in drawing.texts for text in texts.text]
+    return [mark.text for mark in drawing.marks if isinstance(mark, Box | Text) and mark.text]
 
 
-def placed(drawing: Drawing) -> dict[tuple[float, float], str]:
-    """{(x, y): text} of a drawing."""
-    texts = drawing.texts
-    return {(x, y): text for t in texts for x, y, text in zip(t.x.tolist(), t.y.tolist(), t.text, strict=True)}
+def boxes(drawing: Drawing) -> list[Box]:
+    return [mark for mark in drawing.marks if isinstance(mark, Box)]
 
 
-def cells(drawing: Drawing, layer: int = 0) -> dict[tuple[float, float], tuple[str, bool]]:
-    """{(x, y): (fill, hatched)} of one layer of rectangles."""
-    rects = drawing.rects[layer]
-    rows = zip(rects.x.tolist(), rects.y.tolist(), rects.fill, rects.hatched.tolist(), strict=True)
-    return {(x, y): (fill, hatched) for x, y, fill, hatched in rows}
-
-
-def keys_of(drawing: Drawing) -> list[str]:
-    return [key.label for key in drawing.legend]
+def keys_of(plot: Plot) -> list[str]:
+    return [key.label for key in plot.legend]
 
 
 def artist(ax: Axes, label: str) -> Any:
@@ -58,8 +52,3 @@ def labels(ax: Axes) -> list[str]:
 
 def named(ax: Axes) -> list[str]:
     return [text.get_text() for text in ax.texts]
-
-
-def below(ax: Axes) -> list[str]:
-    """The entries of the legend below the figure."""
-    return [text.get_text() for legend in ax.figure.legends for text in legend.get_texts()]

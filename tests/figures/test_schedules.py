@@ -1,149 +1,119 @@
-"""What the pictures of schedules show, read back from the drawings."""
+"""What the drawings of a step, and of a collective that plays, show."""
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
+import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from rankscope.collectives import ALGORITHMS, build
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives import build
+from rankscope.collectives.playback import Playback, playback
 from rankscope.collectives.verify import holdings
-from rankscope.figures.marks import Drawing, Rects, Texts
-from rankscope.figures.palette import ramp, rank_colors
+from rankscope.figures.marks import Box, Line
+from rankscope.figures.palette import ADDED, COPIED, rank_colors
+from rankscope.figures.player import draw_play, play_svg
 from rankscope.figures.schedules import draw_schedule, messages
-from rankscope.figures.svg import to_svg
 
-from .shown import keys_of, words_of
+from .shown import boxes, words_of
 
-RING = build("allreduce", "ring", 4)
-
-
-def arrows_of(drawing: Drawing) -> dict[tuple[int, int], bool]:
-    """{(src, dst): dashed} of a step's arrows, each put to the ranks that it is nearest to."""
-    (lines,) = drawing.lines
-    ranks = {at: int(label) for at, label in drawing.y_ticks}
-
-    def rank(y: float) -> int:
-        return ranks[min(ranks, key=lambda at: abs(at - y))]
-
-    ends = zip(lines.y0.tolist(), lines.y1.tolist(), lines.dashed.tolist(), strict=True)
-    return {(rank(y0), rank(y1)): dashed for y0, y1, dashed in ends}
+LINK = Link(5e-6, 25e9)
 
 
-def cell_at(drawing: Drawing, num_ranks: int, num_chunks: int) -> Callable[[float, float], tuple[int, int, int]]:
-    """The (grid, rank, chunk) of a place in either grid, from the ticks."""
-    ticks = [at for at, _ in drawing.x_ticks]
-    rows = [at for at, _ in drawing.y_ticks]
-    assert len(rows) == num_ranks
-    assert len(ticks) in (num_chunks, 2 * num_chunks)
-
-    def where(x: float, y: float) -> tuple[int, int, int]:
-        column = int(np.argmin(np.abs(np.array(ticks) - x)))
-        return column // num_chunks, int(np.argmin(np.abs(np.array(rows) - y))), column % num_chunks
-
-    return where
+def stripes(drawing_boxes: list[Box], colors: tuple[str, ...]) -> set[tuple[float, float, str]]:
+    return {(box.x, box.y, box.fill) for box in drawing_boxes if box.fill in colors}
 
 
-def middles(rects: Rects) -> list[tuple[float, float]]:
-    return list(zip(rects.x + rects.width / 2, rects.y + rects.height / 2, strict=True))
+@pytest.mark.parametrize("step", range(7))
+def test_stripes_are_the_shares_that_each_chunk_has(step: int) -> None:
+    ring = build("allreduce", "ring", 4)
+    drawing = draw_schedule(ring, step)
+    shown = len(stripes(boxes(drawing), rank_colors(4)))
+    after = 0 if step == ring.num_steps else holdings(ring, step + 1).sum()
+    assert shown == holdings(ring, step).sum() + after
 
 
-def chunk_names(drawing: Drawing) -> Texts:
-    (texts,) = (texts for texts in drawing.texts if texts.text[:1] == ("chunk",))
-    return texts
-
-
-# ---- a step of a schedule
-
-
-@pytest.mark.parametrize("step", [0, 1, 3])
-def test_stripes_say_whose_shares_are_where_before_and_after_the_step(step: int) -> None:
-    drawing = draw_schedule(RING, step)
-    where, colors = cell_at(drawing, 4, 4), rank_colors(4)
-    shown = np.zeros((2, 4, 4, 4), dtype=bool)
-    for stripes in (drawing.rects[2], drawing.rects[5]):
-        for (x, y), fill in zip(middles(stripes), stripes.fill, strict=True):
-            shown[(*where(x, y), colors.index(fill))] = True
-    assert np.array_equal(shown[0], holdings(RING, step))
-    assert np.array_equal(shown[1], holdings(RING, step + 1))
-
-
-@pytest.mark.parametrize(("name", "num_ranks"), [("ring", 4), ("swing", 8), ("bidirectional_ring", 12), ("flat", 5)])
-def test_arrows_are_the_messages_and_frames_their_chunks(name: str, num_ranks: int) -> None:
-    schedule = build("allreduce", name, num_ranks)
+@pytest.mark.parametrize(("collective", "algorithm"), [("allreduce", "halving_doubling"), ("allgather", "ring")])
+def test_arrows_are_the_messages_and_framed_chunks_those_that_they_carry(collective: str, algorithm: str) -> None:
+    schedule = build(collective, algorithm, 8)
     for step, transfers in enumerate(schedule.steps()):
-        drawing = draw_schedule(schedule, step)
         sent = messages(transfers)
-        assert arrows_of(drawing) == {(m.src, m.dst): not m.reduce for m in sent}
-        where = cell_at(drawing, num_ranks, schedule.num_chunks)
-        frames = (drawing.rects[0], drawing.rects[len(drawing.rects) // 2])
-        framed = [{where(x, y) for x, y in middles(frame)} for frame in frames]
-        assert framed[0] == {(0, m.src, chunk) for m in sent for chunk in m.chunks}
-        assert framed[1] == {(1, m.dst, chunk) for m in sent for chunk in m.chunks}
+        drawing = draw_schedule(schedule, step)
+        arrows = [mark for mark in drawing.marks if isinstance(mark, Line) and mark.arrow]
+        assert len(arrows) == len(sent)
+        assert {arrow.tone for arrow in arrows} == {ADDED if message.reduce else COPIED for message in sent}
+        rows = sorted({box.y for box in boxes(drawing) if not box.edge})
+        for arrow, message in zip(arrows, sent, strict=True):
+            ends = [np.abs(np.array(rows) - y).argmin() for _, y in (arrow.points[0], arrow.points[-1])]
+            assert abs(ends[0] - message.src) <= 1
+            assert abs(ends[1] - message.dst) <= 1
+        frames = [box for box in boxes(drawing) if box.edge == "ink"]
+        assert len(frames) == 2 * sum(len(message.chunks) for message in sent)
 
 
-def test_arrows_name_their_chunks_without_covering_each_other() -> None:
-    for name, num_ranks, step in (("halving_doubling", 8, 0), ("bidirectional_ring", 8, 1), ("swing", 16, 0)):
-        schedule = build("allreduce", name, num_ranks)
-        labels = chunk_names(draw_schedule(schedule, step))
-        assert sorted(labels.text[1:]) == sorted(m.words() for m in messages(list(schedule.steps())[step]))
-        assert np.diff(np.sort(labels.y)).min() * 27 > 10  # px between two of them, each 10 high
-        assert len(set(labels.x.tolist())) == 1
-    assert "chunk" not in words_of(draw_schedule(build("allreduce", "flat", 4), 0))  # there is one
-    root = draw_schedule(build("scatter", "flat", 4), 0)  # which names chunks where they arrive
-    assert chunk_names(root).text == ("chunk", "1", "2", "3")
-    assert chunk_names(root).x[0] > root.lines[0].x1.max()
-
-
-def test_more_than_eight_ranks_and_small_cells_are_counted() -> None:
-    schedule = build("allreduce", "recursive_doubling", 16)
-    drawing = draw_schedule(schedule, 2)
-    counts = holdings(schedule, 2).sum(axis=2).ravel()
-    assert drawing.rects[1].fill == tuple(ramp(np.sqrt(counts / 16)))
-    assert words_of(drawing)[:16] == list(map(str, counts.tolist()))
-    assert keys_of(drawing)[:3] == ["1 share", "8 shares", "all shares"]
-    segmented = build("allreduce", "segmented_ring", 8, num_segments=8)
-    drawing = draw_schedule(segmented, 20)
-    assert drawing.rects[1].fill == tuple(ramp(np.sqrt(holdings(segmented, 20).sum(axis=2).ravel() / 8)))
+def test_of_many_ranks_chunks_have_the_number_of_their_shares() -> None:
+    ring = build("allreduce", "ring", 16)
+    numbers = [int(box.text) for box in boxes(draw_schedule(ring, 3)) if box.text]
+    counts = np.concatenate([holdings(ring, step).sum(axis=2).ravel() for step in (3, 4)])
+    assert sorted(numbers) == sorted(counts.tolist())
 
 
 def test_lines_part_the_nodes() -> None:
-    schedule = build("allreduce", "ring", 6)
-    drawing = draw_schedule(schedule, 0, gpus_per_node=2)
-    arrows, nodes = drawing.lines
-    assert (arrows.arrows, nodes.arrows) == (True, False)
-    assert nodes.y0.tolist() == nodes.y1.tolist() == [2.8, 4.8]  # after ranks 1 and 3, below the heading
-    assert (nodes.x0.tolist(), nodes.x1.tolist()) == ([0, 0], [drawing.width] * 2)
-    assert len(draw_schedule(schedule, 0).lines) == 1
+    drawing = draw_schedule(build("allreduce", "ring", 8), 0, gpus_per_node=4)
+    assert len([mark for mark in drawing.marks if isinstance(mark, Line) and mark.tone == "mute"]) == 1
 
 
-def test_what_is_passed_on_has_the_colour_and_number_of_its_origin() -> None:
-    allgather = build("allgather", "ring", 4)
-    drawing = draw_schedule(allgather, 1)
-    for layer, step in ((1, 1), (3, 2)):
-        there = holdings(allgather, step).any(axis=2)
-        expected = np.where(there, np.array(rank_colors(4)), "#ececec")
-        assert list(drawing.rects[layer].fill) == expected.ravel().tolist()
-    assert set(arrows_of(drawing).values()) == {True}
-    assert [key.line for key in drawing.legend][-2:] == ["dashed", "none"]
+# ---- the player
 
 
-def test_the_end_has_one_grid_and_no_arrows() -> None:
-    drawing = draw_schedule(RING, 6)
-    assert drawing.lines == ()
-    assert len(drawing.rects[2].fill) == 64
-    assert "6 steps" in drawing.title
+@pytest.fixture(scope="module")
+def ring() -> Playback:
+    return playback(build("allreduce", "ring", 4), 2.0**20, Cluster.uniform(4, LINK))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS["allreduce"])
-def test_every_allreduce_can_be_drawn(name: str) -> None:
-    for num_ranks in (1, 2, 6, 8, 16):
-        schedule = build("allreduce", name, num_ranks)
-        ElementTree.fromstring(to_svg(draw_schedule(schedule, schedule.num_steps // 2)))
+def test_a_moment_shows_what_each_rank_holds_and_what_is_on_its_way(ring: Playback) -> None:
+    for share in (0.0, 0.3, 0.5, 0.77, 1.0):
+        at_s = share * ring.finish_s
+        drawing = draw_play([ring], at_s)
+        of_kind = {kind: [box for box in boxes(drawing) if box.key[0] == kind] for kind in ("cell", "packet")}
+        numbers = [[int(box.text) for box in of_kind["cell"] if box.key[2] == rank] for rank in range(4)]
+        assert numbers == ring.held(at_s).tolist()
+        packets = [box for box in of_kind["packet"] if box.text]
+        assert len(packets) == np.isin(ring.message, ring.on_the_way(at_s)).sum()
+        rows = sorted({box.y + box.height / 2 for box in of_kind["cell"]})
+        for box in packets:
+            message = ring.message[box.key[2]]
+            part = (at_s - ring.start_s[message]) / (ring.end_s[message] - ring.start_s[message])
+            src, dst = (rows[rank] for rank in (ring.src[message], ring.dst[message]))
+            assert box.y + box.height / 2 == pytest.approx(src + min(part, 1) * (dst - src))
+    assert f"{ring.schedule.wanted().sum()} of 16" not in words_of(drawing)
+    assert any(word.startswith("finished after") for word in words_of(drawing))
 
 
-def test_a_step_of_many_ranks_numbers_each_row() -> None:
-    drawing = draw_schedule(build("broadcast", "binomial", 100), 0)
-    assert [label for _, label in drawing.y_ticks] == [str(rank) for rank in range(100)]
+def test_a_race_has_one_axis_of_time(ring: Playback) -> None:
+    other = playback(build("allreduce", "halving_doubling", 4), 2.0**20, Cluster.uniform(4, LINK))
+    drawing = draw_play([ring, other], 4e-5)
+    now = [box.x for box in boxes(drawing) if box.key[0] == "now"]
+    assert now[0] == now[1]
+    assert "against" in drawing.title
+
+
+@pytest.mark.parametrize("buttons", [True, False])
+def test_a_movie_moves_each_packet_from_its_sender_to_its_receiver(ring: Playback, buttons: bool) -> None:
+    svg = play_svg([ring], 6.0, buttons=buttons)
+    root = ElementTree.fromstring(svg)
+    moves = [node for node in root.iter() if node.tag.endswith("animateTransform")]
+    assert {move.get("begin") for move in moves} == {"indefinite" if buttons else "0s"}
+    assert svg.count("onclick") == (3 if buttons else 0)
+    still = draw_play([ring], 0.0)
+    row_px = 40.0
+    ends = sorted(round(float(move.get("values").split(";")[-1].split()[1]) / row_px) for move in moves)
+    wanted = [dst - src for src, dst in zip(ring.src.tolist(), ring.dst.tolist(), strict=True)]
+    assert ends == sorted([*wanted, *wanted, 0])  # the chunk, its ground, and the moment
+    for animation in root.iter():
+        times = [float(time) for time in (animation.get("keyTimes") or "0;1").split(";")]
+        assert times == sorted(times)
+        assert len(times) == len((animation.get("values") or "0;1").split(";"))
+    assert re.sub(r"\*", "", still.title) in svg

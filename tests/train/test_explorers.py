@@ -45,9 +45,7 @@ def test_zero_of_your_own_module() -> None:
     models = zero().controls["model"].options
     assert zero(MODULE).controls["model"].options == (("your module", "your module"), *models)
     box.controls["model"].value = "1.5 B"
-    drawn, words = OWN.html(OWN.at(model="1.5 B", num_ranks=2, stage=3))
-    assert drawn in box.shown.value
-    assert words in box.shown.value
+    assert OWN.shown(OWN.at(model="1.5 B", num_ranks=2, stage=3)).report in box.shown.value
 
 
 # ---- uneven

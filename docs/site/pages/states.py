@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from rankscope import explorers
 from rankscope.box import Profile
 from rankscope.explorers.explorer import Explorer, Now, Setting, Steps
-from rankscope.explorers.panel import NUM_BESIDE
+from rankscope.explorers.panel import NUM_BESIDE, height_of
+from rankscope.figures.svg import STYLE
 
 NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 _MOST_OF_A_SLIDER = 16  # values; of longer sliders some, evenly spread
 _MOST_OF_A_LIST = 4
-_VIEW_BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 
 
 class Place(NamedTuple):
@@ -42,10 +42,10 @@ class Place(NamedTuple):
     def html(self) -> str:
         """Return what stands on the page: the explorer as it is at first, to which a script adds its controls."""
         panel = self.panel()
-        drawn, report = panel.explorer.html(panel.now)
         call = escape(self.source.splitlines()[-1])
         return (
-            f'<div class="explorer" data-states="{self.key}"><div class="explorer-shown">{drawn}{report}</div>'
+            f'<div class="explorer" data-states="{self.key}">'
+            f'<div class="explorer-shown">{shown(panel.explorer, panel.now)}</div>'
             f'<p class="explorer-more">In a notebook, <code>{call}</code> has all settings: '
             f"{escape(', '.join(setting.label for setting in panel.explorer.settings))}.</p></div>"
         )
@@ -56,6 +56,12 @@ class Place(NamedTuple):
         text = json.dumps(states(panel.explorer, panel.now, most_states), ensure_ascii=False, separators=(",", ":"))
         letters = b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
         return f'rankscopeStates["{self.key}"]="{letters}"\n'
+
+
+def shown(explorer: Explorer, now: Now) -> str:
+    """Return what the explorer shows; the style of its drawings is the page's."""
+    _, drawn, report = explorer.shown(now)
+    return drawn.replace(f"<style>{STYLE}</style>", "") + report
 
 
 def offered(setting: Setting, wanted: list[Any]) -> list[Any]:
@@ -103,17 +109,16 @@ def states(explorer: Explorer, start: Now, most_states: int) -> dict[str, Any]:
     moving = axes(explorer, start, most_states)
     settings = {setting.name: setting for setting in explorer.settings}
     pieces: dict[str, int] = {}
-    shown: dict[str, int] = {}
+    all_shown: dict[str, int] = {}
     ratio = 0.0
 
     def state(now: Now) -> list[Any]:
         nonlocal ratio
-        drawn, report = explorer.html(now)
-        sizes = [(float(width), float(height)) for width, height in _VIEW_BOX.findall(drawn)]
-        ratio = max(ratio, sum(height / width for width, height in sizes))
-        numbers = [pieces.setdefault(piece, len(pieces)) for piece in re.split(r"(?=<g)|(?<=</g>)", drawn + report)]
+        html = shown(explorer, now)
+        ratio = max(ratio, height_of(html))
+        numbers = [pieces.setdefault(piece, len(pieces)) for piece in re.split(r"(?=<g)|(?<=</g>)", html)]
         disabled = [place for place, name in enumerate(moving) if not settings[name].when(now)]
-        return [shown.setdefault(json.dumps(numbers), len(shown)), disabled]
+        return [all_shown.setdefault(json.dumps(numbers), len(all_shown)), disabled]
 
     all_states = [
         state(start._replace(**dict(zip(moving, values, strict=True)))) for values in product(*moving.values())
@@ -128,7 +133,7 @@ def states(explorer: Explorer, start: Now, most_states: int) -> dict[str, Any]:
         "controls": [control(settings[name], values) for name, values in moving.items()],
         "presets": presets,
         "states": all_states,
-        "shown": [json.loads(numbers) for numbers in shown],
+        "shown": [json.loads(numbers) for numbers in all_shown],
         "pieces": list(pieces),
         "ratio": round(ratio, 3),
     }

@@ -9,6 +9,7 @@ import json
 from collections import namedtuple
 from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from ..common.checks import of_type, truth, whole
@@ -95,11 +96,20 @@ def jitter(default: int) -> Setting:
     return Setting("jitter", default, Steps((0, 10, 20, 30, 40, 50, 75, 100, 150, 200)), "jitter [%]")
 
 
+class Shown(NamedTuple):
+    """What an explorer shows: its drawings, and as HTML these, or the reason why there are none, and the report."""
+
+    drawings: Sequence[Drawing]
+    drawn: str
+    report: str
+
+
 class Explorer:
     """Settings; what they `draw`, one drawing below the other; the lines of their `report`; and presets by name.
 
     `draw` and `report` are pure functions of the settings. Where `draw` raises ValueError, its message is shown
-    instead. Settings that a preset does not name are at their defaults.
+    instead. Settings that a preset does not name are at their defaults. `play` returns an SVG that moves by itself,
+    which is then shown in the place of the drawings.
     """
 
     def __init__(
@@ -108,11 +118,13 @@ class Explorer:
         draw: Callable[[Now], Sequence[Drawing]],
         report: Callable[[Now], list[str]],
         presets: Mapping[str, Mapping[str, Any]],
+        play: Callable[[Now], str] | None = None,
     ) -> None:
         self.settings = settings
         self.draw = draw
         self.report = report
         self.presets = presets
+        self.play = play
         self._now_class: Any = namedtuple("Now", [setting.name for setting in settings])  # type: ignore[misc]
 
     def at(self, **values: Any) -> Now:
@@ -132,15 +144,14 @@ class Explorer:
                 words.append(f"{setting.name}={typed}")
         return ", ".join(words)
 
-    def svgs(self, now: Now) -> list[str]:
-        """Return the drawings as SVG. Raises ValueError if there are none for these settings."""
-        return [to_svg(drawing) for drawing in self.draw(now)]
-
-    def html(self, now: Now) -> tuple[str, str]:
-        """Return the drawings, or the reason why there are none, and the report."""
+    def shown(self, now: Now, before: Sequence[Drawing] = ()) -> Shown:
+        """Return what is shown; marks move from where they were in the drawings `before`."""
+        drawings: Sequence[Drawing] = ()
         try:
-            drawn = "".join(self.svgs(now))
+            drawings = self.draw(now)
+            svgs = [to_svg(drawing, old) for drawing, old in zip_longest(drawings, before[: len(drawings)])]
+            drawn = "".join(svgs) if self.play is None else self.play(now)
         except ValueError as error:
             drawn = f"<p>{escape(str(error))}</p>"
         report = escape("\n".join(self.report(now)))
-        return drawn, f"<pre style='{_REPORT_STYLE}'>{report}</pre>"
+        return Shown(drawings, drawn, f"<pre style='{_REPORT_STYLE}'>{report}</pre>")

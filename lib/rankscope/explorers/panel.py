@@ -6,17 +6,19 @@ On a narrow page the column is a grid above the drawings. The look is that of a 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import ipywidgets as widgets
 
+from ..figures.marks import Drawing
+from ..figures.svg import to_svg
 from .entries import EXPLORERS, opener
 from .explorer import Explorer, Now, Setting, Steps
 
 _MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 NUM_BESIDE = 7  # controls in the column, below the list of examples; the others are folded
 _NO_EXAMPLE = ""  # of the list of examples, when a control was moved
-_VIEW_BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 _STYLE = """<style>
 .rankscope-explorer { flex-flow: row wrap; gap: 8px 24px; align-items: flex-start; max-width: 1080px; }
 .rankscope-side { flex: 1 1 190px; display: grid !important; overflow: visible; align-content: start; gap: 6px 20px;
@@ -37,6 +39,12 @@ _STYLE = """<style>
 .rankscope-more .lm-Widget.jupyter-widgets-Collapse-contents { padding: 8px; }
 .rankscope-side :disabled, .rankscope-side [disabled] { opacity: 0.45; }
 </style>"""
+
+
+def height_of(html: str) -> float:
+    """Return the height of all drawings together, divided by their width."""
+    boxes = re.findall(r'<svg[^>]* viewBox="0 0 ([\d.]+) ([\d.]+)"', html)
+    return sum(float(height) / float(width) for width, height in boxes)
 
 
 def _number(setting: Setting, value: int) -> tuple[widgets.Widget, widgets.Widget]:
@@ -87,6 +95,7 @@ class Panel(widgets.Box):  # type: ignore[misc]
         self.presets = {"the defaults": {}, **explorer.presets}
         self.controls: dict[str, Any] = {}  # by the name of the setting
         self._painted: Now = None
+        self._drawings: Sequence[Drawing] = ()
         self._ratio = 0.0  # the height of the tallest drawings so far, divided by their width
         self.example = widgets.Dropdown(
             options=[_NO_EXAMPLE, *self.presets], description="example", layout={"width": "auto"}
@@ -137,12 +146,10 @@ class Panel(widgets.Box):  # type: ignore[misc]
         if now == self._painted:
             return
         self._painted = now
-        drawn, report = self.explorer.html(now)
-        sizes = [(float(width), float(height)) for width, height in _VIEW_BOX.findall(drawn)]
+        self._drawings, drawn, report = self.explorer.shown(now, self._drawings)
         # What is below keeps its place: drawings have at least the room that they had before.
-        self._ratio = max(self._ratio, sum(height / width for width, height in sizes))
-        room = f"aspect-ratio:1/{self._ratio:.3f}" if self._ratio else ""
-        self.shown.value = f'<div style="{room}">{drawn}</div>{report}'
+        self._ratio = max(self._ratio, height_of(drawn))
+        self.shown.value = f'<div style="aspect-ratio:1/{self._ratio:.3f}">{drawn}</div>{report}'
         for setting in self.explorer.settings:
             self.controls[setting.name].disabled = not setting.when(now)
         self.line.value = self.explorer.line(now)
@@ -152,9 +159,10 @@ class Panel(widgets.Box):  # type: ignore[misc]
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         """Return the widget and, for readers without a kernel, its first drawing, which front ends like less."""
         data: dict[str, Any] = super()._repr_mimebundle_(**options)
-        found = re.search(r"<svg.*?</svg>", self.shown.value, re.DOTALL)
-        if found and len(found[0].encode()) <= _MOST_SVG_BYTES:
-            data = data | {"image/svg+xml": found[0]}
+        if self._drawings:
+            svg = to_svg(self._drawings[0])
+            if len(svg.encode()) <= _MOST_SVG_BYTES:
+                data = data | {"image/svg+xml": svg}
         return data
 
 

@@ -1,80 +1,66 @@
-"""Figures: functions that draw a value on matplotlib Axes. `svg.to_svg` writes the same drawings as SVG.
+"""Figures: functions that draw a value. Without `ax` a diagram is a `Drawing`, which Jupyter shows as SVG.
 
-Every function takes the value and an optional `ax`, returns the Axes, and never shows. Each is imported, and matplotlib
-with it, when it is first used.
+Every function takes the value first, and as an option `ax`, the Axes of matplotlib on which it then draws and which it
+returns. Charts with numeric axes make their own Axes without it. Matplotlib is imported by what needs it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from inspect import Parameter, signature
+from functools import cache, wraps
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..common.extras import naming_extra
-from .marks import Drawing
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-# Where each figure comes from: a function of the figure's name, which draws on Axes, or one that returns a drawing.
+# Where each figure comes from: a function that returns a drawing, or a chart that draws on Axes.
 _FIGURES = {
     "assignment": "rankscope.figures.assignments:draw_assignment",
-    "bars": "rankscope.figures.bar_charts:draw_bars",
+    "bars": "rankscope.figures.steps:draw_bars",
     "bucket_caps": "rankscope.train.figures.lines:bucket_caps",
     "buckets": "rankscope.train.figures.ddp:draw_buckets",
     "copies": "rankscope.box.figures.profiles:copies",
-    "costs": "rankscope.figures.lines:costs",
     "coverage": "rankscope.figures.assignments:draw_coverage",
-    "curves": "rankscope.figures.lines:curves",
+    "curves": "rankscope.figures.charts:curves",
     "fsdp_step": "rankscope.train.figures.fsdp:draw_fsdp_step",
-    "lengths": "rankscope.figures.assignments:draw_lengths",
+    "lengths": "rankscope.figures.steps:draw_lengths",
     "nccl_choices": "rankscope.box.figures.choices:draw_nccl_choices",
     "profile": "rankscope.box.figures.profiles:profile",
+    "ranking": "rankscope.figures.rankings:draw_ranking",
     "schedule": "rankscope.figures.schedules:draw_schedule",
     "slowdowns": "rankscope.figures.rankings:draw_slowdowns",
-    "step_costs": "rankscope.figures.assignments:draw_step_costs",
+    "step_costs": "rankscope.figures.steps:draw_step_costs",
     "timeline": "rankscope.figures.timelines:draw_timeline",
     "winners": "rankscope.figures.rankings:draw_winners",
-    "zero_memory": "rankscope.train.figures.lines:zero_memory",
+    "zero_memory": "rankscope.train.figures.memory:draw_memory",
 }
 
 __all__ = list(_FIGURES)
 
 
-def _painted(draw: Callable[..., Drawing]) -> Callable[..., Axes]:
-    """Return the figure of a drawing: a function with the parameters of `draw`, and `ax` before the title."""
-    parameters = list(signature(draw).parameters.values())
-    index_of_title = [parameter.name for parameter in parameters].index("title")
-    ax_parameter = Parameter("ax", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation="Axes | None")
-    parameters.insert(index_of_title, ax_parameter)
-    figure_signature = signature(draw).replace(parameters=parameters, return_annotation="Axes")
+def _figure(name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the figure of a drawing: `draw` with an option `ax`."""
 
-    @naming_extra()
-    def figure(*args: Any, **options: Any) -> Axes:
+    @wraps(draw)
+    def figure(*args: Any, ax: Any = None, **options: Any) -> Any:
+        drawing = draw(*args, **options)
+        if ax is None:
+            return drawing
         from .axes import to_axes  # imports matplotlib
 
-        arguments = figure_signature.bind(*args, **options).arguments  # without those that are left at their defaults
-        ax = arguments.pop("ax", None)
-        return to_axes(draw(**arguments), ax)
+        return to_axes(drawing, ax)
 
-    figure.__name__ = draw.__name__.removeprefix("draw_")
-    figure.__qualname__ = figure.__name__
-    figure.__doc__ = draw.__doc__
-    figure.__signature__ = figure_signature  # type: ignore[attr-defined]
+    figure.__name__ = figure.__qualname__ = name
     return figure
 
 
 @cache
 @naming_extra()
-def __getattr__(name: str) -> Callable[..., Axes]:
+def __getattr__(name: str) -> Callable[..., Any]:
     if name not in _FIGURES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     function: Callable[..., Any] = resolve_name(_FIGURES[name])
-    if function.__name__.startswith("draw_"):
-        return _painted(function)
-    return function
+    return _figure(name, function) if function.__name__.startswith("draw_") else function
 
 
 def __dir__() -> list[str]:

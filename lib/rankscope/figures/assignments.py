@@ -1,418 +1,349 @@
-"""Drawings of which rank reads which sample: the order of reading, and the coverage of the dataset."""
+"""Which rank reads which sample: the dataset in its own order, what nobody reads, and a row per rank, in batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import of_type, one_of
-from ..common.units import percent_words
 from ..common.words import count_of
 from ..sampling.assignment import Assignment
-from ..sampling.audit import Audit, audit
+from ..sampling.audit import audit
 from ..sampling.epoch_audit import EpochAudit
-from ..sampling.values import CostFunction, checked_lengths
-from ..sampling.work import epoch_work
-from .marks import WIDE_PX, Drawing, Key, Rects, Texts, grid_drawing, numbers_on, whole_ticks
-from .palette import ALARM, PAPER, WAITING, WORK, ramp, rank_colors
+from .marks import DIGIT_PX, LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
+from .palette import ramp, rank_colors
 
-_MOST_UNREAD = 24  # of the samples that nobody reads, at least so many have room, even if each rank reads fewer
-_LEAST_BATCH_PX = 8  # closer lines between batches would hide the cells
-_MOST_CELLS = 65_536
-_MOST_STEPS = 40
-_MOST_NUMBERED_RANKS = 32  # more have lower rows, and only some of them have their number at the axis
-_ROW_PX = 22.0  # of an epoch
-_MOST_RANGES = 20  # of lengths, a row each
-_TICK_PX = 30  # between two read numbers below the cells, at least
-_DIGIT_PX = 6.4  # the width of a digit in a cell
-_LETTER_PX = 11.0  # the size of a number in a cell
-_MARGIN_PX = 3  # around a number in a cell, on both sides together
-_CELL_PX = 34.0  # the width of a cell where there is room
-_FEW_COLUMNS_PX = 420.0  # the width that the cells fill together where there are few
-_EPOCH_HEIGHT = 0.92  # of a cell in a row of height 1; the rest separates the epochs
-_READ = "#777777"  # a sample that is read in any of the epochs
-_BARS_PX = 620.0  # the width of a drawing with bars
-_BAR_ROW_PX = 14.0
-_LEAST_BARS_PX = 40.0  # the height of a drawing with one bar or two
-_WIDTH_WITH_TEXT = 1.08  # times the longest bar: the text behind it needs the rest
-_COMPUTE = WORK["compute"].hue
+_ROWS_PX = 240.0  # of all ranks together, whatever their number, so that the drawing keeps its height
+_CELL_PX = 44.0  # the side of a cell, at most
+_MOST_COLUMNS, _MOST_RANKS, _MOST_SAMPLES = 60, 64, 120  # that are shown
+_FEW_RANKS, _LAST = 24, 8  # of more ranks so many are shown, of which so many are the last
+_MOST_CELLS = 480  # that answer to the pointer; of more, only those that are read again do
+_STRIP_PX = 22.0  # the height of the dataset, and of what nobody reads
+_TOP_PX = 104.0  # where the ranks begin, below the dataset, nobody, and the numbers of steps
+_HEIGHT_PX = _TOP_PX + _ROWS_PX + 24
+_MOST_EPOCH_CELLS = 65_536
 
 
-def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str | None = None) -> Drawing:
-    """Draw the samples that each rank reads at each step of an epoch.
+def draw_assignment(
+    assignment: Assignment, color_by: str = "rank", title: str | None = None, deck: str | None = None
+) -> Drawing:
+    """Draw the dataset in its own order, and the samples that each rank reads, in the order of reading.
 
-    Rows are ranks, columns are reads, and the number in a cell is the sample's index, if there is space. The colour
-    shows the rank (`color_by` "rank") or the sample's position in the dataset ("position"). Repeated reads of a sample
-    are hatched; samples that are never read are in a separate row; lines separate the batches. Raises ValueError if
-    `color_by` is unknown or there are more than 65,536 cells.
+    The colour is that of the rank, or that of the sample's position in the dataset (`color_by` "position"). Repeated
+    reads are hatched, and samples that nobody reads are red. Of many reads the first batches and the last are shown,
+    and of more than 64 ranks the first 16 and the last 8. Raises ValueError if `color_by` is unknown.
     """
     one_of("color_by", color_by, ("rank", "position"))
     epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
-    num_ranks = assignment.num_ranks
-    size = assignment.size
-    num_unread_columns = min(epoch.dropped.size, _MOST_UNREAD)
-    num_columns = max(assignment.num_steps, num_unread_columns, 1)  # a drawing must have some width
-    _check_cells(num_ranks * num_columns)
-    unread_samples = epoch.dropped[:num_columns]
-    row_px = 20.0 if num_ranks <= _MOST_NUMBERED_RANKS else 13.0
-    cell_px = _cell_px(num_columns)
-    letter_px = min(_LETTER_PX, row_px - _MARGIN_PX)
-
-    groups = _cells(assignment, unread_samples, color_by)
-    texts: list[Texts] = []
-    if _has_room(cell_px, size - 1):
-        for group in groups:
-            texts += numbers_on(group.rects, group.samples, color=group.ink, size_px=letter_px)
-    if size:  # in an empty dataset there is nothing to read, which the title says
-        idle_ranks = np.array([rank for rank, indices in enumerate(assignment.ranks) if not indices.size])
-        texts.append(Texts(0.1, idle_ranks + 0.5, "reads nothing", ALARM, anchor="start", size_px=letter_px))
-
-    legend = _reading_legend(assignment, epoch, color_by, unread_samples.size)
-    rules = _batch_rules(assignment, cell_px)
-    if rules:
-        batches = "batches"
-        if assignment.loader is not None:
-            batches = f"batches of {assignment.loader.batch_size}"
-        legend.append(Key(f"lines separate {batches}", PAPER, line="none"))
-    height: float = num_ranks
-    y_ticks = [*whole_ticks(num_ranks, most=_MOST_NUMBERED_RANKS)]
-    if unread_samples.size:
-        height += 1.5  # the row of the unread samples, half a row below the ranks
-        y_ticks.append((num_ranks + 1.0, "nobody"))  # the middle of that row
-    return grid_drawing(
-        title=title or reading_title(assignment),
-        x_label="read number",
-        y_label="rank",
-        columns=num_columns,
-        rows=height,
-        column_px=cell_px,
-        row_px=row_px,
-        rects=[group.rects for group in groups],
-        texts=texts,
-        rules=rules,
-        rules_to=num_ranks,
-        x_ticks=whole_ticks(assignment.num_steps, most=max(1, int(cell_px * num_columns / _TICK_PX))),
-        y_ticks=y_ticks,
-        legend=legend,
-    )
+    found, arithmetic = _words(assignment, epoch)
+    picture = _Picture(assignment, epoch, color_by == "position")
+    picture.dataset()
+    picture.nobody()
+    picture.steps()
+    picture.ranks()
+    if deck is None:
+        deck = arithmetic
+    return Drawing(title or found, picture.marks, _HEIGHT_PX, deck, picture.tips)
 
 
-def _batch_rules(assignment: Assignment, cell_px: float) -> list[float]:
-    """The reads at which a batch ends, if that is the same on all ranks and the lines would not hide the cells."""
-    if assignment.batch_stops is not None:
-        stops = assignment.batch_stops[0]
-        if not all(np.array_equal(stops, stops_of_rank) for stops_of_rank in assignment.batch_stops):
-            return []
-        batch_size = int(np.diff(stops, prepend=0).max(initial=0))  # of the largest batch
-        inner_stops = stops[:-1].tolist()  # without the end of the last batch, where the reads end anyway
-    elif assignment.loader is not None:
-        batch_size = assignment.loader.batch_size
-        inner_stops = list(range(batch_size, assignment.num_steps, batch_size))
-    else:
-        return []
-    if batch_size == 1 or batch_size * cell_px < _LEAST_BATCH_PX:  # batches of one sample need no lines
-        return []
-    return [float(stop) for stop in inner_stops]
+class _Columns(NamedTuple):
+    """Where the reads that are shown stand, by their number in a rank's order."""
+
+    x_of: dict[int, float]
+    cell_px: float
+    steps: list[tuple[int, list[int]]]  # each step with its reads
 
 
-class _Cells(NamedTuple):
-    """Cells, each with the number of a sample."""
+class _Picture:
+    """The marks of an assignment, and what the pointer says of them."""
 
-    rects: Rects
-    samples: NDArray[np.int64]
-    ink: str | None  # the colour of the numbers; None for dark or white, whichever is legible on the cell
+    def __init__(self, assignment: Assignment, epoch: EpochAudit, by_position: bool) -> None:
+        self.assignment, self.epoch = assignment, epoch
+        self.size, self.num_ranks = assignment.size, assignment.num_ranks
+        self.marks: list[Mark] = []
+        self.tips: dict[Hashable, str] = {}
+        self.columns = _columns(assignment)
+        self.rows = _shown(self.num_ranks, _MOST_RANKS if self.num_ranks <= _MOST_RANKS else _FEW_RANKS)
+        is_cut = len(self.rows) < self.num_ranks
+        self.row_px = min(_ROWS_PX / (len(self.rows) + is_cut), _CELL_PX)
+        self.gap_px = min(2.0, self.row_px / 8, self.columns.cell_px / 6)  # of paper between cells
+        self.number_px = DIGIT_PX * len(str(self.size)) + 4
+        self.has_cells = len(self.rows) * len(self.columns.x_of) <= _MOST_CELLS
+        self.has_numbers = self.has_cells and self.columns.cell_px >= self.number_px and self.row_px >= 14
+        colors = rank_colors(self.num_ranks)
+        self.hue: Callable[[int, int], str] = lambda rank, sample: colors[rank]
+        if by_position:
+            self.hue = lambda rank, sample: ramp([sample / max(self.size - 1, 1)])[0]
+
+    def say(self, x: float, y: float, words: str, tone: str = "mute", anchor: str = "start") -> None:
+        self.marks.append(Text(x, y, words, "label", tone, anchor))
+
+    def tip(self, sample: int, words: str) -> None:
+        key = ("sample", sample)
+        self.tips[key] = f"{self.tips.get(key, f'sample {sample}:')} {words};"
+
+    def dataset(self) -> None:
+        """The samples in the order of the dataset, each in the colour of its reader."""
+        self.marks.append(row_name(16, "dataset"))
+        readers = _readers(self.assignment, min(self.size, _MOST_SAMPLES))
+        side = min((RIGHT_PX - LEFT_PX) / max(len(readers), 1), _CELL_PX)
+        has_numbers = side >= self.number_px
+        every = 5 if side > 6 else 10
+        for sample, ranks in enumerate(readers):
+            key = ("sample", sample) if self.has_cells else None
+            x = LEFT_PX + sample * side
+            words = str(sample) if has_numbers else ""
+            if ranks:
+                is_again = len(ranks) > 1
+                edge = "ink" if is_again else ""
+                hue = self.hue(ranks[0], sample)
+                self.marks.append(Box(x, 0, side * 0.86, _STRIP_PX, hue, "tint", is_again, words, key, edge))
+            else:
+                look = "hole" if has_numbers else "solid"
+                self.marks.append(Box(x, 0, side * 0.86, _STRIP_PX, "alarm", look, text=words, key=key))
+            is_clear = len(readers) == self.size or sample < len(readers) - 25
+            if not has_numbers and sample % every == 0 and is_clear:
+                self.marks.append(Text(x + 0.43 * side, 36, str(sample), "number", "mute", "middle"))
+        if len(readers) < self.size:
+            self.marks.append(Text(RIGHT_PX, 36, f"… of {self.size:,}", "number", "mute", "end"))
+
+    def nobody(self) -> None:
+        """The samples that no rank reads, as many as there is room for."""
+        dropped = self.epoch.dropped
+        tone = "alarm" if dropped.size else "mute"
+        self.marks.append(row_name(64, "nobody", tone))
+        width = max(min(self.columns.cell_px, _CELL_PX), self.number_px)
+        x, num_shown = LEFT_PX, int(440 // width)
+        for sample in dropped[:num_shown].tolist():
+            key = ("sample", sample)
+            self.marks.append(Box(x, 48, width - 2, _STRIP_PX, "alarm", "hole", False, str(sample), key, "alarm"))
+            self.tip(sample, "no rank reads it in this epoch")
+            x += width
+        words = "never read" if dropped.size else "every sample is read"
+        if dropped.size > num_shown:
+            words = f"and {dropped.size - num_shown:,} more"
+        self.say(x + 6 if dropped.size else x, 64, words, tone)
+
+    def steps(self) -> None:
+        """The number of each step above its batch, where there is room."""
+        name = "step" if _batch_size(self.assignment) else "read"
+        self.marks.append(row_name(_TOP_PX - 8, name, "mute"))
+        free = 0.0
+        for step, reads in self.columns.steps:
+            left, right = self.columns.x_of[reads[0]], self.columns.x_of[reads[-1]] + self.columns.cell_px
+            half = DIGIT_PX / 2 * len(f"{step:,}")
+            middle = (left + right - self.gap_px) / 2
+            if middle - half >= free:
+                self.say(middle, _TOP_PX - 8, f"{step:,}", "mute", "middle")
+                free = middle + half + 8
+
+    def ranks(self) -> None:
+        """A row for each rank that is shown; below them, what is left out."""
+        every = next(every for every in (1, 2, 4, 8) if every * self.row_px >= 16 or every == 8)
+        repeats = self.assignment.repeats()
+        first_at: dict[int, tuple[float, float]] = {}  # where each sample is read first
+        bottom = _TOP_PX
+        for row, rank in enumerate(self.rows):
+            y = _TOP_PX + (row + (rank > row)) * self.row_px
+            bottom = y + self.row_px
+            if row % every == 0:
+                self.marks.append(row_name(y + max(self.row_px - self.gap_px, 12) / 2 + 4, f"rank {rank}"))
+            self._row(rank, y, repeats[rank].tolist(), first_at)
+        if not self.has_cells:
+            self._paper_lines(bottom)
+        reads = self.assignment.num_steps
+        if len(self.rows) < self.num_ranks or len(self.columns.x_of) < reads:
+            words = f"{self.num_ranks:,} ranks × {reads:,} reads; the first and the last are shown"
+            self.say(LEFT_PX, bottom + 16, words)
+        if any(repeated.any() for repeated in repeats):
+            right = self.columns.x_of[max(self.columns.x_of)] + self.columns.cell_px
+            self.say(max(right, LEFT_PX + 66), bottom + 16, "read again ↑", "ink", "end")
+
+    def _row(self, rank: int, y: float, repeated: list[bool], first_at: dict[int, tuple[float, float]]) -> None:
+        indices = self.assignment.ranks[rank]
+        x_of, cell_px = self.columns.x_of, self.columns.cell_px
+        height = self.row_px - self.gap_px
+        shown = [read for read in x_of if read < indices.size]
+        if not indices.size:
+            self.say(LEFT_PX, y + height / 2 + 4, "reads nothing", "alarm")
+        if shown and not self.has_cells:  # one box, which lines of paper divide
+            right = x_of[shown[-1]] + cell_px - self.gap_px
+            self.marks.append(Box(LEFT_PX, y, right - LEFT_PX, height, self.hue(rank, rank)))
+        for step, reads in self.columns.steps:
+            for read in reads:
+                if read >= indices.size or not (self.has_cells or repeated[read]):
+                    continue
+                sample, x, is_again = int(indices[read]), x_of[read], repeated[read]
+                if is_again and sample in first_at:
+                    self._arc(sample, first_at[sample], (x + cell_px / 2, y))
+                first_at.setdefault(sample, (x + cell_px / 2, y))
+                self._cell(sample, rank, Box(x, y, cell_px - self.gap_px, height, ""), is_again)
+                self.tip(sample, f"rank {rank}, step {step}{' (again)' if is_again else ''}")
+
+    def _cell(self, sample: int, rank: int, at: Box, is_again: bool) -> None:
+        words = str(sample) if self.has_numbers else ""
+        box = at._replace(fill=self.hue(rank, sample), text=words, key=("sample", sample))
+        if not 0 <= sample < self.size:
+            box = box._replace(fill="alarm", look="hole", hatched=True, edge="alarm")
+        elif is_again and self.has_numbers:
+            box = box._replace(hatched=True, edge="ink")
+        elif is_again:
+            box = box._replace(fill="ink", look="solid")
+        self.marks.append(box)
+
+    def _arc(self, sample: int, start: tuple[float, float], stop: tuple[float, float]) -> None:
+        """Show under the pointer where a sample is read again."""
+        above = (start[0] + stop[0]) / 2, min(start[1], stop[1]) - 36
+        self.marks.append(Line((start, above, stop), "accent", 1.5, arrow=True, curved=True, key=("sample", sample)))
+
+    def _paper_lines(self, bottom: float) -> None:
+        """Divide the boxes of the ranks into cells, and into steps by wider gaps."""
+        places = sorted(self.columns.x_of.values())
+        for left, right in pairwise(places):
+            gap = right - left - self.columns.cell_px + self.gap_px
+            x = right - gap / 2
+            self.marks.append(Line(((x, _TOP_PX - 1), (x, bottom)), "paper", gap))
 
 
-def _cells(assignment: Assignment, unread: NDArray[np.int64], color_by: str) -> list[_Cells]:
-    """Return the reads, the reads of what is not in the dataset, and below the ranks the samples that nobody reads."""
-    rank, step = assignment.coordinates()
-    sample = np.concatenate(assignment.ranks)
-    repeated = np.concatenate(assignment.repeats())
-    inside = (sample >= 0) & (sample < assignment.size)
-    if color_by == "rank":
-        color_of_rank = np.array(rank_colors(assignment.num_ranks))
-        fill = color_of_rank[rank[inside]].tolist()
-    else:
-        last_sample = assignment.size - 1
-        fill = ramp(sample[inside] / max(last_sample, 1))  # a single sample has the number 0
-    reads = Rects(step[inside], rank[inside], fill, hatched=repeated[inside])
-    out_of_range = Rects(step[~inside], rank[~inside], PAPER, hatched=True, edge=ALARM)
-    row_of_unread = assignment.num_ranks + 0.5  # half a row below the ranks
-    below = Rects(np.arange(unread.size), row_of_unread, PAPER, edge=ALARM)
-    return [
-        _Cells(reads, sample[inside], ink=None),
-        _Cells(out_of_range, sample[~inside], ink=ALARM),
-        _Cells(below, unread, ink=ALARM),
-    ]
+def _batch_size(assignment: Assignment) -> int:
+    """The samples of a batch, if all ranks have the same batches; else 0."""
+    if assignment.loader is not None:
+        return assignment.loader.batch_size
+    if assignment.batch_stops is None or not assignment.num_steps:
+        return 0
+    stops = assignment.batch_stops[0]
+    is_even = (np.diff(stops[:-1], prepend=0) == stops[0]).all()
+    is_same = all(np.array_equal(stops, other) for other in assignment.batch_stops)
+    return int(stops[0]) if is_even and is_same else 0
 
 
-def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Drawing:
-    """Draw the rank that reads each sample of the dataset, epoch by epoch.
+def _shown(count: int, most: int, batch: int = 1) -> Sequence[int]:
+    """The numbers that are shown: all, or whole batches of the first and of the last, where things go wrong."""
+    if count <= most:
+        return range(count)
+    start = count - _LAST
+    if batch < most // 3:
+        start -= start % batch
+    num_first = most - (count - start)
+    return [*range(num_first - num_first % batch or num_first), *range(start, count)]
 
-    Rows are epochs. The colour of a cell shows the rank, and so does its number, if there is space. White cells with a
-    red edge are never read. Samples read more than once in an epoch are hatched and have the colour of the
-    lowest rank that reads them. In the last row, samples that are read in any of the epochs are grey. Raises ValueError
-    if there are no epochs, if epochs have different datasets or world sizes, or if there are more than 65,536 cells.
+
+def _columns(assignment: Assignment) -> _Columns:
+    """Place the reads: a step's batch is a group, and what is left out is a wide gap."""
+    batch = _batch_size(assignment) or 1
+    reads = _shown(assignment.num_steps, _MOST_COLUMNS, batch)
+    has_gaps = batch > 1 and batch * (RIGHT_PX - LEFT_PX) >= 14 * len(reads)
+    steps: list[tuple[int, list[int]]] = []
+    gap_of: dict[int, float] = {}
+    gap = 0.0
+    for read in reads:
+        is_after_cut = read > 0 and read - 1 not in gap_of
+        if is_after_cut:
+            gap += 26
+        elif has_gaps and read > 0 and read % batch == 0:
+            gap += 5
+        if not steps or is_after_cut or read % batch == 0:
+            steps.append((read // batch, []))
+        steps[-1][1].append(read)
+        gap_of[read] = gap
+    cell_px = min((RIGHT_PX - LEFT_PX - gap) / max(len(reads), 1), _CELL_PX)
+    x_of = {read: LEFT_PX + place * cell_px + gap_of[read] for place, read in enumerate(reads)}
+    return _Columns(x_of, cell_px, steps)
+
+
+def _readers(assignment: Assignment, count: int) -> list[list[int]]:
+    """The ranks that read each of the first samples, one entry a read."""
+    readers: list[list[int]] = [[] for _ in range(count)]
+    for rank, indices in enumerate(assignment.ranks):
+        for sample in indices[(indices >= 0) & (indices < count)].tolist():
+            readers[sample].append(rank)
+    return readers
+
+
+# ---- words
+
+
+def finding(assignment: Assignment) -> tuple[str, str]:
+    """Return the title and the deck of `draw_assignment`: what the epoch does wrong, and the arithmetic behind it."""
+    return _words(assignment, audit(of_type("assignment", assignment, Assignment)).epochs[0])
+
+
+def _words(assignment: Assignment, epoch: EpochAudit) -> tuple[str, str]:
+    size, num_ranks = assignment.size, assignment.num_ranks
+    samples = count_of(size, "sample") if size < 1000 else f"{size:,} samples"
+    ranks = count_of(num_ranks, "rank")
+    if not epoch.num_reads:
+        return "No rank reads anything", f"{samples} for {ranks}"
+    fewest, most = min(map(len, assignment.ranks)), max(map(len, assignment.ranks))
+    each = f"{most:,} read{'s' if most > 1 else ''}" if fewest == most else f"{fewest:,} to {most:,} reads"
+    reads = f"{ranks} × {each} = {epoch.num_reads:,}"
+    lost, again, outside = epoch.dropped.size, epoch.num_repeats, epoch.out_of_range.size
+    when = f"; epoch {assignment.epoch}" if assignment.epoch else ""
+    if outside:
+        return f"{outside} of {epoch.num_reads} reads are *outside the dataset*", f"{reads}, of {samples}{when}"
+    if lost and again:
+        title = f"{lost:,} of {samples} *never read*, {again:,} read again"
+        return title, f"{reads}, of {samples}{when}"
+    if lost:
+        return f"{lost:,} of {samples} {_be(lost)} *never read*", f"{reads}, {lost:,} left over{when}"
+    if again:
+        title = f"{epoch.duplicated.size:,} of {samples} {_be(epoch.duplicated.size)} read twice"
+        if again > epoch.duplicated.size:
+            title = f"{samples} are read {epoch.num_reads:,} times"
+        return title, f"{reads}, so {again:,} {_be(again)} read again{when}"
+    return f"Each of {samples} is read exactly once", f"{reads}: nothing to repeat, nothing left over{when}"
+
+
+def _be(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+# ---- several epochs
+
+
+def draw_coverage(epochs: Sequence[Assignment], title: str | None = None, deck: str | None = None) -> Drawing:
+    """Draw the rank that reads each sample of the dataset, a row an epoch, and a last row for all of them.
+
+    Samples that are read more than once in an epoch are hatched and have the colour of the lowest rank that reads them;
+    those that are never read are red. Raises ValueError if there are no epochs, if epochs have different datasets or
+    world sizes, or if there are more than 65,536 cells.
     """
     if not isinstance(epochs, Sequence):
         raise ValueError(f"epochs must be a sequence of Assignments, got {epochs!r}")
     report = audit(of_type(f"epochs[{index}]", epoch, Assignment) for index, epoch in enumerate(epochs))
-    num_columns = max(report.size, 1)  # a drawing must have some width
-    _check_cells(num_columns * (len(epochs) + 1))  # with the row of all epochs together
-    cell_px = _cell_px(num_columns)
+    num_cells = report.size * (len(epochs) + 1)
+    if num_cells > _MOST_EPOCH_CELLS:
+        raise ValueError(f"a drawing has at most {_MOST_EPOCH_CELLS} cells, got {num_cells}: take fewer samples")
     colors = rank_colors(report.num_ranks)
-    has_numbers = _has_room(cell_px, report.num_ranks - 1)
-    rects: list[Rects] = []
-    texts: list[Texts] = []
+    side = min((RIGHT_PX - LEFT_PX) / max(report.size, 1), _CELL_PX)
+    has_numbers = side >= DIGIT_PX * len(str(report.num_ranks)) + 4
+    marks: list[Mark] = []
     for row, assignment in enumerate(epochs):
-        readers = _readers(assignment)
-        read = np.flatnonzero(readers.num_reads)
-        unread = np.flatnonzero(readers.num_reads == 0)
-        ranks = readers.lowest_rank[read]
-        fill = [colors[rank] for rank in ranks.tolist()]
-        cells = Rects(read, row, fill, height=_EPOCH_HEIGHT, hatched=readers.num_reads[read] > 1)
-        rects.append(cells)
-        if has_numbers:
-            texts += numbers_on(cells, ranks)
-        rects.append(Rects(unread, row, PAPER, height=_EPOCH_HEIGHT, edge=ALARM))
-    last_row = len(epochs) + 0.25  # that of all epochs together, a little below theirs
-    never_read = report.never_seen
-    ever_read = np.setdiff1d(np.arange(report.size), never_read)
-    rects.append(Rects(ever_read, last_row, _READ, height=_EPOCH_HEIGHT))
-    rects.append(Rects(never_read, last_row, PAPER, height=_EPOCH_HEIGHT, edge=ALARM))
-
-    samples = count_of(report.size, "sample")
-    within = count_of(len(epochs), "epoch")
-    finding = f"All of {samples} read within {within}"
-    if never_read.size:
-        finding = f"{never_read.size} of {samples} never read in {within}"
-    epoch_ticks = [(row + 0.5, str(assignment.epoch)) for row, assignment in enumerate(epochs)]
-    return grid_drawing(
-        title=title or finding,
-        x_label="sample [index in the dataset]",
-        y_label="epoch",
-        columns=num_columns,
-        rows=last_row + 1,
-        column_px=cell_px,
-        row_px=_ROW_PX,
-        rects=rects,
-        texts=texts,
-        x_ticks=whole_ticks(num_columns, most=20),
-        y_ticks=(*epoch_ticks, (last_row + 0.5, "any")),
-        legend=_coverage_legend(report, colors),
-    )
-
-
-def _coverage_legend(report: Audit, colors: Sequence[str]) -> list[Key]:
-    """The colours of all ranks, or of three if there are many, and the marks of samples read too often or never."""
-    last = report.num_ranks - 1
-    ranks = range(report.num_ranks) if report.num_ranks <= 4 else (0, report.num_ranks // 2, last)
-    keys = [Key(f"rank {rank}", colors[rank]) for rank in ranks]
-    if report.duplicates:
-        keys.append(Key("read more than once", PAPER, hatched=True))
-    if report.dropped:
-        keys.append(Key("never read", PAPER, edge=ALARM))
-    return keys
-
-
-def draw_lengths(lengths: ArrayLike, title: str | None = None) -> Drawing:
-    """Draw how many samples have which length, and how many of all tokens these have.
-
-    A row is a range of lengths, of equal width, and its bar the number of samples in it. The number next to it is their
-    share of all tokens. Raises ValueError for lengths that are not whole numbers of at least 0.
-    """
-    tokens = checked_lengths(lengths)
-    longest = int(tokens.max(initial=0))
-    least_width = (longest + 1) / _MOST_RANGES  # there are longest + 1 lengths, because one of them is 0
-    range_width = int(_round_step(max(least_width, 1)))
-    num_ranges = longest // range_width + 1
-    range_of_sample = tokens // range_width
-    num_samples = np.bincount(range_of_sample, minlength=num_ranges)
-    tokens_in_range = np.bincount(range_of_sample, weights=tokens, minlength=num_ranges)
-    shares = tokens_in_range / max(int(tokens.sum()), 1)  # all samples may have 0 tokens
-    is_filled = num_samples > 0
-    most = int(num_samples.max(initial=0))  # 0 if there are no samples
-    width = max(most, 1)
-    rows = np.arange(num_ranges)
-    labels = [str(first) for first in range(num_ranges)]
-    if range_width > 1:
-        labels = [f"{first} to {first + range_width - 1}" for first in (rows * range_width).tolist()]
-    tick_step = max(int(_round_step(width / 5)), 1)  # about five ticks, at whole numbers of samples
-    return Drawing(
-        title=title or _lengths_title(tokens),
-        x_label="samples",
-        y_label="length [tokens]",
-        width=_WIDTH_WITH_TEXT * width,
-        height=num_ranges,
-        size_px=(_BARS_PX, max(_BAR_ROW_PX * num_ranges, _LEAST_BARS_PX)),
-        rects=[Rects(0.0, rows + 0.1, _COMPUTE, width=num_samples, height=0.8)],
-        texts=[
-            Texts(
-                num_samples[is_filled] + 0.01 * width,
-                rows[is_filled] + 0.5,
-                [f"{share:.0%}" for share in shares[is_filled]],
-                anchor="start",
-                size_px=10.0,
-            )
-        ],
-        x_axis=(0.0, width),
-        x_ticks=[(float(tick), f"{tick:,}") for tick in range(0, width + 1, tick_step)],
-        y_ticks=[(row + 0.5, label) for row, label in enumerate(labels)],
-        legend=[Key("number of samples", _COMPUTE), Key("numbers: share of all tokens", PAPER, line="none")],
-    )
-
-
-def _lengths_title(tokens: NDArray[np.int64]) -> str:
-    """Say how long samples are, and what share of the tokens the longest tenth of them has."""
-    if not tokens.size:
-        return "No samples"
-    longest_first = np.sort(tokens)[::-1]
-    num_longest = max(round(tokens.size / 10), 1)
-    share = longest_first[:num_longest].sum() / max(int(tokens.sum()), 1)  # all samples may have 0 tokens
-    median = float(np.median(tokens))
-    of_longest = f"the longest tenth has {percent_words(share)} of all tokens"
-    return f"Half of the samples have at most {median:.0f} tokens; {of_longest}"
-
-
-def draw_step_costs(
-    assignment: Assignment,
-    lengths: ArrayLike | None = None,
-    cost: str | CostFunction = "linear",
-    title: str | None = None,
-) -> Drawing:
-    """Draw the cost of each step: the mean over the ranks, and the mean wait for the costliest rank.
-
-    Rows are steps, at most 40; the default title is about all of them. The number next to a bar is the share of
-    padding, if each batch is padded to its longest sample, or packs to their number of tokens. `lengths` are those of
-    all samples in tokens, by default 1 each, and `cost` is that of `epoch_work`. Raises ValueError if `lengths` are not
-    one whole number of at least 0 per sample.
-    """
-    of_type("assignment", assignment, Assignment)
-    if lengths is None:
-        lengths = np.ones(assignment.size, dtype=np.int64)
-    work = epoch_work(assignment, lengths, cost)
-    num_all_steps = work.step_costs.shape[0]
-    num_steps = min(num_all_steps, _MOST_STEPS)
-    step_costs = work.step_costs[:num_steps]
-    means = step_costs.mean(axis=1)
-    highest = step_costs.max(axis=1)
-    width = float(highest.max(initial=0.0))
-    if width == 0:  # there are no steps, or they cost nothing, and a drawing must have some width
-        width = 1.0
-    rows = np.arange(num_steps)
-    words = [f"{share:.0%}" for share in work.step_padding_shares[:num_steps].tolist()]
-    waiting = 1 - 1 / work.imbalance  # the mean rank works for 1 / imbalance of the time of the costliest one
-    padding = percent_words(work.padding_share)
-    finding = f"Ranks wait for {percent_words(waiting)} of the time, and {padding} of the tokens are padding"
-    unit = "cost"  # that of a function, whose unit is unknown
-    if isinstance(cost, str):
-        unit = {"linear": "tokens", "quadratic": "tokens²"}[cost]
-    y_label = "step" if num_steps == num_all_steps else f"step, the first {num_steps}"
-    ticks = np.arange(0, width * 1.01, _round_step(width / 5))  # 1.01, so that rounding loses no tick at `width`
-    return Drawing(
-        title=title or finding,
-        x_label=f"cost of the step [{unit}]",
-        y_label=y_label,
-        width=_WIDTH_WITH_TEXT * width,
-        height=max(num_steps, 1),
-        size_px=(_BARS_PX, max(_BAR_ROW_PX * num_steps, _LEAST_BARS_PX)),
-        rects=[
-            Rects(0.0, rows + 0.1, _COMPUTE, width=means, height=0.8),
-            Rects(means, rows + 0.1, WAITING, width=highest - means, height=0.8, hatched=True),
-        ],
-        texts=[Texts(highest + 0.01 * width, rows + 0.5, words, anchor="start", size_px=10.0)],
-        x_axis=(0.0, width),
-        x_ticks=[(float(tick), f"{tick:,.6g}") for tick in ticks],
-        y_ticks=whole_ticks(num_steps, most=20),
-        legend=[
-            Key("mean over the ranks", _COMPUTE),
-            Key("wait for the costliest rank", WAITING, hatched=True),
-            Key("numbers: padding", PAPER, line="none"),
-        ],
-    )
-
-
-def _round_step(least: float) -> float:
-    """Return 1, 2 or 5 times a power of ten that is at least `least`.
-
-    >>> _round_step(333), _round_step(0.15)
-    (500.0, 0.2)
-    """
-    power = 10.0 ** np.floor(np.log10(least))
-    for digit in (1, 2, 5):
-        if digit * power >= least:
-            return float(digit * power)
-    return float(10 * power)
-
-
-def _cell_px(columns: int) -> float:
-    """Return the width of a cell: wide for few columns, but no drawing is wider than `WIDE_PX`."""
-    return min(WIDE_PX / columns, max(_CELL_PX, _FEW_COLUMNS_PX / columns))
-
-
-def _has_room(cell_px: float, largest_number: int) -> bool:
-    """Return whether every number from 0 to this one fits in a cell of that width."""
-    return cell_px >= _DIGIT_PX * len(str(largest_number)) + _MARGIN_PX
-
-
-def _check_cells(cells: int) -> None:
-    if cells > _MOST_CELLS:
-        raise ValueError(f"a drawing has at most {_MOST_CELLS} cells, got {cells}: take fewer samples, ranks or epochs")
-
-
-class _Readers(NamedTuple):
-    """For each sample the lowest rank that reads it, and its number of reads."""
-
-    lowest_rank: NDArray[np.int64]
-    num_reads: NDArray[np.int64]
-
-
-def _readers(assignment: Assignment) -> _Readers:
-    rank, _ = assignment.coordinates()
-    sample = np.concatenate(assignment.ranks)
-    in_dataset = (sample >= 0) & (sample < assignment.size)
-    lowest_rank = np.full(assignment.size, assignment.num_ranks)  # above every rank, until the minimum is taken
-    np.minimum.at(lowest_rank, sample[in_dataset], rank[in_dataset])
-    return _Readers(lowest_rank, np.bincount(sample[in_dataset], minlength=assignment.size))
-
-
-def reading_title(assignment: Assignment, when: str | None = None) -> str:
-    """Return the title of `draw_assignment`; `when` names the epoch, by default by the number that the sampler had."""
-    epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
-    samples = count_of(assignment.size, "sample")
-    ranks = count_of(assignment.num_ranks, "rank")
-    when = when or f"epoch {assignment.epoch}"
-    subject = f"{samples} over {ranks}, {when}"
-    if not assignment.size and not epoch.num_reads:
-        return f"{subject}: nothing to read"
-    findings = []
-    if epoch.num_repeats:
-        findings.append(f"{epoch.num_repeats} read again")
-    if epoch.dropped.size:
-        findings.append(f"{epoch.dropped.size} never read")
-    if epoch.out_of_range.size:
-        findings.append(f"{epoch.out_of_range.size} out of range")
-    return f"{subject}: {', '.join(findings) or 'each read exactly once'}"
-
-
-def _reading_legend(assignment: Assignment, epoch: EpochAudit, color_by: str, num_shown: int) -> list[Key]:
-    """The legend of an assignment; `num_shown` of the samples that nobody reads are drawn."""
-    keys = []
-    if color_by == "position":
-        last = max(assignment.size - 1, 0)
-        samples = np.unique([0, last // 2, last])  # fewer than three in a dataset of one or two samples
-        colors = ramp(samples / max(last, 1))  # a single sample has the number 0
-        keys = [Key(f"sample {sample}", color) for sample, color in zip(samples, colors, strict=True)]
-    if epoch.num_repeats:
-        keys.append(Key("read again", PAPER, hatched=True))
-    if epoch.out_of_range.size:
-        keys.append(Key("not in the dataset", PAPER, hatched=True, edge=ALARM))
-    if num_shown:
-        label = "never read"
-        if num_shown < epoch.dropped.size:
-            label = f"never read (first {num_shown} of {epoch.dropped.size})"
-        keys.append(Key(label, PAPER, edge=ALARM))
-    return keys
+        y = 26.0 * row
+        marks.append(row_name(y + 16, f"epoch {assignment.epoch}"))
+        for sample, ranks in enumerate(_readers(assignment, report.size)):
+            at = Box(LEFT_PX + sample * side, y, max(0.86 * side, side - 2), _STRIP_PX, "alarm", "solid")
+            if ranks:
+                words = str(min(ranks)) if has_numbers else ""
+                edge = "ink" if ranks[1:] else ""
+                at = at._replace(fill=colors[min(ranks)], look="tint", hatched=len(ranks) > 1, text=words, edge=edge)
+            marks.append(at._replace(key=("sample", sample) if num_cells <= _MOST_CELLS else None))
+    y = 26.0 * len(epochs) + 6
+    marks.append(row_name(y + 10, "any"))
+    never = set(report.never_seen.tolist())
+    for sample in range(report.size):
+        fill = "alarm" if sample in never else "mute"
+        marks.append(Box(LEFT_PX + sample * side, y, max(0.86 * side, side - 2), 12, fill, "solid"))
+    every = next(every for every in (1, 5, 10, 50, 100, 500, 1000, 5000, 10_000) if every * side >= 26)
+    for sample in range(0, report.size, every):
+        marks.append(Text(LEFT_PX + (sample + 0.5) * side, y + 28, str(sample), "number", "mute", "middle"))
+    samples, within = count_of(report.size, "sample"), count_of(len(epochs), "epoch")
+    found = f"All of {samples} are read within {within}"
+    if never:
+        found = f"{len(never)} of {samples} *never read* in {within}"
+    if deck is None:
+        deck = "number: the rank; hatched: read more than once; red: never read"
+    return Drawing(title or found, marks, y + 36, deck)

@@ -1,104 +1,70 @@
-"""One table of colours for all figures: a record for each meaning, in families.
+"""One table of colours for all figures.
 
-A figure uses one family, or several that share no hue. Ranks and kinds of work never share one: `RANKS` are hues that
-no kind of work has. Everyone can tell the hues of these two families apart, the colour-blind too. Most hues are those
-of Okabe and Ito (2008). More than eight ranks, and quantities, take a ramp of even lightness from dark violet to pale
-yellow, after viridis (Smith and van der Walt, 2015). Differences take two hues that meet in a light grey.
+Fills are a hue at partial opacity over the paper, so that ink is legible on them in both themes. Ranks and kinds of
+work share no hue. More than eight ranks go from blue over green to gold; quantities take a ramp of even lightness from
+dark violet to pale yellow, after viridis (Smith and van der Walt, 2015).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
-from itertools import cycle
+from collections.abc import Iterable, Sequence
+from colorsys import hls_to_rgb
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-CATEGORIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000")
-_BLUE, _ORANGE, _GREEN, _PINK, _SKY, _VERMILLION, _YELLOW, _BLACK = CATEGORIES
-INK = "#222222"
-PAPER = "#ffffff"
-FAINT = "#c9c9c9"
-ALARM = "#b00020"
-EMPTY = "#ececec"  # a cell with nothing in it
+# tones, by what they are for, on light and on dark paper
+TONES = {
+    "ink": "#1f2328",
+    "mute": "#59636e",
+    "rule": "#d1d7de",
+    "alarm": "#c2182b",
+    "accent": "#b8400a",
+    "paper": "#ffffff",
+}
+DARK = {
+    "ink": "#e6e8eb",
+    "mute": "#9aa4af",
+    "rule": "#3a424c",
+    "alarm": "#ff7b7b",
+    "accent": "#ff9a5c",
+    "paper": "#0d1117",
+}
+INK, PAPER, ALARM, FAINT = TONES["ink"], TONES["paper"], TONES["alarm"], TONES["rule"]
 LEGIBLE = 4.5  # the contrast that WCAG 2 asks of text
+OTHER = "#8492a6"  # work of no known kind
+WAITING = "#c4cbd3"
 
-_RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")
-_DIVERGING = ("#0b4f8a", "#5a9bd0", "#b9d5ea", "#f1f1f1", "#f7cfa0", "#e08a3c", "#a34700")  # below, as expected, above
+RANKS = ("#688ffd", "#f0968c", "#047860", "#b8960a", "#6945be", "#45d4f7", "#9a1a70", "#aad237")
 
-
-# ---- the table
-
-OTHER = "#b0b0b0"
-WAITING = "#e2e2e2"
-_BROWN = "#8f5a2b"
-_NAVY = "#283593"
-_PLUM = "#604860"
-_LIME = "#b4e07a"
-_VIOLET = "#8778f0"
-
-
-class Meaning(NamedTuple):
-    """One record of the table: what a hue means in a family, and the words for it, separated by spaces.
-
-    Kinds of work are drawn plain, those that are communication hatched. Memory is drawn as the work that fills it:
-    `memory` that lasts plain, `buffers` hatched.
-    """
-
-    family: str
-    name: str
-    hue: str
-    kinds: str = ""
-    communication: str = ""
-    memory: str = ""
-    buffers: str = ""
-
-
-TABLE = (
-    Meaning("work", "reading", _NAVY, "read load loader"),
-    Meaning("work", "decoding", _YELLOW, "decode host"),
-    Meaning("work", "collating", _LIME, "collate"),
-    Meaning("work", "pinning", _BLACK, "pin"),
-    Meaning("work", "copying", _BROWN, "copy h2d unpack copy_in copy_out memcpy staging link"),
-    Meaning("work", "forward", _ORANGE, "forward loss", memory="activations"),
-    Meaning("work", "backward", _VERMILLION, "backward", memory="gradients", buffers="buckets"),
-    Meaning("work", "the optimizer", _PLUM, "optimizer zero_grad", memory="optimizer_states master_copy"),
-    Meaning("work", "computing", _GREEN, "step compute train kernel"),
-    Meaning(
-        "work",
-        "summing over ranks",
-        _BLUE,
-        communication="allreduce reduce_scatter reduce collective shadow",
-        buffers="reduce_buffers",
-    ),
-    Meaning(
-        "work",
-        "collecting from ranks",
-        _SKY,
-        communication="allgather gather recv receive",
-        memory="gathered_parameters",
-        buffers="gather_buffers largest_layer",
-    ),
-    Meaning("work", "distributing to ranks", _PINK, communication="broadcast scatter send alltoall"),
-    Meaning("work", "parameters", _VIOLET, memory="parameters buffers"),
-    Meaning("work", "starting and stopping", OTHER, "start stop"),
-    Meaning("work", "waiting", WAITING, "wait blocked", communication="barrier"),
-    Meaning("rank", "rank 0", "#9ecbf2"),
-    Meaning("rank", "rank 1", "#f2c4c0"),
-    Meaning("rank", "rank 2", "#83c17c"),
-    Meaning("rank", "rank 3", "#eee7a0"),
-    Meaning("rank", "rank 4", "#d3b7d2"),
-    Meaning("rank", "rank 5", "#eab89c"),
-    Meaning("rank", "rank 6", "#a4a95d"),
-    Meaning("rank", "rank 7", "#64a0c4"),
-    Meaning("protocol", "LL", _BLUE),
-    Meaning("protocol", "LL128", _SKY),
-    Meaning("protocol", "Simple", _VERMILLION),
-    Meaning("protocol", "NVLS", _GREEN),
-    Meaning("protocol", "measured", _PINK),
-)
+# Kinds of work, and what fills memory, by their hue: plain ones, and after the line those that are hatched, which are
+# communication and its buffers.
+_WORK = {
+    "#3f35b5": "read load loader",
+    "#e3d22b": "decode host",
+    "#a5cf5a": "collate",
+    "#59636e": "pin",
+    "#b87a2a": "copy h2d unpack copy_in copy_out memcpy staging link",
+    "#f7b012": "forward loss",
+    "#b5391a": "backward",
+    "#b57ed7": "optimizer zero_grad",
+    "#2fa477": "step compute train kernel",
+    "#2377ce": "| allreduce reduce_scatter reduce collective shadow",
+    "#8cc8ee": "| allgather gather recv receive",
+    "#a04a86": "| broadcast scatter send alltoall",
+    OTHER: "start stop",
+    WAITING: "wait blocked | barrier",
+}
+_MEMORY = {
+    "#5b6ee1": "parameters buffers",
+    "#f7b012": "activations",
+    "#b5391a": "gradients | buckets",
+    "#b57ed7": "optimizer_states master_copy",
+    "#2377ce": "| reduce_buffers",
+    "#8cc8ee": "gathered_parameters | gather_buffers largest_layer",
+}
 
 
 class WorkLook(NamedTuple):
@@ -108,72 +74,70 @@ class WorkLook(NamedTuple):
     hatched: bool
 
 
-def hues(family: str) -> dict[str, str]:
-    """Return the hue of each meaning of a family, by its name.
-
-    >>> hues("protocol")["LL"]
-    '#0072b2'
-    """
-    return {meaning.name: meaning.hue for meaning in TABLE if meaning.family == family}
-
-
-def _looks_of_work(plain: str, hatched: str) -> dict[str, WorkLook]:
-    """Return the look of each word in two fields of the table: `plain` and `hatched` are their names."""
-    look_of_word: dict[str, WorkLook] = {}
-    for meaning in TABLE:
-        for word in getattr(meaning, plain).split():
-            look_of_word[word] = WorkLook(meaning.hue, False)
-        for word in getattr(meaning, hatched).split():
-            look_of_word[word] = WorkLook(meaning.hue, True)
-    return look_of_word
+def _looks(table: dict[str, str]) -> dict[str, WorkLook]:
+    looks = {}
+    for hue, words in table.items():
+        plain, _, hatched = words.partition("|")
+        for word in plain.split():
+            looks[word] = WorkLook(hue, False)
+        for word in hatched.split():
+            looks[word] = WorkLook(hue, True)
+    return looks
 
 
-WORK = _looks_of_work("kinds", "communication")  # kinds of one meaning look the same
-MEMORY = _looks_of_work("memory", "buffers")
+WORK = _looks(_WORK)
+MEMORY = _looks(_MEMORY)
+HUES = tuple(hue for hue in _WORK if hue not in (OTHER, WAITING))
+ADDED, COPIED = WORK["reduce"].hue, WORK["recv"].hue  # messages that the receiver adds, or keeps
 _SHARE_OF_HUE = 0.6  # that the next part of a kind of work keeps, where parts are numbered
 
 
 def work_look(kind: str) -> WorkLook | None:
     """Return the look of a kind of work; None if neither it nor the kind that its first word names is in the table.
 
-    What follows the first word may be a number, such as that of a pipeline's chunk: each is paler than the one before.
+    A number after the first word is that of a pipeline's chunk: each is paler than the one before.
 
     >>> work_look("memcpy d2d") == work_look("copy") == WORK["copy"]
     True
-    >>> [look.hue for look in map(work_look, ["forward", "forward 1", "forward 2"]) if look]
-    ['#e69f00', '#f0c566', '#f6dca3']
+    >>> [look.hue for look in map(work_look, ["forward", "forward 1"]) if look]
+    ['#f7b012', '#fad071']
     >>> work_look("mine 1")
     """
-    if kind in WORK:
-        return WORK[kind]
     first_word, _, rest = kind.partition(" ")
-    if first_word not in WORK:
-        return None
-    look = WORK[first_word]
-    share = 1.0
-    is_number = rest.isdecimal() and len(rest) < 3  # longer ones do not number parts, and may be too large for a power
-    if is_number:
-        share = _SHARE_OF_HUE ** int(rest)
-    red, green, blue = (round(255 - (255 - channel) * share) for channel in _channels(look.hue))  # the rest is white
-    return WorkLook(f"#{red:02x}{green:02x}{blue:02x}", look.hatched)
+    look = WORK.get(kind) or WORK.get(first_word)
+    if look is None or not (rest.isdecimal() and len(rest) < 3):
+        return look
+    share = _SHARE_OF_HUE ** int(rest)
+    return WorkLook(mixed(look.hue, PAPER, share), look.hatched)
 
 
-HUES = tuple(hue for hue in hues("work").values() if hue not in (OTHER, WAITING))
-RANKS = tuple(hues("rank").values())
-ADDED = WORK["reduce"].hue  # of messages that the receiver adds to its own chunks
-COPIED = WORK["recv"].hue  # of those that replace its chunks
+def rank_colors(num_ranks: int) -> tuple[str, ...]:
+    """Return a colour for each rank: distinct hues up to eight, a scale from blue over green to gold beyond.
+
+    >>> rank_colors(2) == RANKS[:2]
+    True
+    """
+    if num_ranks <= len(RANKS):
+        return RANKS[:num_ranks]
+    return tuple(_hex(hls_to_rgb(0.66 - 0.53 * rank / num_ranks, 0.55, 0.58)) for rank in range(num_ranks))
 
 
-# ---- algorithms and ways to copy
+# ---- lines of charts
 
 
 class Look(NamedTuple):
-    """How an algorithm or a way to copy looks in every figure: hue, marker, dashed lines and hatched areas or not."""
+    """How a line looks in every chart: its hue, dashed or not, and its marker."""
 
     color: str
     dashed: bool
     marker: str
 
+
+# hues of lines, legible on white; those of the curves in `figures.curves` come in this order
+LINES = ("#1f6fd1", "#b8500f", "#047860", "#9a1a70", "#6945be", "#8a6d00", "#59636e", "#1f2328")
+_BLUE, _ORANGE, _GREEN, _PLUM, _VIOLET, _OLIVE, _GREY, _BLACK = LINES
+_MARKERS = "o^vsD>dP*pXH<h"
+PROTOCOLS = {"LL": _BLUE, "LL128": _VIOLET, "Simple": _ORANGE, "NVLS": _GREEN, "measured": _PLUM}  # of NCCL
 
 # Algorithms of one hue are relatives; those that cost the same have different ones, so that both lines show.
 _LOOKS = {
@@ -181,87 +145,57 @@ _LOOKS = {
     "swing": Look(_BLACK, True, "X"),
     "binomial_tree": Look(_GREEN, False, "^"),
     "double_binary_tree": Look(_GREEN, True, "v"),
-    "recursive_doubling": Look(_ORANGE, False, "s"),
-    "mesh_2d": Look(_ORANGE, True, "H"),
-    "halving_doubling": Look(_VERMILLION, False, "D"),
+    "recursive_doubling": Look(_OLIVE, False, "s"),
+    "mesh_2d": Look(_OLIVE, True, "H"),
+    "halving_doubling": Look(_ORANGE, False, "D"),
     "ring": Look(_BLUE, False, ">"),
     "segmented_ring": Look(_BLUE, True, "d"),
-    "hierarchical_ring": Look(_SKY, False, "P"),
-    "bidirectional_ring": Look(_SKY, True, "*"),
-    "torus_2d": Look(_PINK, False, "p"),
-    "torus_3d": Look(_PINK, True, "h"),
-    "native": Look("#6b6b6b", False, "<"),  # the backend's own
-    # of other collectives, where they have the hue of their relatives
-    "binomial": Look(_GREEN, False, "^"),
-    "scatter_allgather": Look(_VERMILLION, False, "D"),
-    "reduce_scatter_gather": Look(_VERMILLION, False, "D"),
-    "recursive_halving": Look(_VERMILLION, False, "D"),
-    "chain": Look(_BLUE, False, ">"),
-    "bruck": Look(_PINK, False, "p"),
-    "pat": Look(_GREEN, True, "v"),
-    "pairwise": Look(_SKY, False, "P"),
-    "dissemination": Look(_ORANGE, False, "s"),
+    "hierarchical_ring": Look(_VIOLET, False, "P"),
+    "bidirectional_ring": Look(_VIOLET, True, "*"),
+    "torus_2d": Look(_PLUM, False, "p"),
+    "torus_3d": Look(_PLUM, True, "h"),
+    "native": Look(_GREY, False, "<"),  # the backend's own
     # ways to copy between host and GPU
-    "pinned": Look(_SKY, True, "s"),
+    "pinned": Look(_VIOLET, True, "s"),
     "pinned_non_blocking": Look(_BLUE, False, "o"),
-    "pageable": Look(_VERMILLION, False, "^"),
-    "pageable_non_blocking": Look(_ORANGE, True, "v"),
+    "pageable": Look(_ORANGE, False, "^"),
+    "pageable_non_blocking": Look(_OLIVE, True, "v"),
     "pin_on_the_fly": Look(_GREEN, False, "D"),
-    "pin_on_the_fly_cached": Look(_PINK, True, "d"),
+    "pin_on_the_fly_cached": Look(_PLUM, True, "d"),
 }
 
 
-def _different_markers() -> list[str]:
-    """Return the markers of the table, the round one first."""
-    markers = ["o"]
-    for look in _LOOKS.values():
-        if look.marker not in markers:
-            markers.append(look.marker)
-    return markers
-
-
-_MARKERS = _different_markers()
-
-
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return a look for each algorithm, always the same for those that are known here, unless two of them share one.
-
-    The first of those that share one has it. Others take, in their order, the pairs of a hue and a plain or dashed line
-    that are left, with a round marker, and when there are none left all pairs with the next marker, so that more than
-    two hundred algorithms look different.
+    """Return a look for each algorithm, always the same for those that are known; others take what is left, in order.
 
     >>> looks(["ring", "mine"])["ring"] == looks(["other", "ring"])["ring"]
     True
     """
-    different_names = list(dict.fromkeys(names))  # in their order
-    known: dict[str, Look] = {}
-    for name in different_names:
-        if name in _LOOKS and _LOOKS[name] not in known.values():
-            known[name] = _LOOKS[name]
-    used_pairs = {(look.color, look.dashed) for look in known.values()}
-    colors = [color for color in reversed(CATEGORIES) if color != _YELLOW]
-    pairs = [(color, dashed) for dashed in (False, True) for color in colors]
-    pairs += [(_YELLOW, False), (_YELLOW, True)]  # last, because a thin line of it is faint on white
-    round_marker, *other_markers = _MARKERS
-    candidates = [Look(color, dashed, round_marker) for color, dashed in pairs if (color, dashed) not in used_pairs]
-    for marker in other_markers:
-        candidates += [Look(color, dashed, marker) for color, dashed in pairs]
-    looks_of_others = cycle([look for look in candidates if look not in known.values()])  # again, if there are too few
-    look_of: dict[str, Look] = {}
-    for name in different_names:
-        look_of[name] = known[name] if name in known else next(looks_of_others)
-    return look_of
+    names = list(names)
+    chosen = {name: _LOOKS[name] for name in names if name in _LOOKS}
+    every = (Look(color, dashed, marker) for marker, dashed, color in product(_MARKERS, (False, True), LINES))
+    for name in names:
+        if name not in chosen:
+            chosen[name] = next(look for look in every if look not in chosen.values())
+    return {name: chosen[name] for name in names}
 
 
-def ramp(fractions: ArrayLike, anchors: tuple[str, ...] = _RAMP) -> tuple[str, ...]:
+# ---- quantities
+
+_RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")
+_DIVERGING = ("#0b4f8a", "#5a9bd0", "#b9d5ea", "#f1f1f1", "#f7cfa0", "#e08a3c", "#a34700")  # below, as expected, above
+
+
+def ramp(fractions: ArrayLike, anchors: Sequence[str] = _RAMP) -> tuple[str, ...]:
     """Return a colour for each number in [0, 1].
 
     >>> ramp([0, 1])
     ('#440154', '#fde725')
     """
-    table = _ramp_table(anchors)
-    places = np.clip(np.asarray(fractions, dtype=float), 0, 1) * (len(table) - 1)
-    return tuple(table[index] for index in np.rint(places).astype(int).ravel().tolist())
+    places = np.clip(np.asarray(fractions, dtype=float).ravel(), 0, 1) * (len(anchors) - 1)
+    channels = np.array([_channels(color) for color in anchors])
+    mixes = [np.interp(places, range(len(anchors)), channel) for channel in channels.T]
+    return tuple(_hex(color) for color in np.stack(mixes, axis=1).tolist())
 
 
 def diverging(differences: ArrayLike) -> tuple[str, ...]:
@@ -273,49 +207,22 @@ def diverging(differences: ArrayLike) -> tuple[str, ...]:
     return ramp((np.asarray(differences, dtype=float) + 1) / 2, _DIVERGING)
 
 
-@lru_cache(maxsize=2)  # for the two ramps
-def _ramp_table(colors: tuple[str, ...]) -> tuple[str, ...]:
-    """Return 256 colours from the first of these to the last, mixed from the two that are nearest."""
-    anchors = np.array([_channels(color) for color in colors])  # colours by red, green and blue
-    places = np.linspace(0, len(colors) - 1, 256)  # 1.5 is in the middle between the colours 1 and 2
-    mixed = []
-    for channel in anchors.T:
-        values = np.interp(places, range(len(colors)), channel)
-        mixed.append(np.rint(values).astype(int).tolist())
-    return tuple(f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in zip(*mixed, strict=True))
+# ---- contrast
 
 
-def rank_colors(num_ranks: int) -> tuple[str, ...]:
-    """Return a colour for each rank: distinct hues up to eight, shades of the ramp beyond.
-
-    >>> rank_colors(2) == RANKS[:2]
-    True
-    """
-    if num_ranks <= len(RANKS):
-        return RANKS[:num_ranks]
-    return ramp(np.linspace(0, 1, num_ranks))
+def mixed(color: str, ground: str, share: float) -> str:
+    """Return a colour painted over a ground at partial opacity."""
+    pairs = zip(_channels(color), _channels(ground), strict=True)
+    return _hex([share * above + (1 - share) * below for above, below in pairs])
 
 
-@lru_cache(maxsize=1024)
 def ink_on(fill: str) -> str:
-    """Return the text colour that is legible on `fill`, at a WCAG contrast of 4.5 or more: dark, white, or black.
+    """Return the text colour that is legible on an opaque fill, black or white.
 
-    >>> ink_on("#f0e442"), ink_on("#00224e"), ink_on("#d55e00")
-    ('#222222', '#ffffff', '#000000')
+    >>> ink_on("#f0e442"), ink_on("#00224e")
+    ('#000000', '#ffffff')
     """
-    best = max((INK, PAPER), key=lambda ink: contrast(ink, fill))
-    if contrast(best, fill) < LEGIBLE:
-        return _BLACK  # a little darker than INK, which is enough on every fill
-    return best
-
-
-def hatch_on(fill: str) -> str:
-    """Return the colour of hatching on `fill`, dark or white.
-
-    >>> hatch_on("#d55e00"), hatch_on("#00224e")
-    ('#222222', '#ffffff')
-    """
-    return PAPER if ink_on(fill) == PAPER else INK
+    return max(("#000000", PAPER), key=lambda ink: contrast(ink, fill))
 
 
 def contrast(color: str, other: str) -> float:
@@ -330,7 +237,7 @@ def contrast(color: str, other: str) -> float:
 
 def _luminance(color: str) -> float:
     """Return the relative luminance of WCAG 2, from 0 for black to 1 for white."""
-    red, green, blue = (_linear(channel / 255) for channel in _channels(color))
+    red, green, blue = (_linear(channel) for channel in _channels(color))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -341,6 +248,11 @@ def _linear(share: float) -> float:
     return float(((share + 0.055) / 1.055) ** 2.4)
 
 
-def _channels(color: str) -> tuple[int, int, int]:
-    """Red, green and blue, from 0 to 255."""
-    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
+def _channels(color: str) -> tuple[float, float, float]:
+    """Red, green and blue, from 0 to 1."""
+    return int(color[1:3], 16) / 255, int(color[3:5], 16) / 255, int(color[5:7], 16) / 255
+
+
+def _hex(channels: Sequence[float]) -> str:
+    red, green, blue = (round(255 * channel) for channel in channels)
+    return f"#{red:02x}{green:02x}{blue:02x}"

@@ -1,8 +1,9 @@
-"""Drawings of a schedule: what each rank has at a step, the messages, and what it has afterwards."""
+"""One step of a schedule: the chunks of each rank before it, its messages as arrows, and the chunks after it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable
 from itertools import islice
 from typing import NamedTuple
 
@@ -10,63 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..collectives.schedule import MOVES, Schedule
-from ..collectives.steps import Ints, Step
+from ..collectives.steps import Step
 from ..collectives.verify import holdings
 from ..common.checks import of_type, optional, whole
 from ..common.words import count_of, run_words
-from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
-from .palette import EMPTY, INK, PAPER, ramp, rank_colors
+from .marks import DIGIT_PX, LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
+from .palette import ADDED, COPIED, mixed, rank_colors
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-
+SHARES = "#2377ce"  # of sums of more than eight ranks: more of it, the more shares
 _MOST_CELLS = 4096
 _MOST_STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
-_MOST_LISTED = 2  # ranks of which the legend names each: beyond, numbers or places in the cells say which rank it is
-_MOST_LIST_CHARACTERS = 7  # of a message's chunks: a longer list takes as much space as "8 chunks"
-
-# one step, in whose drawing x counts pixels and y counts rows
-_GRID_PX = 250.0  # the width of a grid of chunks, at most
-_STRIP_PX = 160.0  # of the arrows between two grids
-_ROW_PX = 27.0
-_HEAD = 0.8  # rows above the first rank
-_HEAD_TEXT = 0.45 * _HEAD  # rows down to the text there
-_TICK_PX = 18  # between the numbers of two chunks, at least
-_TALL = 0.8  # a cell's part of its row
-_DIGIT_PX = 6.4  # of a number in a cell
-_CELL_PX = 40.0  # the width of a cell without stripes, at most
-_STRIPED_CELL_PX = 12.0  # the width of a cell with stripes, at most: this, and `_STRIPE_PX` for each of them
-_STRIPE_PX = 9.0
-_LEAST_STRIPE_PX = 2.0  # where stripes would be narrower, cells have none
-_MOST_PAD_PX = 3.0  # to the left and to the right of a cell, at most
-_RANK_GAP_PX = 4.0  # between the number of a rank and the second grid
-_NODE_COLOR = "#8a8a8a"  # of the lines between nodes
-
-# arrows between two grids, and their labels
-_ARROW_START_PX = 6.0  # from the first grid to the arrows
-_ARROW_END_PX = 22.0  # from the arrows to the second grid, with the numbers of the ranks
-_ARROW_LETTER_PX = 6.2  # the width of a character
-_ARROW_LABEL_GAP_PX = 6.0  # between an arrow and its label
-_MOST_ARROWS_PER_ROW = 2  # with more in a row, no arrow is labelled
-_ARROW_ROWS = 0.44  # between two arrows of a rank, in rows
-
-
-def draw_schedule(schedule: Schedule, step: int, gpus_per_node: int | None = None, title: str | None = None) -> Drawing:
-    """Draw the messages between ranks at one step of a schedule.
-
-    The drawing shows the chunks of each rank before the step, its messages as arrows, and the chunks after it. A row is
-    a rank, a column a chunk; lines separate the nodes of `gpus_per_node` ranks. If ranks add up, each cell has a stripe
-    for every rank, which is coloured if that rank's share is in the chunk. For more than eight ranks, and if cells are
-    too small, a shade stands for the number of shares, paler for more. If ranks only pass chunks on, a cell has the
-    colour and the number of the rank that the chunk comes from. Framed cells are sent, and received; arrows are
-    labelled with their chunks if a rank has several. Solid arrows add, dashed ones replace. ``step=schedule.num_steps``
-    draws the end.
-
-    Raises ValueError if the step does not exist, nodes have no ranks, or there are more than 4,096 cells.
-    """
-    of_type("schedule", schedule, Schedule)
-    optional("gpus_per_node", gpus_per_node, whole, 1)
-    return _at_step(schedule, step, gpus_per_node, title)
+_TOP_PX = 44.0  # of the ranks, below the heads and the numbers of chunks
+_ROWS_PX = 300.0
+_LEAST_ROW_PX, _MOST_ROW_PX = 10.0, 40.0
+_ARROWS_PX = 150.0  # between two grids
+_LABEL_LETTERS = 7  # of a list of chunks; a longer one is written as their number
 
 
 class Message(NamedTuple):
@@ -80,13 +39,11 @@ class Message(NamedTuple):
     def words(self) -> str:
         """Return the chunks as text, or only how many they are if their list is long.
 
-        >>> Message(0, 1, (0, 1, 2, 5), False).words(), Message(0, 1, (1, 3, 5, 7), False).words()
-        ('0–2,5', '1,3,5,7')
-        >>> Message(0, 1, (1, 3, 5, 7, 9), False).words()
-        '5 chunks'
+        >>> Message(0, 1, (0, 1, 2, 5), False).words(), Message(0, 1, (1, 3, 5, 7, 9), False).words()
+        ('0–2,5', '5 chunks')
         """
         text = ",".join(run_words(sorted(self.chunks), "–"))
-        return text if len(text) <= _MOST_LIST_CHARACTERS else f"{len(self.chunks)} chunks"
+        return text if len(text) <= _LABEL_LETTERS else f"{len(self.chunks)} chunks"
 
 
 def messages(step: Step) -> list[Message]:
@@ -99,241 +56,153 @@ def messages(step: Step) -> list[Message]:
     return [Message(src, dst, tuple(chunks), is_added[src, dst]) for (src, dst), chunks in chunks_of.items()]
 
 
-def _name(schedule: Schedule) -> str:
-    return f"{schedule.collective} {schedule.algorithm}, {count_of(schedule.num_ranks, 'rank')}"
+def draw_schedule(
+    schedule: Schedule,
+    step: int,
+    gpus_per_node: int | None = None,
+    title: str | None = None,
+    deck: str | None = None,
+) -> Drawing:
+    """Draw the messages between ranks at one step of a schedule; ``step=schedule.num_steps`` draws the end.
 
-
-# ---- one step
-
-
-_CELLS = {  # the ways to show a chunk in a cell, each with its explanation
-    "stripes": "a stripe: this rank's share is in the chunk",
-    "shares": "shade and number: how many shares are in the chunk",
-    "origin": "colour and number: the rank that the chunk comes from",
-}
-
-
-def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: str | None) -> Drawing:
-    """Draw the chunks before a step, its messages, and the chunks after it; at the end only the chunks."""
-    num_ranks = schedule.num_ranks
-    num_chunks = schedule.num_chunks
+    A row is a rank, a column a chunk; lines separate the nodes of `gpus_per_node` ranks. If up to eight ranks add up, a
+    cell has a stripe in the colour of each rank whose share is in the chunk; of more ranks, it is darker the more
+    shares there are, with their number. If ranks only pass chunks on, it has the colour and the number of the rank that
+    the chunk comes from. Framed cells are sent, and received. Solid arrows add, dashed ones replace. Raises ValueError
+    if the step does not exist, nodes have no ranks, or there are more than 4,096 cells.
+    """
+    of_type("schedule", schedule, Schedule)
+    optional("gpus_per_node", gpus_per_node, whole, 1)
+    num_ranks, num_chunks = schedule.num_ranks, schedule.num_chunks
     if num_ranks * num_chunks > _MOST_CELLS:
-        raise ValueError(
-            f"a drawing has at most {_MOST_CELLS} cells, ranks × chunks, got {num_ranks * num_chunks}: take fewer"
-        )
+        raise ValueError(f"a drawing has at most {_MOST_CELLS} cells, ranks × chunks, got {num_ranks * num_chunks}")
     whole("step", step, 0, schedule.num_steps)
     transfers = next(islice(schedule.steps(), step, None), None)  # None at the end
-    sent: list[Message] = []
-    if transfers is not None:
-        sent = messages(transfers)
-    cells = _kind_of_cells(schedule)
-    widest_cell_px = _CELL_PX
-    if cells == "stripes":
-        widest_cell_px = _STRIPED_CELL_PX + _STRIPE_PX * num_ranks
-    cell_px = min(_GRID_PX / num_chunks, widest_cell_px)
-    grid_px = cell_px * num_chunks
-
-    shares_before = holdings(schedule, step)
-    before = _grid(shares_before, cells, cell_px, 0.0, [(message.src, message.chunks) for message in sent])
-    is_origin = shares_before.any(axis=(0, 1))  # for each rank whether any chunk has its share, or comes from it
-    rects = [*before.rects]
-    texts = [*before.texts]
-    lines: list[Lines] = []
-    grid_edges = [0.0]  # the left edge of each grid
-    heads = ["in the end"]  # the text above each grid
-    if transfers is not None:
-        right = grid_px + _STRIP_PX
-        grid_edges = [0.0, right]
-        heads = ["before the step", "after it"]
-        arrows = _arrows(sent, num_chunks, grid_px)
-        shares_after = holdings(schedule, step + 1)
-        after = _grid(shares_after, cells, cell_px, right, [(message.dst, message.chunks) for message in sent])
-        is_origin |= shares_after.any(axis=(0, 1))
-        rank_names = [str(rank) for rank in range(num_ranks)]  # next to the second grid, where the arrows end
-        rects += after.rects
-        lines += arrows.lines
-        texts += [*arrows.labels, *after.texts]
-        texts.append(Texts(right - _RANK_GAP_PX, _middle(np.arange(num_ranks)), rank_names, anchor="end"))
-    texts += [Texts(left, _HEAD_TEXT, [head], anchor="start") for left, head in zip(grid_edges, heads, strict=True)]
-
-    width = grid_edges[-1] + grid_px
-    height = num_ranks + _HEAD
-    if gpus_per_node is not None and gpus_per_node < num_ranks:
-        node_edges = np.arange(gpus_per_node, num_ranks, gpus_per_node) + _HEAD
-        lines.append(Lines(0.0, node_edges, width, node_edges, _NODE_COLOR, width_px=1.0))
-    chunk_ticks = whole_ticks(num_chunks, most=int(grid_px / _TICK_PX))
-    return Drawing(
-        title=title or f"{_name(schedule)}, {_happening(schedule, step, sent)}",
-        x_label="chunk [index]",
-        y_label="rank",
-        width=width,
-        height=height,
-        size_px=(width, _ROW_PX * height),
-        rects=rects,
-        lines=lines,
-        texts=texts,
-        x_ticks=[(left + chunks * cell_px, label) for left in grid_edges for chunks, label in chunk_ticks],
-        # all ranks, because a row of `_ROW_PX` has space for its number, as it has next to the second grid
-        y_ticks=[(rows + _HEAD, label) for rows, label in whole_ticks(num_ranks, most=num_ranks)],
-        legend=_step_legend(num_ranks, cells, sent, np.flatnonzero(is_origin).tolist()),
-    )
-
-
-def _kind_of_cells(schedule: Schedule) -> str:
-    """Return the key of `_CELLS` for a schedule."""
-    if schedule.collective in MOVES:  # ranks only pass chunks on
-        return "origin"
-    px_for_stripes = _GRID_PX / schedule.num_chunks - 2 * _MOST_PAD_PX
-    has_space_for_stripes = px_for_stripes >= _LEAST_STRIPE_PX * schedule.num_ranks
-    if schedule.num_ranks <= _MOST_STRIPED and has_space_for_stripes:
-        return "stripes"
-    return "shares"
-
-
-def _middle(rank: Ints) -> Floats:
-    """How far down the middle of a rank's row is, in rows."""
-    return np.asarray(rank + _HEAD + 0.5, dtype=float)
-
-
-class _Grid(NamedTuple):
-    rects: list[Rects]
-    texts: Sequence[Texts]
-
-
-def _grid(shares: Bools, cells: str, cell_px: float, left: float, framed: list[tuple[int, tuple[int, ...]]]) -> _Grid:
-    """Return the cells of all ranks, from `left` on, with frames around the chunks in `framed`, ranks with chunks.
-
-    ``shares[rank, chunk, origin]`` says whether a rank's chunk has the share of an origin; `cells` is one of `_CELLS`.
-    """
-    num_ranks = len(shares)
-    pad = min(_MOST_PAD_PX, 0.18 * cell_px)  # to the left and to the right of a cell
-    width = cell_px - 2 * pad
-    indices = np.indices(shares.shape[:2])
-    rank: Ints = indices[0]
-    chunk: Ints = indices[1]
-    x = left + chunk * cell_px + pad
-    y = rank + _HEAD + (1 - _TALL) / 2
-
-    is_framed = np.zeros(x.shape, dtype=bool)
-    for framed_rank, chunks in framed:
-        is_framed[framed_rank, list(chunks)] = True
-    edge_x = min(2.0, pad)  # at most the padding, so that a frame stays off the cells next to it
-    edge_y = edge_x / _ROW_PX  # as thick as `edge_x`, but y counts rows
-    frames = Rects(x[is_framed] - edge_x, y[is_framed] - edge_y, INK, width + 2 * edge_x, _TALL + 2 * edge_y, edge=INK)
-    colors = np.array(rank_colors(num_ranks))
-    if cells == "stripes":
-        ground = Rects(x, y, EMPTY, width=width, height=_TALL, edge=EMPTY)
-        rows, columns, origin = np.nonzero(shares)
-        stripe_width = width / num_ranks
-        stripe_x = x[rows, columns] + origin * stripe_width
-        stripes = Rects(stripe_x, y[rows, columns], colors[origin].tolist(), width=stripe_width, height=_TALL)
-        return _Grid([frames, ground, stripes], [])
-
-    if cells == "shares":
-        numbers = shares.sum(axis=2)
-        shades = ramp(np.sqrt(numbers / num_ranks))  # the root, so that the first shares make the most difference
+    sent = [] if transfers is None else messages(transfers)
+    row_px = min(max(_ROWS_PX / num_ranks, _LEAST_ROW_PX), _MOST_ROW_PX)
+    every = 1 if row_px >= 13 else 2
+    names: list[Mark] = []
+    for rank in range(0, num_ranks, every):
+        names.append(row_name(_TOP_PX + (rank + 0.5) * row_px + 4, f"rank {rank}"))
+    width = (RIGHT_PX - LEFT_PX - _ARROWS_PX) / 2
+    before = _Grid(schedule, LEFT_PX, width, row_px)
+    marks = names + before.cells(holdings(schedule, step), {(one.src, chunk) for one in sent for chunk in one.chunks})
+    if transfers is None:
+        marks.append(Text(LEFT_PX, 12, "in the end", "deck"))
     else:
-        numbers = shares.argmax(axis=2)  # the origin of each chunk
-        shades = tuple(colors[numbers.ravel()].tolist())
-    has_shares = shares.any(axis=2).ravel()
-    fill = [shade if is_there else EMPTY for shade, is_there in zip(shades, has_shares.tolist(), strict=True)]
-    rects = Rects(x, y, fill, width=width, height=_TALL)
-    is_legible = width >= _DIGIT_PX * len(str(num_ranks)) + 2  # a pixel on either side of the longest number
-    return _Grid([frames, rects], numbers_on(rects, numbers.ravel(), wanted=has_shares & is_legible))
+        after = _Grid(schedule, RIGHT_PX - before.width, width, row_px)
+        received = {(one.dst, chunk) for one in sent for chunk in one.chunks}
+        marks += after.cells(holdings(schedule, step + 1), received)
+        marks += [Text(LEFT_PX, 12, "before the step", "deck"), Text(after.left, 12, "after it", "deck")]
+        marks += _arrows(sent, num_chunks, LEFT_PX + before.width, after.left, row_px)
+    for first_of_node in range(gpus_per_node or num_ranks, num_ranks, gpus_per_node or num_ranks):
+        y = _TOP_PX + first_of_node * row_px
+        marks.append(Line(((8, y), (RIGHT_PX, y)), "mute"))
+    if deck is None:
+        deck = _deck(schedule, sent, is_striped=before.slot_px > 0)
+    tips: dict[Hashable, str] = {("chunk", chunk): f"chunk {chunk}" for chunk in range(num_chunks)}
+    found = title or _finding(schedule, step, sent)
+    return Drawing(found, marks, _TOP_PX + num_ranks * row_px + 8, deck, tips)
 
 
-class _Arrows(NamedTuple):
-    lines: list[Lines]
-    labels: list[Texts]
+class _Grid:
+    """The chunks of all ranks, from `left` on."""
+
+    def __init__(self, schedule: Schedule, left: float, width: float, row_px: float) -> None:
+        self.schedule, self.left, self.row_px = schedule, left, row_px
+        self.cell_px = min(width / schedule.num_chunks, 56.0)
+        self.width = self.cell_px * schedule.num_chunks
+        self.pad = min(4.0, 0.12 * self.cell_px)
+        self.colors = rank_colors(schedule.num_ranks)
+        slot_px = (self.cell_px - 2 * self.pad) / schedule.num_ranks
+        is_striped = schedule.num_ranks <= _MOST_STRIPED and slot_px >= 4
+        self.slot_px = slot_px if is_striped else 0.0
+
+    def cells(self, shares: NDArray[np.bool_], framed: set[tuple[int, int]]) -> list[Mark]:
+        """``shares[rank, chunk, origin]`` says whether a rank's chunk has the share of an origin."""
+        marks: list[Mark] = []
+        every = next(every for every in (1, 2, 5, 10, 20, 50, 100, 500) if every * self.cell_px >= 18)
+        for chunk in range(0, shares.shape[1], every):
+            words = f"chunk {chunk}" if chunk == 0 and self.cell_px > 50 else str(chunk)
+            middle = self.left + (chunk + 0.5) * self.cell_px
+            marks.append(Text(middle, _TOP_PX - 8, words, "label", "mute", "middle"))
+        for rank, chunk in np.ndindex(shares.shape[:2]):
+            x = self.left + chunk * self.cell_px + self.pad
+            y = _TOP_PX + rank * self.row_px + min(4.0, self.row_px / 8)
+            width, height = self.cell_px - 2 * self.pad, self.row_px - 2 * min(4.0, self.row_px / 8)
+            key = ("chunk", chunk)
+            origins = np.flatnonzero(shares[rank, chunk]).tolist()
+            marks.append(Box(x, y, width, height, "mute", "hole", key=key))
+            marks += self._contents(Box(x, y, width, height, "", key=key), origins)
+            if (rank, chunk) in framed:
+                at = Box(x - 2, y - 2, width + 4, height + 4, "paper", "hole", key=key, edge="ink")
+                marks.insert(0, at)
+        return marks
+
+    def _contents(self, at: Box, origins: list[int]) -> list[Mark]:
+        if not origins:
+            return []
+        if self.schedule.collective in MOVES:
+            words = str(origins[0])
+            return [at._replace(fill=self.colors[origins[0]], text=self._fitting(words, at))]
+        if self.slot_px:
+            slots: list[Mark] = []
+            for origin in origins:
+                slot = at._replace(x=at.x + origin * self.slot_px, width=max(self.slot_px - 1, 1.5))
+                slots.append(slot._replace(fill=self.colors[origin], text=self._fitting(str(origin), slot)))
+            return slots
+        share = len(origins) / self.schedule.num_ranks
+        return [at._replace(fill=shade(share), look="work", text=self._fitting(str(len(origins)), at))]
+
+    @staticmethod
+    def _fitting(words: str, at: Box) -> str:
+        return words if at.width >= DIGIT_PX * len(words) + 3 and at.height >= 11 else ""
 
 
-def _arrows(sent: list[Message], num_chunks: int, left: float) -> _Arrows:
-    """Return an arrow for each message, from its sender before the step to its receiver after it.
-
-    The chunks are written at senders or at receivers, whichever have fewer arrows each, if these have at most two.
-    """
-    if not sent:  # some steps have no messages
-        return _Arrows([], [])
-    src = np.array([message.src for message in sent])
-    dst = np.array([message.dst for message in sent])
-    dashed = [not message.reduce for message in sent]
-    x0 = left + _ARROW_START_PX
-    x1 = left + _STRIP_PX - _ARROW_END_PX
-    y0 = _middle(src)
-    y1 = _middle(dst)
-    most_sent = int(np.bincount(src).max())
-    most_received = int(np.bincount(dst).max())
-    # A single chunk needs no label, and many arrows in a row have no room for theirs.
-    if num_chunks == 1 or min(most_sent, most_received) > _MOST_ARROWS_PER_ROW:
-        return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [])
-
-    words = [message.words() for message in sent]
-    label_px = _ARROW_LETTER_PX * max(map(len, words))  # the width of the column of labels
-    if most_sent <= most_received:
-        y0 += _spread(src, dst)
-        label_x = x0
-        label_y = y0
-        x0 = label_x + label_px + _ARROW_LABEL_GAP_PX
-    else:
-        y1 += _spread(dst, src)
-        label_x = x1 - label_px
-        label_y = y1
-        x1 = label_x - _ARROW_LABEL_GAP_PX
-    # The word "chunk" heads the column of labels.
-    labels = Texts(label_x, np.r_[_HEAD_TEXT, label_y], ["chunk", *words], anchor="start")
-    return _Arrows([Lines(x0, y0, x1, y1, INK, dashed=dashed, arrows=True)], [labels])
+def shade(share: float) -> str:
+    """Return the colour of a chunk with a share of all that it will have: paler for less, and never nothing."""
+    return mixed(SHARES, "#ffffff", 0.25 + 0.75 * share**0.5)
 
 
-def _spread(rank: Ints, peer: Ints) -> Floats:
-    """Return how far below the middle of its rank's row each arrow stands, in rows.
-
-    Several arrows of a rank stand around the middle, in the order of their peers.
-    """
-    offset = np.zeros(rank.size)
-    for row in np.unique(rank):
-        arrows = np.flatnonzero(rank == row)
-        arrows = arrows[np.argsort(peer[arrows])]
-        offset[arrows] = (np.arange(arrows.size) - (arrows.size - 1) / 2) * _ARROW_ROWS
-    return offset
-
-
-def _step_legend(num_ranks: int, cells: str, sent: list[Message], origins: list[int]) -> list[Key]:
-    """Return the legend's entries for what there is; `origins` are the ranks whose chunks or shares can be seen."""
-    explanation = _CELLS[cells]
-    if cells == "shares":
-        # One share, and half of them, if that is another number and less than all.
-        counts = sorted({count for count in (1, num_ranks // 2) if 1 <= count < num_ranks})
-        # The shades are those of `_grid`, which takes the root, too.
-        keys = [Key(count_of(count, "share"), ramp(np.sqrt(count / num_ranks))[0]) for count in counts]
-        keys.append(Key("all shares", ramp(1)[0]))
-    else:
-        listed = origins
-        if len(origins) > _MOST_LISTED:
-            listed = [origins[0], origins[-1]]
-            if cells == "stripes":
-                explanation = "a stripe: this rank's share is in the chunk; rank 0 at the left"
-        keys = [Key(f"rank {rank}", rank_colors(num_ranks)[rank]) for rank in listed]
-    if sent:
-        keys.append(Key("sent, received", PAPER, edge=INK))
-    if any(message.reduce for message in sent):
-        keys.append(Key("message: the receiver adds it", INK, line="solid"))
-    if not all(message.reduce for message in sent):
-        keys.append(Key("message: the receiver copies it", INK, line="dashed"))
-    return [*keys, Key(explanation, PAPER, line="none")]
+def _arrows(sent: list[Message], num_chunks: int, left: float, right: float, row_px: float) -> list[Mark]:
+    """An arrow for each message, with its chunks in front of it if ranks have several and there is room."""
+    marks: list[Mark] = []
+    num_of_sender = Counter(message.src for message in sent)
+    has_labels = num_chunks > 1 and max(num_of_sender.values(), default=0) * 13 <= row_px
+    widest = max([len(message.words()) for message in sent], default=0) if has_labels else 0
+    start = left + 8 + (LETTER_PX * widest + 6 if has_labels else 0)
+    placed = Counter[int]()
+    for message in sent:
+        offset = (placed[message.src] - (num_of_sender[message.src] - 1) / 2) * 13 if has_labels else 0.0
+        placed[message.src] += 1
+        y0 = _TOP_PX + (message.src + 0.5) * row_px + offset
+        y1 = _TOP_PX + (message.dst + 0.5) * row_px
+        if has_labels:
+            marks.append(Text(left + 8, y0 + 4, message.words(), "number", "mute"))
+        dash = "" if message.reduce else "4 3"
+        tone = ADDED if message.reduce else COPIED
+        marks.append(Line(((start, y0), (right - 6, y1)), tone, 2, dash, arrow=True))
+    if has_labels:
+        marks.append(Text(left + 8, _TOP_PX - 8, "chunk", "label", "mute"))
+    return marks
 
 
-def _happening(schedule: Schedule, step: int, sent: list[Message]) -> str:
-    """Say for the title which step it is, how many messages are sent, and whether they are added or copied."""
+def _finding(schedule: Schedule, step: int, sent: list[Message]) -> str:
     if step == schedule.num_steps:
-        return f"after {count_of(step, 'step')}"
-    last = schedule.num_steps - 1
-    words = f"step {step} of 0–{last}" if last else "its only step"
-    if not sent:
-        return f"{words}: no messages"
-    num_added = sum(message.reduce for message in sent)
-    num_copied = len(sent) - num_added
-    if num_added and num_copied:
-        effect = f"{num_added} added, {num_copied} copied"
-    else:
-        effect = "added" if num_added else "copied"
-    return f"{words}: {count_of(len(sent), 'message')}, {effect}"
+        return f"{schedule.algorithm} {schedule.collective} after {count_of(step, 'step')}"
+    return f"{schedule.algorithm}: {count_of(len(sent), 'message')} at step {step} of {schedule.num_steps}"
+
+
+def _deck(schedule: Schedule, sent: list[Message], is_striped: bool) -> str:
+    """How to read the cells and the arrows."""
+    words = "number: how many shares are in the chunk"
+    if schedule.collective in MOVES:
+        words = "number: the rank that the chunk comes from"
+    elif is_striped:
+        words = "a stripe: this rank's share is in the chunk"
+    effects = []
+    if any(message.reduce for message in sent):
+        effects.append("solid: added")
+    if not all(message.reduce for message in sent):
+        effects.append("dashed: copied")
+    return "; ".join([words, *effects])

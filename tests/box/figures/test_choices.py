@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rankscope.box.figures.choices import color_of, draw_nccl_choices
 from rankscope.box.nccl import Model
+from rankscope.figures.palette import PAPER, mixed
 from tests.figures.shown import keys_of, words_of
 
 
@@ -18,7 +19,7 @@ def test_every_size_has_the_colour_of_the_choice() -> None:
             column = power - 10 + 0.5
             inside = (bands.x < column) & (column < bands.x + bands.width) & (bands.y.astype(int) == row)
             (place,) = inside.nonzero()[0].tolist()
-            assert bands.fill[place] == color_of(choice.algorithm, choice.protocol)
+            assert bands.fill[place] == mixed(color_of(choice.algorithm, choice.protocol), PAPER, 0.5)
             assert bands.hatched[place] == (choice.algorithm == "tree")
     assert {"ring LL", "ring Simple", "tree LL", "NVLS tree"} <= set(words_of(drawing))
     assert keys_of(drawing) == ["LL", "LL128", "Simple", "NVLS", "hatched: a tree"]

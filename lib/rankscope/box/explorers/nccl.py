@@ -13,8 +13,9 @@ import numpy as np
 
 from ...common.units import bytes_words, parse_bytes, times_in_one_unit
 from ...explorers.explorer import Explorer, Now, Setting, Steps, sizes
-from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, Texts
+from ...figures.marks import Drawing
 from ...figures.palette import INK
+from ...figures.plots import FloatArray, Key, Lines, Plot, Rects, Texts
 from ..figures.choices import MEASURED_COLOR, NVLS_COLOR, PROTOCOL_COLORS, PROTOCOL_NAMES, color_of
 from ..nccl import GPUS, Model
 from ..nccl.public import public
@@ -182,7 +183,7 @@ def draw(now: Now) -> list[Drawing]:
     height = _HEAD_ROWS + _HEIGHT + _CHANNEL_ROWS
     marks = [_marks(curve, low, high, _SIZE_PX[1] / height) for curve in times if curve.was_measured]
     lines = [_line(curve, low, high) for curve in [*estimates, *times] if not curve.was_measured]
-    drawing = Drawing(
+    drawing = Plot(
         title=f"{now.collective} on {machine}, NCCL {now.version}: {choice} at {now.message}",
         x_label="buffer size; the number of channels is above the axis",
         y_label="time ÷ NCCL's lowest estimate",

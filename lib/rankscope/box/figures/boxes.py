@@ -12,8 +12,8 @@ import numpy as np
 
 from ...common.checks import number, of_type, one_of
 from ...common.units import bytes_words, rate_words, rates_in_one_unit, round_ticks, times_in_one_unit
-from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, Texts, spread_out
-from ...figures.palette import CATEGORIES, FAINT, INK
+from ...figures.palette import FAINT, INK, LINES
+from ...figures.plots import FloatArray, Key, Lines, Plot, Rects, Texts, spread_out
 from .. import Profile
 from ..expected import compare_with_peers
 from ..machines import is_sick
@@ -26,9 +26,8 @@ UNITS = {
 }
 MOST_LINES = 12
 LEAST_BYTES = 1 << 10  # smaller messages take as long, and say nothing of bandwidth
-# No yellow, because a line has to show on white. Twice, because there are up to 12 lines.
-_HUES = [CATEGORIES[index] for index in (0, 5, 2, 1, 3, 4)] * 2
-_WIDTH_PX = 560.0  # of the lines, without the names next to them
+_HUES = LINES[:6] * 2  # twice, because there are up to 12 lines
+_WIDTH_PX = 420.0  # of the lines, without the names next to them
 _HEIGHT_PX = 330.0
 _DOT_PX = 5.0
 _LINE_PX = 15.0  # from one name to the next
@@ -96,7 +95,7 @@ def draw_boxes(
     yours: str = "",
     at_bytes: float = 0.0,
     title: str | None = None,
-) -> Drawing:
+) -> Plot:
     """Draw the performance of the backends' own collectives on several machines, as lines with a dot at each size.
 
     The view "busbw" shows the bus bandwidth, "log" the same on a logarithmic axis, "time" the time. The profile named
@@ -127,7 +126,7 @@ def draw_boxes(
         drawn_lines += _drawn_lines(curve, frame)
     names_x = (_NAMES_START + _NAME_GAP) * frame.width
     names_y = [curve.name_y for curve in curves]
-    return Drawing(
+    return Plot(
         title=title or _finding(lines, view, collective),
         x_label="size of each rank's buffer",
         y_label=UNITS[view],
@@ -152,7 +151,7 @@ def _names_px(lines: Sequence[_BoxLine]) -> float:
     return leaders_px + _MARGIN_PX + longest_name_px
 
 
-def draw_with_peers(profile: Profile, name: str = "yours", title: str | None = None) -> Drawing:
+def draw_with_peers(profile: Profile, name: str = "yours", title: str | None = None) -> Plot:
     """Draw a profile's own collective together with those of similar machines of the bank; see `compare_with_peers`.
 
     The collective is the one whose shortfall the verdict states, or else the first. Raises ValueError if no collective

@@ -10,15 +10,14 @@ import numpy as np
 
 from ...common.checks import of_type
 from ...common.units import bytes_words
-from ...figures.marks import Drawing, Key, Rects, Texts, grid_drawing
-from ...figures.palette import hues, ink_on
+from ...figures.palette import PAPER, PROTOCOLS, mixed
+from ...figures.plots import Key, Plot, Rects, Texts
 from ..nccl import Model
 
 PROTOCOL_NAMES = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
-_HUES = hues("protocol")
-PROTOCOL_COLORS = {protocol: _HUES[name] for protocol, name in PROTOCOL_NAMES.items()}
-NVLS_COLOR = _HUES["NVLS"]
-MEASURED_COLOR = _HUES["measured"]
+PROTOCOL_COLORS = {protocol: PROTOCOLS[name] for protocol, name in PROTOCOL_NAMES.items()}
+NVLS_COLOR = PROTOCOLS["NVLS"]
+MEASURED_COLOR = PROTOCOLS["measured"]
 _SIZES = tuple(1 << power for power in range(10, 31))
 _TICK_EVERY = 5  # sizes
 _COLUMN_PX = 31.0
@@ -37,6 +36,10 @@ def color_of(algorithm: str, protocol: str) -> str:
     return PROTOCOL_COLORS[protocol]
 
 
+def _pale(color: str) -> str:
+    return mixed(color, PAPER, 0.5)
+
+
 class _Band(NamedTuple):
     """Adjacent sizes at which a box makes the same choice."""
 
@@ -53,7 +56,7 @@ class _Band(NamedTuple):
         return f"{self.algorithm} {PROTOCOL_NAMES[self.protocol]}"
 
 
-def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce", title: str | None = None) -> Drawing:
+def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce", title: str | None = None) -> Plot:
     """Draw NCCL's choice of algorithm and protocol from 1 KiB to 1 GiB, with one row per model, by name.
 
     Colours are protocols, or NVLS; trees are hatched. Bands that are wide enough contain their name.
@@ -70,21 +73,19 @@ def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce"
     cells = Rects(
         [band.column for band in bands],
         [band.row + _BAND_TOP for band in bands],
-        fills,
+        [_pale(fill) for fill in fills],
         width=[band.length for band in bands],
         height=_BAND_HEIGHT,
         hatched=hatched,
     )
-    return grid_drawing(
+    return Plot(
         title=title or f"NCCL's choice for {collective}, by size",
         x_label="size of each rank's buffer",
-        y_label="",
-        columns=len(_SIZES),
-        rows=len(models),
-        column_px=_COLUMN_PX,
-        row_px=_ROW_PX,
+        width=len(_SIZES),
+        height=len(models),
+        size_px=(_COLUMN_PX * len(_SIZES), _ROW_PX * len(models)),
         rects=(cells,),
-        texts=_names(bands, fills),
+        texts=_names(bands),
         x_ticks=[(column + 0.5, bytes_words(_SIZES[column])) for column in range(0, len(_SIZES), _TICK_EVERY)],
         y_ticks=[(row + 0.5, name) for row, name in enumerate(models)],
         legend=_legend(bands),
@@ -107,14 +108,13 @@ def _bands(row: int, model: Model, collective: str) -> list[_Band]:
     return bands
 
 
-def _names(bands: list[_Band], fills: list[str]) -> tuple[Texts, ...]:
-    """Return the names of the bands that are wide enough, with a halo on hatching."""
+def _names(bands: list[_Band]) -> tuple[Texts, ...]:
+    """Return the names of the bands that are wide enough."""
     texts = []
-    for band, fill in zip(bands, fills, strict=True):
+    for band in bands:
         if band.length * _COLUMN_PX < _LETTER_PX * len(band.words) + _NAME_MARGIN_PX:
             continue
-        halo = (fill,) if band.algorithm == "tree" else ()
-        texts.append(Texts(band.column + band.length / 2, band.row + 0.5, [band.words], ink_on(fill), halo=halo))
+        texts.append(Texts(band.column + band.length / 2, band.row + 0.5, [band.words], "#000000"))
     return tuple(texts)
 
 
@@ -123,8 +123,8 @@ def _legend(bands: list[_Band]) -> list[Key]:
     colors = {color_of(band.algorithm, band.protocol) for band in bands}
     named_colors = {PROTOCOL_NAMES[protocol]: color for protocol, color in PROTOCOL_COLORS.items()}
     named_colors["NVLS"] = NVLS_COLOR
-    shown = [Key(name, color) for name, color in named_colors.items() if color in colors]
+    shown = [Key(name, _pale(color)) for name, color in named_colors.items() if color in colors]
     trees = [band for band in bands if band.algorithm == "tree"]
     if trees:
-        shown.append(Key("hatched: a tree", color_of("tree", trees[0].protocol), hatched=True))
+        shown.append(Key("hatched: a tree", _pale(color_of("tree", trees[0].protocol)), hatched=True))
     return shown

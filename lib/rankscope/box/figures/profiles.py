@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ...common.checks import of_type, one_of, optional
 from ...common.units import bytes_words, rate_words
 from ...figures.axes import to_axes
-from ...figures.line_axes import Floats, dash, explain, markers, name_ends, note, size_axes
-from ...figures.marks import WIDE_INCHES
+from ...figures.charts import Floats, chart, dash, explain, markers, name_ends, note
+from ...figures.marks import Drawing
 from ...figures.palette import INK, Look, looks
 from .. import Profile
 from ..link_facts import LinkFacts, transfers_of
@@ -60,12 +60,13 @@ class MeasuredAlgorithm(NamedTuple):
 
 def profile(
     profile: Profile | Mapping[str, Profile],
-    view: str = "busbw",
+    view: str = "log",
     collective: str = "allreduce",
     algorithms: Sequence[str] | None = None,
+    *,
     ax: Axes | None = None,
     title: str | None = None,
-) -> Axes:
+) -> Axes | Drawing:
     """Draw the measured performance of one or several machines by size, or the errors of a machine's predictions.
 
     The views "busbw", "log" (the same on a logarithmic axis) and "time" show the backends' own collectives, one line
@@ -78,12 +79,16 @@ def profile(
     Raises ValueError if the view is unknown or nothing that it shows was measured.
     """
     if isinstance(profile, Mapping):
-        return to_axes(draw_boxes(profile, collective, view, title=title), ax)
+        return _shown_on(ax, draw_boxes(profile, collective, view, title=title))
     one_of("view", view, (*UNITS, "residuals"))
     of_type("profile", profile, Profile)
     if view != "residuals":
-        return to_axes(draw_boxes({profile.provenance["name"]: profile}, collective, view, title=title), ax)
+        return _shown_on(ax, draw_boxes({profile.provenance["name"]: profile}, collective, view, title=title))
     return _residuals(profile, collective, algorithms, ax, title)
+
+
+def _shown_on(ax: Axes | None, drawing: Drawing) -> Axes | Drawing:
+    return drawing if ax is None else to_axes(drawing, ax)
 
 
 def _residuals(
@@ -150,7 +155,8 @@ def _residual_axes(algorithms: Mapping[str, MeasuredAlgorithm], ax: Axes | None,
     y_limits = (-min(reach, 100), reach)  # no prediction is more than 100 % too short
     y_label = "predicted − measured [% of measured]"
     sizes = sorted({size for algorithm in algorithms.values() for size in algorithm.sizes})
-    ax = size_axes(ax, (WIDE_INCHES, 4.6), title, y_label, sizes, x_margin=1.2, y_limits=y_limits)
+    label = "size of each rank's buffer"
+    ax = chart(ax, title, label, y_label, inches=4.6, x=sizes, x_margin=1.2, y_limits=y_limits)
     ax.axhline(0, color=INK, linewidth=1)
     return ax
 
@@ -214,6 +220,7 @@ def copies(
     facts: LinkFacts | None,
     profile: Profile | None = None,
     direction: str = "h2d",
+    *,
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
@@ -273,13 +280,13 @@ class _CopiesPlot:
     def make_axes(self, ax: Axes | None, title: str) -> None:
         heights = np.concatenate([*self.predictions.values(), *self.medians.values()])
         self._top = _HEADROOM * max(float(heights.max()), self.link_rate)
-        self.ax = size_axes(
+        self.ax = chart(
             ax,
-            (WIDE_INCHES, 4.4),
             title,
-            "bandwidth, one way [GB/s]",
-            self.sizes,
             "size of the copy",
+            "bandwidth, one way [GB/s]",
+            inches=4.4,
+            x=self.sizes,
             x_margin=1.2,
             y_limits=(0.0, self._top),
         )

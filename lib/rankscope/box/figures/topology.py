@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...common.units import rate_words
-from ...figures.marks import Drawing, Key, Rects, Texts
 from ...figures.palette import ink_on, ramp
+from ...figures.plots import Key, Plot, Rects, Texts
 from ..nccl.topology import Topology
 
 _CELL_PX = 62.0
@@ -23,7 +23,7 @@ _RATE_Y = 0.72  # … and below it the rate
 _TICK_EVERY = 8  # GPUs of a box whose cells are too small for words, and whose numbers would touch
 
 
-def draw_topology(box: Topology, title: str | None = None) -> Drawing:
+def draw_topology(box: Topology, title: str | None = None) -> Plot:
     """Draw the path between each pair of GPUs, as ``nvidia-smi topo -m`` names it, and its rate in one direction.
 
     Squares of a large box are too small for the rate, and of an even larger one for the name.
@@ -44,7 +44,7 @@ def draw_topology(box: Topology, title: str | None = None) -> Drawing:
     ticks = [(gpu + 0.5, f"{gpu}") for gpu in range(0, num_gpus, tick_every)]
     side_px = min(num_gpus * _CELL_PX, _MOST_SIDE_PX)
     gpu_name = box.gpu.upper().replace("_", " ")
-    return Drawing(
+    return Plot(
         title=title or f"{num_gpus} {gpu_name}: what connects each pair, and GB/s one way",
         x_label="to GPU",
         y_label="from GPU",

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...common.checks import of_type
-from ...figures.marks import Drawing, Key, Rects, numbers_on
 from ...figures.palette import ALARM, FAINT, PAPER, WAITING
+from ...figures.plots import Key, Plot, Rects, numbers_on
 from ..hangs import Group, Hang, group_words
 from ..log_findings import HangFinding
 
@@ -39,7 +39,7 @@ class _HangCell(NamedTuple):
     cause: str = ""
 
 
-def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing:
+def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Plot:
     """Draw the last calls of the group that a finding of `explain_hang` is about: a row per rank, a column per call.
 
     A cell is hatched if the rank did not make the call at which the group stops. Ranks that other findings name at this
@@ -70,7 +70,7 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
     if len(ranks) < len(group.ranks):
         y_label = f"rank ({len(ranks)} of {len(group.ranks)} shown)"
     first_sentence = shown.words.partition("\n")[0].removesuffix(".")
-    return Drawing(
+    return Plot(
         title=title or first_sentence,
         x_label=f"collective of {group_words(shown.group)}, by number",
         y_label=y_label,

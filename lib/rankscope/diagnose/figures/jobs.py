@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from ...common.units import round_ticks, time_unit, time_words
 from ...common.words import listed, printable
-from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, stacked, whole_ticks
+from ...figures.marks import Drawing
 from ...figures.palette import ALARM, FAINT, INK, PAPER, WORK, diverging
+from ...figures.plots import FloatArray, Key, Lines, Plot, Rects, stacked, whole_ticks
 from ...figures.svg import to_svg
 from ...figures.timelines import draw_timeline
 from ...timeline import Span, Timeline
@@ -44,7 +45,7 @@ EXPOSED = "the rank only waits or communicates"
 _PIXELS = 660  # of a timeline's width: spans that are closer to each other are drawn as one
 
 
-def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
+def draw_phases(diagnosis: JobDiagnosis) -> Plot:
     """Draw the mean own time of each rank in a step, by phase; a line is the median of all ranks.
 
     Own time is without waiting for other ranks. Of many ranks, those with the most own time are shown.
@@ -77,7 +78,7 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
     return _drawing(f"own time per step [{unit}]", width, names, bars, keys, lines)
 
 
-def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
+def draw_lateness(diagnosis: JobDiagnosis) -> Plot:
     """Draw each rank's own time compared with the median of the others, with one column per step.
 
     Late ranks are orange, early ones blue. If there are many steps, several share a column; if there are many ranks,
@@ -105,7 +106,7 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
     return replace(_drawing("step", float(len(columns)), names, [cells], keys), x_ticks=ticks)
 
 
-def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
+def draw_communication(diagnosis: JobDiagnosis) -> Plot:
     """Draw the exposed and the hidden communication of each bucket per step."""
     buckets = diagnosis.buckets
     # these are differences of floats, which may be a little below 0
@@ -144,28 +145,21 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     window_s = min(step.begin_s for step in steps), max(step.end_s for step in steps)
     parts = [_coarse(_of_step(timeline, window_s)) for timeline in timelines]
     spans = Timeline.concat(parts).named(("main", "backward"), ())  # these lanes come first
-    drawing = draw_timeline(spans, " ")  # a blank title, as the page has one; without any, the drawing gets its own
-    legend = [*sorted(drawing.legend, key=_place_in_step), *_left_out(len(columns), len(traces), "ranks", "the latest")]
-    drawing = replace(drawing, legend=legend)
+    notes = [key.label for key in _left_out(len(columns), len(traces), "ranks", "the latest")]
     if diagnosis.missing:  # one of them may have been later than those that are drawn
-        key = Key(f"no trace of {listed('rank', diagnosis.missing)}", PAPER, line="none")
-        return replace(drawing, legend=(*drawing.legend, key))
-
+        notes.append(f"no trace of {listed('rank', diagnosis.missing)}")
+    # a blank title, as the page has one; without any, the drawing gets its own
+    drawing = draw_timeline(spans, " ", "; ".join(notes))
+    if diagnosis.missing:
+        return drawing
     latest = int(diagnosis.late_s[row, columns].argmax())  # in this step, as an index of `columns`
     # Collectives of gradients, with the last of which a step ends (see `own_times`), are launched in backward.
     backward = timelines[latest].select(kind="backward", between_s=window_s)
     launches = timelines[latest].select(kind="launch", between_s=(backward.begin_s, backward.end_s))
     if not len(launches) or len(traces) == 1:  # without other ranks, none is the latest
         return drawing
-    scale, _unit = time_unit(spans.makespan_s)  # `draw_timeline` counts in this unit, from the first span
-    rule = (float(launches.start_s.max()) - spans.begin_s) / scale
-    key = Key(f"rank {diagnosis.ranks[columns[latest]]} starts its last collective", INK, line="solid")
-    return replace(drawing, rules=(rule,), legend=(*drawing.legend, key))
-
-
-def _place_in_step(key: Key) -> int:
-    """Where a kind of work comes in a step, by the key of its legend; what is no phase comes last."""
-    return PHASES.index(key.label) if key.label in PHASES else len(PHASES)
+    words = f"rank {diagnosis.ranks[columns[latest]]} starts its last collective"
+    return draw_timeline(spans, " ", "; ".join(notes), callouts_s={words: float(launches.start_s.max())})
 
 
 def _left_out(num_shown: int, num_all: int, noun: str, which: str) -> list[Key]:
@@ -223,10 +217,10 @@ def _drawing(
     rects: Sequence[Rects],
     keys: Sequence[Key],
     lines: Sequence[Lines] = (),
-) -> Drawing:
+) -> Plot:
     """Return a drawing with a row for each of these names, and no title."""
     height_px = min(max(_ROW_PX * len(names), _LEAST_HEIGHT_PX), _MOST_HEIGHT_PX)
-    return Drawing(
+    return Plot(
         title="",
         x_label=x_label,
         y_label="",
@@ -276,16 +270,16 @@ def job_page(name: str, traces: Sequence[Trace], joined: Joined, diagnosis: JobD
     """Return the HTML of a page on a job: the verdict and its drawings."""
     sections = []
     if diagnosis.steps:
-        own_times = _svg(draw_phases(diagnosis))
+        own_times = to_svg(draw_phases(diagnosis))
         sections.append(_Section(width="", title="Own time of each rank, without waiting for others", html=own_times))
         if len(diagnosis.ranks) > 1:
             title = "Own time compared with the others' median, step by step"
-            sections.append(_Section(width="", title=title, html=_svg(draw_lateness(diagnosis))))
-        step = _svg(draw_step(traces, joined, diagnosis))
+            sections.append(_Section(width="", title=title, html=to_svg(draw_lateness(diagnosis))))
+        step = to_svg(draw_step(traces, joined, diagnosis))
         sections.append(_Section(width="wide", title="The step of median length, on one clock", html=step))
     if diagnosis.buckets:
         title = f"Communication per step. Exposed: {EXPOSED}"
-        sections.append(_Section(width="", title=title, html=_svg(draw_communication(diagnosis))))
+        sections.append(_Section(width="", title=title, html=to_svg(draw_communication(diagnosis))))
     return _page(name, str(diagnosis), sections)
 
 
@@ -296,15 +290,13 @@ def hang_page(name: str, hang: Hang) -> str:
         if is_drawable(hang, finding):
             first_of_stop.setdefault((finding.group, finding.call), index)
     drawable = [*first_of_stop.values()]
-    sections = [_Section(width="hang", title="", html=_svg(draw_hang(hang, index))) for index in drawable[:_MOST_HANGS]]
+    sections = [
+        _Section(width="hang", title="", html=to_svg(draw_hang(hang, index))) for index in drawable[:_MOST_HANGS]
+    ]
     num_others = len(drawable) - len(sections)
     if num_others > 0:
         sections.append(_Section(width="", title=f"{num_others} more are named above and not drawn", html=""))
     return _page(name, str(hang), sections)
-
-
-def _svg(drawing: Drawing) -> str:
-    return to_svg(drawing, shrinks=False)
 
 
 def _page(name: str, verdict: str, sections: Sequence[_Section]) -> str:

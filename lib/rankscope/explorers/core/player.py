@@ -11,13 +11,14 @@ from ...collectives.playback import Playback, playback_of
 from ...common.units import bytes_words, parse_bytes, times_in_one_unit
 from ...common.words import count_of
 from ...figures.marks import Drawing
-from ...figures.player import draw_play
+from ...figures.player import draw_play, play_svg
 from ..explorer import Explorer, Now, Setting, sizes
 from . import clusters
 from .clusters import H100_LINKS, cluster
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_all")
 _MOST_RANKS = 16  # more are hard to follow
+_STILL_AT = 0.4  # of the time of the slower collective
 _NONE = "none"  # instead of a second algorithm
 _NOTICEABLE_RATIO = 1.005  # of two times: a smaller one would be printed as 1
 PRESETS: dict[str, dict[str, Any]] = {
@@ -66,10 +67,15 @@ def plays(now: Now) -> list[Playback]:
 
 
 def draw(now: Now) -> list[Drawing]:
-    """The moment that is set."""
+    """A moment on the way, for readers without a kernel."""
     shown = plays(now)
     finish_s = max(play.finish_s for play in shown)
-    return [draw_play(shown, now.moment / 100 * finish_s)]
+    return [draw_play(shown, _STILL_AT * finish_s)]
+
+
+def play(now: Now) -> str:
+    """All moments, with buttons to play, to pause and to step."""
+    return play_svg(plays(now))
 
 
 def report(now: Now) -> list[str]:
@@ -107,10 +113,9 @@ def player() -> Explorer:
     settings = (
         Setting("algorithm", "ring", labels, "algorithm"),
         Setting("against", "halving_doubling", (_NONE, *labels), "against"),
-        Setting("moment", 40, range(101), "moment [%]", lambda now: now.num_nodes * now.gpus_per_node > 1),
         Setting("num_nodes", 1, range(1, 5), "nodes"),
         Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
         Setting("message", "1 MiB", sizes(10, 30), "message"),
         *clusters.SETTINGS,
     )
-    return Explorer(settings, draw, report, PRESETS)
+    return Explorer(settings, draw, report, PRESETS, play)

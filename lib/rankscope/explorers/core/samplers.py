@@ -21,6 +21,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "10 samples, 4 ranks": {"size": 10},
     "the same with drop_last": {"size": 10, "drop_last": True},
     "3 samples, 8 ranks": {"size": 3, "num_ranks": 8, "batch_size": 1},
+    "a million samples, 24 ranks": {"size": 10**6, "num_ranks": 24, "batch_size": 16},
     "in order": {"shuffle": False},
     "epoch 3 without set_epoch": {"epoch": 3, "forget_set_epoch": True},
     "libtorch: the lost tail": {"sampler": "libtorch_random", "size": 22, "drop_last": True, "epoch": 5},

@@ -46,7 +46,7 @@ def draw(now: Now) -> list[Drawing]:
         ending = f"ranks {' and '.join(stuck)} cannot go on"
     timeline = simulate(batches, now.handling, _STEP_S, now.allreduce_ms * 1e-3, _TIMEOUT_S)
     communication = COMMUNICATION | {"shadow"}  # a rank without batches shadows the allreduces of the others
-    return [draw_timeline(timeline, f"{now.handling}: {ending}", hatched=communication)]
+    return [draw_timeline(timeline, title=f"{now.handling}: {ending}", hatched=communication)]
 
 
 def report(now: Now) -> list[str]:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ...common.checks import of_type
 from ...common.units import bytes_unit, bytes_words, percent_words, round_ticks, three_digits, time_unit
 from ...common.words import count_of
-from ...figures.marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on, stacked, whole_ticks
 from ...figures.palette import INK, MEMORY, PAPER, WORK, WorkLook
+from ...figures.plots import Key, Lines, Plot, Rects, Texts, frame, numbers_on, stacked, whole_ticks
 from ..ddp.buckets import Bucket, DDPBuckets
 from ..ddp.recommend import CapCandidate, Recommendation
 
@@ -58,7 +58,7 @@ def _outcome(candidate: CapCandidate) -> tuple[int, float, float]:
     return candidate.num_buckets, candidate.step_s, candidate.wait_s
 
 
-def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str | None = None) -> Drawing:
+def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str | None = None) -> Plot:
     """Draw the gradients that share an allreduce, in launch order, and the cap of each bucket.
 
     The buckets are those of an `iteration`, by default those after the rebuild; the first is on top. Each piece is the
@@ -90,7 +90,7 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
         middles = np.arange(len(shown)) + 0.5
         sizes = Texts(lefts, middles, words, anchor="start", halo=PAPER)  # the line of a cap may run through a size
         texts = [*numbers, sizes]
-    return Drawing(
+    return Plot(
         title=title or _title(buckets, len(shown), int(num_bytes.sum()), iteration),
         x_label=f"bytes of gradients [{unit}]",
         y_label="bucket",
@@ -183,7 +183,7 @@ def _title(buckets: DDPBuckets, num_buckets: int, num_bytes: int, iteration: int
     return f"{gradients}: {count_of(num_buckets, 'allreduce')} {when}"
 
 
-def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None) -> Drawing:
+def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None) -> Plot:
     """Draw a bar for DDP's default and for each cap, from computing alone to the end of the step.
 
     Next to each bar are its time and its number of buckets. Caps beyond which nothing changes share the last bar. The
@@ -214,7 +214,7 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
     gain = ""
     if recommendation.gain:  # 0 for the default itself
         gain = f", {percent_words(recommendation.gain, 1)} less than the default"
-    return Drawing(
+    return Plot(
         title=f"Recommended: {recommended}{gain}",
         x_label=f"time per step [{unit}]",
         y_label="bucket_cap_mb",

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from msgspec.structs import replace
 
 from ...common.checks import of_type
-from ...common.units import decimal_words, percent_words, time_unit, time_words
-from ...figures.marks import Drawing, Key, Rects, Texts
-from ...figures.palette import INK, MEMORY, PAPER
-from ...figures.timelines import draw_timeline
+from ...common.units import decimal_words, percent_words, time_words
+from ...figures.marks import RIGHT_PX, Box, Drawing, Line, Mark, Text, moved_down
+from ...figures.palette import MEMORY
+from ...figures.plots import Key, key_marks
+from ...figures.timelines import draw_timeline, time_scale
 from ..fsdp.memory import TERMS, PredictedMemory
 from ..fsdp.timing import PredictedStep
 from .memory import keys_by_look
 
-_GAP_ROWS = 1.6  # between the timeline and the memory
-_MEMORY_ROWS = 6.0
-_ROW_PX = 22.0
-_LETTER_PX = 6.8  # the width of a letter in the words at the peak
-_MARKER_ROWS = 0.3  # the height of the bar at the peak
+_GAP_PX = 32.0  # between the timeline and the memory
+_MEMORY_PX = 132.0
 _MOST_INSTANTS = 2_000  # changes of the memory: each is a rectangle for each term, so more make a huge SVG
 _NAMED_TERMS = 3  # how many terms of the peak are named
 
@@ -41,96 +37,55 @@ def draw_fsdp_step(step: PredictedStep, title: str | None = None) -> Drawing:
     full_bytes = memory.peak_bytes  # as high as the area
     if not full_bytes:
         raise ValueError("step must have memory to be drawn, got one whose parameters have no elements")
-    above = draw_timeline(step.timeline, title=title or _finding(step))
-    scale, _ = time_unit(step.timeline.makespan_s)  # the unit of x in the drawing of the timeline
-    top = above.height + _GAP_ROWS  # of the memory's area
-    bottom = top + _MEMORY_ROWS
-    areas = _areas(memory, step, scale, above.width, bottom, _MEMORY_ROWS / full_bytes)
-    peak_s = float(memory.at_s[memory.peak_place]) - step.timeline.begin_s
-    marker, peak_words = _marked_peak(memory, peak_s / scale, above, top)
+    above = draw_timeline(step.timeline, title=title or _finding(step), deck=_deck(step))
+    left, px_per_s = time_scale(step.timeline)
     keys = []
     for term in TERMS:
         if memory.terms[term].any():
             keys.append(Key(term.replace("_", " "), MEMORY[term].hue, hatched=MEMORY[term].hatched))
-    return replace(
-        above,
-        height=bottom,
-        size_px=(above.size_px[0], above.size_px[1] + _ROW_PX * (_GAP_ROWS + _MEMORY_ROWS)),
-        rects=(*above.rects, *areas, marker),
-        texts=(*above.texts, peak_words),
-        y_ticks=(*above.y_ticks, (top, decimal_words(full_bytes)), (bottom, "0 B")),
-        legend=_legend([*above.legend, *keys]),
-    )
-
-
-def _marked_peak(memory: PredictedMemory, peak_x: float, above: Drawing, top: float) -> tuple[Rects, Texts]:
-    """Return a short upright bar at `peak_x`, the time of the largest sum, and the words over it.
-
-    `top` is the row at which the memory's area begins, where the bar has its middle. `above` is the drawing of the
-    timeline over it.
-    """
-    peak_x = min(max(peak_x, 0.0), above.width)  # an instant outside the spans is drawn at the edge, as in `_areas`
-    bar_width = 0.003 * above.width
-    marker = Rects(peak_x - bar_width / 2, top - _MARKER_ROWS / 2, INK, width=bar_width, height=_MARKER_ROWS)
-    terms = [name.replace("_", " ") for name, num_bytes in memory.peak_terms.items() if num_bytes]
-    largest = ", ".join(terms[:_NAMED_TERMS])  # `peak_terms` has the largest first
-    words = f"peak of {decimal_words(memory.peak_bytes)}, during {memory.doing[memory.peak_place]}: {largest}"
-    units_per_px = above.width / above.size_px[0]
-    half_width = _LETTER_PX * len(words) * units_per_px / 2  # of the words
-    words_x = max(min(peak_x, above.width - half_width), half_width)  # centred on the bar, but within the drawing
-    return marker, Texts(words_x, top - 0.45, [words], halo=PAPER)
-
-
-def _legend(keys: Sequence[Key]) -> list[Key]:
-    """One entry for work and for the memory that it fills, which share their hue.
-
-    Hatched ones are left out: the names of their lanes say which communication it is. So are waiting and copies, which
-    the last entry and the names of their lanes explain.
-    """
-    shown = []
-    for key in keys_by_look(keys):
-        if not key.hatched and key.label not in {"wait", "copy_in, copy_out"}:
-            shown.append(key)
-    return [*shown, Key("hatched: communication, its buffers; light: waiting", PAPER, line="none")]
+    named, keys_px = key_marks(keys_by_look(keys))
+    top = above.height_px + keys_px + _GAP_PX
+    bottom = top + _MEMORY_PX
+    below: list[Mark] = [moved_down(mark, above.height_px + 8) for mark in named]
+    below += _areas(memory, step, left, px_per_s, bottom)
+    for y, words in ((top, decimal_words(full_bytes)), (bottom, "0 B")):
+        below.append(Text(left - 12, y + 4, words, "label", "ink", "end"))
+    peak_s = float(memory.at_s[memory.peak_place]) - step.timeline.begin_s
+    peak_x = min(max(left + peak_s * px_per_s, left), RIGHT_PX)
+    below.append(Line(((peak_x, top - 6), (peak_x, top + 6)), "accent", 2))
+    words = f"peak, during {memory.doing[memory.peak_place]}"
+    anchor = "end" if peak_x > (left + RIGHT_PX) / 2 else "start"
+    below.append(Text(peak_x, top - 10, words, "label", "accent", anchor))
+    return replace(above, marks=[*above.marks, *below], height_px=bottom + 12)
 
 
 def _finding(step: PredictedStep) -> str:
     share = step.wait_s / (step.step_s or 1.0)
-    wait = f"{time_words(step.step_s)} per step, of which {percent_words(share)} waits for communication"
-    return f"{wait}; peak {decimal_words(step.memory.peak_bytes)} per rank"
+    return f"{percent_words(share)} of {time_words(step.step_s)} waits for communication"
 
 
-def _areas(
-    memory: PredictedMemory, step: PredictedStep, scale: float, width: float, bottom: float, rows_per_byte: float
-) -> list[Rects]:
-    """Return rectangles for each term: one between every two changes, as high as its bytes, stacked from the bottom.
+def _deck(step: PredictedStep) -> str:
+    """The largest terms at the peak."""
+    terms = [name.replace("_", " ") for name, num_bytes in step.memory.peak_terms.items() if num_bytes]
+    return f"peak of {decimal_words(step.memory.peak_bytes)}: {', '.join(terms[:_NAMED_TERMS])}"
 
-    A unit of x has `scale` seconds. x is 0 at the first span of the timeline and `width` at the end of the last one;
-    instants outside are drawn at the edges. `bottom` is the row at which the memory's area ends.
+
+def _areas(memory: PredictedMemory, step: PredictedStep, left: float, px_per_s: float, bottom: float) -> list[Mark]:
+    """Return boxes for each term: one between every two changes, as high as its bytes, stacked from the bottom.
+
+    Time begins at `left`; instants outside the spans are drawn at the edges.
     """
     end_s = max(step.step_s, float(memory.at_s[-1]))  # the bytes after the last change last until then
     changes_s = np.append(memory.at_s, end_s) - step.timeline.begin_s
-    edges = np.clip(changes_s / scale, 0.0, width)
-    lefts = edges[:-1]
-    lengths = np.diff(edges)
-    height_below = np.zeros(memory.at_s.size)  # of the terms that are drawn already, at each change
-    areas = []
+    edges = np.clip(left + changes_s * px_per_s, left, RIGHT_PX)
+    below = np.zeros(memory.at_s.size)  # the height of the terms that are drawn already, at each change
+    areas: list[Mark] = []
     for term, values in memory.terms.items():
-        heights = values * rows_per_byte
-        tops = bottom - height_below - heights
-        height_below = height_below + heights
-        shown = (lengths > 0) & (heights > 0)  # several changes may be at one instant
-        color, hatched = MEMORY[term]
-        if shown.any():
-            areas.append(
-                Rects(
-                    lefts[shown],
-                    tops[shown],
-                    color,
-                    width=lengths[shown],
-                    height=heights[shown],
-                    hatched=hatched,
-                    edge=color,
-                )
-            )
+        heights = values * _MEMORY_PX / memory.peak_bytes
+        look = MEMORY[term]
+        for start, stop, height, under in zip(edges, edges[1:], heights, below, strict=False):
+            if stop > start and height > 0:  # several changes may be at one instant
+                box = Box(start, bottom - under - height, stop - start, height, look.hue, "tint", look.hatched)
+                areas.append(box)
+        below = below + heights
     return areas

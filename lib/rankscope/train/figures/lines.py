@@ -10,14 +10,10 @@ from matplotlib.axes import Axes
 
 from ...common.checks import number, of_type, optional, several
 from ...common.units import percent_words, time_unit
-from ...figures.axes import keys_below, to_axes
-from ...figures.line_axes import Floats, line_axes, note
-from ...figures.marks import WIDE_INCHES
+from ...figures.charts import LABEL_PT, Floats, chart, note
 from ...figures.palette import INK, PAPER
 from ..ddp.recommend import CapCandidate, Recommendation
-from ..zero.model import ZeroMemory
 from .ddp import PARTS, until_alike
-from .memory import draw_memory
 
 _DEFAULT_CAP_MB = 25.0  # the x of DDP's default
 _EXPLAINED_ELSEWHERE = ("step, predicted", "recommended")  # by the axis and by a note, so not in the legend
@@ -28,6 +24,7 @@ _SOLID: dict[str, Any] = {"color": INK, "markersize": 5, "zorder": 5, "elinewidt
 def bucket_caps(
     recommendation: Recommendation,
     measured: Mapping[float | None, Sequence[float]] | None = None,
+    *,
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
@@ -50,17 +47,17 @@ def bucket_caps(
     drawn_s += [third_quartile_s for _, _, third_quartile_s in quartiles_s.values()]
     top_s = max(drawn_s)
     scale, unit = time_unit(top_s)
-    ax = line_axes(
+    ax = chart(
         ax,
-        (WIDE_INCHES, 4.2),
         title or _caps_finding(recommendation),
         "bucket_cap_mb [MiB]",
         f"step [{unit}]",
+        inches=4.2,
         x=np.union1d(_caps_mb(candidates), sorted(_marked_mb(quartiles_s))),
         x_margin=1.3,
         x_words="{:g}".format,
         y_limits=(0, 1.12 * top_s / scale),  # with room above the highest marker
-        grid_color="#e0e0e0",
+        most_ticks=64,
     )
     _draw_sweep(ax, candidates, recommendation.alone_s, scale)
     _mark_caps(ax, recommendation, scale)
@@ -70,7 +67,9 @@ def bucket_caps(
     for handle, name in zip(handles, names, strict=True):
         if name not in _EXPLAINED_ELSEWHERE:
             keys[name] = handle
-    keys_below(ax, keys)
+    if not ax.figure.legends:
+        place: dict[str, Any] = {"loc": "outside lower right", "ncols": 3, "frameon": False}
+        ax.figure.legend(keys.values(), keys, fontsize=LABEL_PT, **place)
     return ax
 
 
@@ -155,13 +154,3 @@ def _mark_quartiles(ax: Axes, quartiles_s: Mapping[float, Floats], scale: float,
     """Draw the quartiles at each cap; error bars have their lengths below and above the median."""
     low, middle, high = np.array(list(quartiles_s.values())).T / scale
     ax.errorbar(list(quartiles_s), middle, [middle - low, high - middle], fmt=marker, label=label, **_SOLID)
-
-
-def zero_memory(
-    memories: Mapping[str, ZeroMemory],
-    limits_bytes: Mapping[str, float] | None = None,
-    ax: Axes | None = None,
-    title: str | None = None,
-) -> Axes:
-    """Draw the memory of a rank as one bar of its terms per stage or way; see `draw_memory`."""
-    return to_axes(draw_memory(memories, limits_bytes, title=title), ax)

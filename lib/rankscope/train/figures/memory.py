@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ...common.checks import number, of_type
 from ...common.units import decimal_unit, decimal_words, round_ticks
-from ...figures.marks import Drawing, Key, Texts, frame, stacked
 from ...figures.palette import MEMORY, PAPER, WorkLook
+from ...figures.plots import Key, Plot, Texts, frame, stacked
 from ..zero.model import TERMS, ZeroMemory
 
 _LABEL_ROWS = 0.7  # the height of a row of names of limits below the bars, in bars
@@ -30,7 +30,7 @@ def draw_memory(
     limits_bytes: Mapping[str, float] | None = None,
     chosen: str = "",
     title: str | None = None,
-) -> Drawing:
+) -> Plot:
     """Draw each of `memories`, by name, as a bar of its terms, with the total of one rank at its end.
 
     The first bar is on top. Vertical lines mark `limits_bytes`, except those beyond the longest bar and its total. The
@@ -66,7 +66,7 @@ def draw_memory(
     finding = f"{names[0]}: {words[0]} per rank"
     if len(names) > 1:
         finding += f"; {names[-1]}: {words[-1]}"
-    return Drawing(
+    return Plot(
         title=title or finding,
         x_label=f"memory of one rank [{unit}]",
         y_label="",

@@ -1,0 +1,216 @@
+"""Charts with numeric axes, on matplotlib: one `chart`, and curves over any quantity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from textwrap import wrap
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from numpy.typing import ArrayLike, NDArray
+
+from ..common.checks import one_of
+from ..common.units import bytes_words
+from .marks import plain
+from .palette import INK, LINES, PAPER, TONES, Look
+from .plots import spread_out
+
+Floats = NDArray[np.float64]
+LABEL_PT, TITLE_PT = 9.0, 13.0  # as the sizes of drawings, at 96 px an inch
+WIDE_INCHES = 8.0
+_SAME = 1e-9  # logarithms that differ by less are those of one number
+_MARKERS = ("o", "s", "^", "D")
+
+
+def chart(
+    ax: Axes | None,
+    title: str,
+    x_label: str,
+    y_label: str,
+    *,
+    deck: str = "",
+    inches: float = 3.6,
+    x: Sequence[float] | Floats | None = None,
+    x_margin: float = 1.0,
+    x_words: Callable[[float], str] = bytes_words,
+    most_ticks: int = 8,
+    y_limits: tuple[float, float] | None = None,
+) -> Axes:
+    """Return `ax`, or the Axes of a new figure so high, with title, deck, labels, scales, ticks and grid.
+
+    With `x`, values that rise, their axis is logarithmic, reaches past them by a factor of `x_margin`, and has at most
+    `most_ticks` ticks at powers of two, named by `x_words`.
+    """
+    if ax is None:
+        _, ax = plt.subplots(figsize=(WIDE_INCHES, inches), layout="constrained")
+    pad = 24.0 if deck else 8.0
+    wrapped = "\n".join(wrap(title.replace("*", ""), 66))
+    ax.set_title(wrapped, loc="left", fontsize=TITLE_PT, fontweight="bold", color=INK, pad=pad)
+    ax.title.set_parse_math(False)
+    if deck:
+        above = {"xycoords": "axes fraction", "textcoords": "offset points", "fontsize": 10, "color": TONES["mute"]}
+        ax.annotate(plain(deck), (0, 1), xytext=(0, 9), **above)  # type: ignore[arg-type]
+    ax.set_xlabel(x_label, color=TONES["mute"], parse_math=False)
+    ax.set_ylabel(y_label, color=TONES["mute"], parse_math=False)
+    if x is not None:
+        ax.set(xscale="log", xlim=(x[0] / x_margin, x[-1] * x_margin))
+        _power_ticks(ax, x, x_words, most_ticks)
+    if y_limits is not None:
+        ax.set_ylim(y_limits)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.spines["bottom"].set_color(TONES["rule"])
+    ax.tick_params(which="both", length=0, labelcolor=TONES["mute"], labelsize=LABEL_PT)
+    ax.tick_params(axis="x", pad=7)
+    ax.grid(visible=False, which="both")  # the user's style of matplotlib may have one
+    ax.grid(axis="y", color=TONES["rule"], linewidth=0.6)
+    ax.set_axisbelow(True)
+    return ax
+
+
+def plain_ticks(axis: Axis, limits: tuple[float, float] | None) -> None:
+    """Label a logarithmic axis with numbers: powers of ten, and 2 and 5 times these if it spans less than 100."""
+    is_short = limits is not None and limits[1] < 100 * limits[0]
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if is_short else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain_number(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _plain_number(value: float) -> str:
+    """A number with six digits and no exponent.
+
+    >>> _plain_number(1e-05), _plain_number(1e6), _plain_number(0.25)
+    ('0.00001', '1,000,000', '0.25')
+    """
+    if 0 < value < 1:
+        return np.format_float_positional(value, precision=6, fractional=False, trim="-")
+    return f"{value:,.6g}" if value < 1e6 else f"{value:,.0f}"
+
+
+def _power_ticks(ax: Axes, x: Sequence[float] | Floats, words: Callable[[float], str], most: int) -> None:
+    """Put ticks at powers of two between the first and the last x: at each, at each second one, and so on."""
+    powers = np.arange(np.ceil(np.log2(x[0]) - _SAME), np.floor(np.log2(x[-1]) + _SAME) + 1)
+    every = next(step for step in (1, 2, 5, 10, 20, 50) if powers.size <= most * step)
+    shown = 2.0 ** powers[powers % every == 0]
+    ax.set_xticks(shown, [words(size) for size in shown.tolist()])
+    ax.set_xticks([], minor=True)
+
+
+def dash(look: Look) -> Any:
+    """Return the linestyle of a look, for matplotlib."""
+    return (0, (4, 2.5)) if look.dashed else "-"
+
+
+def markers(ax: Axes, name: str, look: Look, x: Any, low: Floats, middle: Floats, high: Floats) -> Any:
+    """Draw a marker for each measurement, with a bar from low to high, and return them."""
+    reach = np.stack([middle - low, high - middle])
+    style: dict[str, Any] = {"color": look.color, "marker": look.marker, "markersize": 6, "elinewidth": 1}
+    style |= {"linestyle": "none", "zorder": 3, "clip_on": False}  # a marker at the edge is drawn whole
+    return ax.errorbar(x, middle, reach, label=f"{name}, measured", **style)
+
+
+def explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]]) -> None:
+    """Explain below the figure, at the right, what lines and markers are, by a dark sample of each."""
+    samples = [Line2D([], [], label=label, **{"color": INK, **style}) for label, style in kinds.items()]
+    place: dict[str, Any] = {"loc": "outside lower right", "ncols": len(samples), "frameon": False}
+    if not ax.figure.legends:
+        ax.figure.legend(handles=samples, fontsize=LABEL_PT, **place)
+
+
+def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any) -> None:
+    """Write a text at a point of the data, moved by an offset in points, on a ground that covers lines."""
+    ground = {"boxstyle": "square,pad=0.12", "facecolor": PAPER, "edgecolor": "none"}
+    options: dict[str, Any] = {"textcoords": "offset points", "fontsize": LABEL_PT, "bbox": ground}
+    ax.annotate(plain(text), at, xytext=offset, parse_math=False, **options, **style)
+
+
+def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
+    """Write the name of each line at its end, in its hue, with a hair to it; no name covers another.
+
+    `ends` has the last y of each line, and its look. Names keep to their lines when the limits change later.
+    """
+    style: dict[str, Any] = {"transform": ax.transAxes, "clip_on": False}
+    hairs = {name: ax.plot([], [], color=look.color, linewidth=0.7, **style)[0] for name, (_, look) in ends.items()}
+    words = {}
+    for name, (_, look) in ends.items():
+        words[name] = ax.text(1.03, 0, plain(name), color=look.color, va="center", fontsize=LABEL_PT, **style)
+        words[name].set_parse_math(False)
+
+    def place(_: object = None) -> None:
+        to_axes = ax.transData + ax.transAxes.inverted()  # from data to shares of the axes' height
+        right = ax.get_xlim()[1]
+        end_of = {name: float(to_axes.transform((right, y))[1]) for name, (y, _) in ends.items()}
+        upwards = sorted(end_of, key=lambda name: end_of[name])
+        height_pt = ax.bbox.height / ax.figure.dpi * 72
+        places = spread_out([end_of[name] for name in upwards], 1.3 * LABEL_PT / height_pt)
+        for name, y in zip(upwards, places, strict=True):
+            hairs[name].set_data((1, 1.025), (end_of[name], y))
+            words[name].set_y(y)
+
+    place()
+    for change in ("xlim_changed", "ylim_changed"):
+        ax.callbacks.connect(change, place)
+
+
+# ---- over any quantity
+
+
+def curves(
+    x: ArrayLike,
+    curves: Mapping[str, tuple[ArrayLike | None, ArrayLike | None]],
+    title: str,
+    x_label: str,
+    y_label: str,
+    *,
+    ax: Axes | None = None,
+    discrete: bool = False,
+    log: str = "",
+    deck: str = "",
+) -> Axes:
+    """Draw ``curves[name] = (predicted, executed)`` over `x`; either of them may be None.
+
+    Predictions are lines, executions markers of the same hue. Several curves have their names at the right end. If
+    `discrete` is true, a prediction is a short dash at each x. The axes in `log` ("x", "y" or "xy") are logarithmic.
+    Raises ValueError if there are more curves than hues, if a curve has neither, if a length differs from that of `x`,
+    or if `log` names other axes.
+    """
+    one_of("log", log, ("", "x", "y", "xy"))
+    x_values = np.asarray(x)
+    if not isinstance(curves, Mapping) or not 0 < len(curves) <= len(LINES):
+        raise ValueError(f"curves must number from 1 to {len(LINES)}, by name, got {curves!r}")
+    for name, pair in curves.items():
+        shapes = {np.shape(values) for values in pair if values is not None}
+        if shapes != {x_values.shape}:
+            raise ValueError(f"{name}: must be a pair of columns of shape {x_values.shape}, got {shapes or None}")
+    ax = chart(ax, title, x_label, y_label, deck=deck)
+    ends: dict[str, tuple[float, Look]] = {}
+    for index, (name, (predicted, executed)) in enumerate(curves.items()):
+        look = Look(LINES[index], index % 2 == 1, _MARKERS[index % len(_MARKERS)])  # neighbours differ in grey, too
+        if predicted is not None:
+            style: dict[str, Any] = {"linestyle": dash(look), "linewidth": 2}
+            if discrete:
+                style = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 2}
+            ax.plot(x_values, predicted, color=look.color, label=f"{name}, predicted", **style)
+        if executed is not None:
+            style = {"linestyle": "none", "marker": look.marker, "markersize": 5, "zorder": 3}
+            ax.plot(x_values, executed, color=look.color, label=f"{name}, executed", **style)
+        values = np.asarray(executed if predicted is None else predicted, dtype=float)
+        finite = values[np.isfinite(values)]
+        ends[name] = float(finite[-1]) if finite.size else 0.0, look
+    if "x" in log:
+        ax.set_xscale("log")
+        plain_ticks(ax.xaxis, ax.get_xlim())
+        ax.set_xticks([], minor=True)
+    if "y" in log:
+        ax.set_yscale("log")
+        plain_ticks(ax.yaxis, ax.get_ylim())
+    kinds = list(zip(*curves.values(), strict=True))
+    if any(one is not None for one in kinds[0]) and any(one is not None for one in kinds[1]):
+        explain(ax, {"predicted": {"linewidth": 2}, "executed": {"marker": "o", "markersize": 5, "linestyle": "none"}})
+    if len(curves) > 1:
+        name_ends(ax, ends)
+    return ax
