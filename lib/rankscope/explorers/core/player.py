@@ -17,7 +17,7 @@ from . import clusters
 from .clusters import H100_LINKS, cluster
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_all")
-_MOST_RANKS = 16  # more are hard to follow
+_MOST_RANKS = 8  # more are hard to follow, and make a film of several megabytes
 _STILL_AT = 0.4  # of the time of the slower collective
 _NONE = "none"  # instead of a second algorithm
 _NOTICEABLE_RATIO = 1.005  # of two times: a smaller one would be printed as 1
@@ -25,9 +25,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "ring alone": {"against": _NONE},
     "1 GiB": {"message": "1 GiB"},
     "1 KiB: doubling wins": {"message": "1 KiB", "against": "recursive_doubling"},
-    "two nodes": {"num_nodes": 2, "gpus_per_node": 8},
-    "two nodes, in a torus": {"num_nodes": 2, "gpus_per_node": 8, "against": "torus_2d"},
-    "two nodes of H100s, in a torus": {"num_nodes": 2, "gpus_per_node": 8, "against": "torus_2d", **H100_LINKS},
+    "two nodes": {"num_nodes": 2},
+    "two nodes, in a torus": {"num_nodes": 2, "against": "torus_2d"},
+    "two nodes of H100s, in a torus": {"num_nodes": 2, "against": "torus_2d", **H100_LINKS},
     "all to one root": {"algorithm": "flat", "against": "binomial_tree", "gpus_per_node": 8},
     "an allgather": {"algorithm": "allgather ring", "against": "allgather bruck"},
     "broadcast: tree or chain": {"algorithm": "broadcast binomial", "against": "broadcast chain", "gpus_per_node": 8},
