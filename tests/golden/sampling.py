@@ -27,7 +27,7 @@ SAMPLERS = ("torch", "libtorch_random", "libtorch_sequential", "keyed", "balance
 _SETTINGS_OF_EACH = 50
 _HUGE = 10**12
 _COUNTS = ("epoch", "seed", "num_reads", "num_repeats", "shortest", "longest", "unit", "drops_incomplete")
-_INDICES = ("duplicated", "overlap", "dropped", "out_of_range")
+_INDICES = ("overlap", "dropped", "out_of_range")
 
 
 def cases() -> Cases:

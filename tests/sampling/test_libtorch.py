@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.sampling import DistributedRandomSampler, DistributedSequentialSampler, assign
+from rankscope.sampling.permutation import libstdcxx_shuffled
 from tests.sampling import libtorch_oracle as oracle
 
 TWINS = {"random": DistributedRandomSampler, "sequential": DistributedSequentialSampler}
@@ -32,7 +34,7 @@ def binary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_compiled_libtorch(binary: Path, seed: int) -> None:
     cases = oracle.cases(seed)
     for case, output in zip(cases, oracle.run_oracle(binary, cases), strict=True):
-        assert oracle.replay(case, TWINS) == output, case.line()
+        assert oracle.replay(case, TWINS) == output, case
 
 
 def test_recorded_whole_epochs() -> None:
@@ -41,9 +43,6 @@ def test_recorded_whole_epochs() -> None:
     for epoch in stored["epochs"]:
         ranks = epoch.pop("ranks")
         assert [indices.tolist() for indices in assign(**epoch).ranks] == ranks
-        if epoch["sampler"] == "libtorch_random" and epoch["size"] >= 10:
-            other = assign(**epoch | {"epoch": epoch["epoch"] + 1})
-            assert [indices.tolist() for indices in other.ranks] != ranks
 
 
 @pytest.mark.oracle
@@ -52,27 +51,10 @@ def test_recorded_whole_epochs_are_what_libtorch_gives_now(binary: Path) -> None
     assert stored["epochs"] == oracle.whole_epochs(binary)
 
 
-class LaterEpoch(DistributedRandomSampler):
-    def set_epoch(self, epoch: int) -> None:
-        super().set_epoch((epoch + 1) % 2**64)
-
-
 class Wrapped(DistributedRandomSampler):
     def next(self, batch_size: int) -> list[int] | None:
         batch = super().next(batch_size)
         return batch and [index % self.size for index in batch]
-
-
-class Forgetful(DistributedRandomSampler):
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
-
-class Unwrapped(DistributedSequentialSampler):
-    def next(self, batch_size: int) -> list[int] | None:
-        start = self.index()
-        batch = super().next(batch_size)
-        return batch and list(range(start, start + len(batch)))
 
 
 class RewindingLoad(DistributedSequentialSampler):
@@ -81,33 +63,34 @@ class RewindingLoad(DistributedSequentialSampler):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("wrong", [LaterEpoch, Wrapped, Forgetful, Unwrapped, RewindingLoad])
-def test_a_wrong_twin_is_seen(binary: Path, wrong: Any) -> None:
-    kind = "random" if issubclass(wrong, DistributedRandomSampler) else "sequential"
-    small = [case for case in oracle.cases(0) if case.kind == kind and case.size <= 1001]
+@pytest.mark.parametrize(("kind", "wrong"), [("random", Wrapped), ("sequential", RewindingLoad)])
+def test_a_wrong_twin_is_seen(binary: Path, kind: str, wrong: Any) -> None:
+    small = [case for case in oracle.cases(0) if case.startswith(kind) and int(case.split()[1]) <= 1001]
     outputs = oracle.run_oracle(binary, small)
     assert sum(oracle.replay(case, {kind: wrong}) != output for case, output in zip(small, outputs, strict=True)) > 3
 
 
-def at_epoch(epoch: int, *arguments: Any, **options: Any) -> list[int]:
-    """One rank's indices of an epoch, in order."""
-    sampler = DistributedRandomSampler(*arguments, **options)
-    sampler.set_epoch(epoch)
-    sampler.reset()
-    return sampler.next(1 << 20) or []
+@pytest.mark.parametrize("size", [65_536, 100_003])
+def test_an_order_that_is_made_in_blocks_is_that_of_the_swaps_one_by_one(size: int) -> None:
+    """Without a compiler: each item is swapped with one before it, by Lemire's method on the words of MT19937."""
+    words = iter(np.random.RandomState(7).randint(0, 2**32, size=2 * size, dtype=np.uint32).tolist())
+    expected = list(range(size))
+    for item in range(1, size):
+        product = next(words) * (item + 1)
+        while product % 2**32 < 2**32 % (item + 1):
+            product = next(words) * (item + 1)
+        other = product >> 32
+        expected[item], expected[other] = expected[other], expected[item]
+    assert libstdcxx_shuffled(size, 7).tolist() == expected
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 60), st.integers(1, 16), st.sampled_from(oracle.EPOCHS), st.booleans())
 def test_shuffled_first_ranks_have_slices_of_the_whole_order(size: int, n: int, epoch: int, duplicates: bool) -> None:
-    # The order of one replica is libtorch's: it neither pads nor cuts.
-    order = at_epoch(epoch, size, 1)
-    assert sorted(order) == list(range(size))
-    local = -(-size // n) if duplicates else size // n
-    expected = [order[i % size] for i in range(local * n)]
+    order = libstdcxx_shuffled(size, epoch)
+    share = -(-size // n) if duplicates else size // n
     for rank in range(n):
-        emitted = at_epoch(epoch, size, n, rank, duplicates, shuffle_first=True)
-        assert emitted == expected[rank * local : (rank + 1) * local]
-
-
-# ---- the shuffle of libstdc++
+        sampler = DistributedRandomSampler(size, n, rank, duplicates, shuffle_first=True)
+        sampler.set_epoch(epoch)
+        sampler.reset()
+        assert (sampler.next(100) or []) == np.resize(order, share * n)[rank * share :][:share].tolist()

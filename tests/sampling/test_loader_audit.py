@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import random
-import time
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from rankscope.sampling import AuditError, BalancedSampler, KeyedSampler, audit_loader
+from rankscope.sampling import (
+    AuditError,
+    BalancedSampler,
+    DistributedSampler,
+    KeyedSampler,
+    WeightedSampler,
+    audit_loader,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -65,7 +80,6 @@ def first_two(worker, num_workers):
         ({"batch_size": 4, "drop_last": True}, []),
         ({"batch_size": 11, "drop_last": True}, ["nothing_read"]),
         ({"batch_size": None}, []),
-        ({"batch_size": 5, "num_workers": 2}, []),
         ({"batch_size": 5, "num_workers": 2, "persistent_workers": True}, []),
         ({"batch_size": 5, "num_workers": 2, "worker_init_fn": same_seed}, ["same_random", "repeated_random"]),
         ({"batch_size": 5, "num_workers": 2, "worker_init_fn": seed_by_worker}, ["repeated_random"]),
@@ -89,13 +103,11 @@ def test_a_loader_is_audited(options, found):
         (range(10), Rows(()).split, {"batch_size": 5}, ["read_by_each_worker"]),
         (range(10), Rows(()).split, {"batch_size": 5, "num_workers": 0}, []),
         (range(10), Rows(()).split, {"batch_size": 4, "drop_last": True}, ["read_by_each_worker"]),
-        (range(12), rounded_up, {"batch_size": 2, "num_workers": 3}, []),
         ([*range(10), 10, 11], rounded_up, {"batch_size": 2, "num_workers": 2}, ["lost_rows"]),
         (range(15), rounded_up, {"batch_size": 4, "drop_last": True}, ["lost_rows"]),
         (range(10), every, {"batch_size": 4, "drop_last": True}, []),
         (range(10), first_two, {"batch_size": 5, "num_workers": 4}, ["idle_workers"]),
         (range(0), every, {"batch_size": 2}, ["nothing_read"]),
-        (range(5), every, {"batch_size": 2}, ["short_last_batch"]),
         (range(6), every, {"batch_size": 2}, ["short_last_batch", "short_batch"]),
         ([[1, 2], [3, 4], [5, 6]], every, {"batch_size": 3, "num_workers": 0}, []),  # lists, such as tokens of a text
     ],
@@ -149,21 +161,39 @@ def test_rows_of_all_ranks_are_compared_by_name(row, key):
     assert kinds(audit_loader(rank_loaders(row, uneven), key=key)) == ["unbalanced"]
 
 
-def test_indices_of_all_ranks_are_compared_also_after_a_stop():
-    def loaders(num_ranks, state=None):
-        samplers = [KeyedSampler(40, num_ranks, rank) for rank in range(num_ranks)]
-        for sampler in samplers:
-            if state is not None:
-                sampler.load_state_dict(state)
-        return [DataLoader(range(40), batch_size=2, sampler=sampler) for sampler in samplers]
+def ranks_of(make, num_ranks, size=40):
+    """Return the loader of each rank, with the sampler that `make` returns for it."""
+    return [DataLoader(range(size), batch_size=2, sampler=make(num_ranks, rank)) for rank in range(num_ranks)]
 
-    assert kinds(audit_loader(loaders(4))) == []
-    assert kinds(audit_loader(loaders(4)[:3])) == ["dropped"]
+
+def test_indices_of_all_ranks_are_compared_also_after_a_stop():
     state = KeyedSampler(40, 4, 0).state_after(6)
-    before = [index for rank in range(4) for index in list(KeyedSampler(40, 4, rank))[:6]]
-    assert kinds(audit_loader(loaders(2, state), read_before=before)) == []
-    assert kinds(audit_loader(loaders(2), read_before=before)) == ["duplicates"]
-    assert kinds(audit_loader(loaders(2, state))) == ["dropped"]
+
+    def resumed(num_ranks, rank):
+        sampler = keyed(num_ranks, rank)
+        sampler.load_state_dict(state)
+        return sampler
+
+    keyed = partial(KeyedSampler, 40)
+    assert kinds(audit_loader(ranks_of(keyed, 4))) == []
+    assert kinds(audit_loader(ranks_of(keyed, 4)[:3])) == ["dropped"]
+    before = torch.tensor([list(keyed(4, rank))[:6] for rank in range(4)])  # rows of batches are names, too
+    assert kinds(audit_loader(ranks_of(resumed, 2), read_before=before)) == []
+    assert kinds(audit_loader(ranks_of(keyed, 2), read_before=before)) == ["duplicates"]
+    assert kinds(audit_loader(ranks_of(resumed, 2))) == ["dropped"]
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda ranks, rank: WeightedSampler([1] * 30 + [9] * 10, ranks, rank), []),
+        (lambda ranks, rank: WeightedRandomSampler([1] * 30 + [9] * 10, 20), []),
+        (lambda ranks, rank: RandomSampler(range(40), replacement=True, num_samples=20 + 4 * rank), ["unbalanced"]),
+        (lambda ranks, rank: RandomSampler(range(40)), ["duplicates"]),
+    ],
+)
+def test_draws_with_replacement_are_no_duplicates(make, found):
+    assert kinds(audit_loader(ranks_of(make, 2))) == found
 
 
 def test_a_stateful_data_loader_is_audited_where_it_was_resumed():
@@ -172,12 +202,20 @@ def test_a_stateful_data_loader_is_audited_where_it_was_resumed():
 
     stopped = loader()
     batches = iter(stopped)
-    before = [*next(batches).tolist(), *next(batches).tolist()]
+    before = [next(batches), next(batches)]
     resumed = loader()
     resumed.load_state_dict(stopped.state_dict())
     assert kinds(audit_loader(resumed, size=20, read_before=before)) == []
-    assert kinds(audit_loader(resumed, size=20)) == ["dropped"]
     assert len(list(resumed)) == 3  # the audit has left it where it was
+
+
+def test_samples_that_are_divided_twice_are_found():
+    """test_named_loaders.py has the wrappers of frameworks."""
+    inner = WeightedSampler([1] * 8, 2, 1)
+    (finding,) = audit_loader(DataLoader(range(8), sampler=DistributedSampler(inner, 3, 1))).findings
+    assert finding.kind == "sharded_twice"
+    assert "about 1/2 of the samples are read; remove DistributedSampler" in finding.message
+    assert kinds(audit_loader(DataLoader(range(8), sampler=inner))) == []
 
 
 # ---- generators of a dataset
@@ -207,49 +245,33 @@ def own_generator(worker):
         ({"worker_init_fn": own_generator}, []),
     ],
 )
-@pytest.mark.parametrize("make", [np.random.default_rng, random.Random])
-def test_a_generator_of_the_dataset_that_every_worker_copies(make, options, found):
-    dataset = DrawsRows(make(0))
+def test_a_generator_of_the_dataset_that_every_worker_copies(options, found):
+    dataset = DrawsRows(np.random.default_rng(0))
     assert kinds(audit_loader(DataLoader(dataset, batch_size=2, num_workers=2, **options))) == found
-    assert dataset[0] == DrawsRows(make(0))[0]
+    assert dataset[0] == DrawsRows(np.random.default_rng(0))[0]
 
 
 # ---- odd loaders
 
 
-class StuckAfterOne(IterableDataset):
-    def __iter__(self):
-        yield 0
-        time.sleep(60)
-
-
-@pytest.mark.slow
-def test_a_worker_that_takes_longer_than_the_timeout_of_the_loader_ends_the_audit():
-    with pytest.raises(RuntimeError, match="timed out after 2 seconds"):
-        audit_loader(DataLoader(StuckAfterOne(), batch_size=1, num_workers=1, timeout=2))
-
-
-def test_repeats_of_a_sampler_are_not_reads_by_each_worker():
-    twice = RandomSampler(range(10), replacement=True, num_samples=20)
-    assert kinds(audit_loader(DataLoader(range(10), batch_size=5, sampler=twice))) == []
-
-
 def test_batches_of_any_loader_are_counted():
-    def counted(loader):
-        audit = audit_loader(loader)
-        return audit.batch_sizes, audit.num_samples, audit.num_workers
+    def sizes(loader):
+        return audit_loader(loader).batch_sizes
 
-    assert counted(DataLoader(range(5), batch_size=None)) == ((1,) * 5, 5, 0)
-    assert counted(DataLoader(range(5), batch_size=None, sampler=[[0, 1], [2, 3, 4]])) == ((2, 3), 5, 0)
-    assert counted(DataLoader(Rows(range(5)), batch_size=2, drop_last=True)) == ((2, 2), 5, 0)
-    assert audit_loader(DataLoader(range(5))).draws == {}
-    batches = DataLoader(range(4), batch_size=2, sampler=BalancedSampler([1] * 4, 1, 0))
-    assert (counted(batches)[0], audit_loader(batches).grouped_twice) == ((2, 2), "BalancedSampler")
+    assert sizes(DataLoader(range(5), batch_size=None, sampler=[[0, 1], [2, 3, 4]])) == (2, 3)
+    assert sizes(DataLoader(Rows(range(5)), batch_size=2, drop_last=True)) == (2, 2)
     uneven = audit_loader(DataLoader(range(6), batch_sampler=[[0], [1, 2], [3, 4, 5]]))
     assert kinds(uneven) == []  # a batch sampler may make batches of different sizes
     empty = audit_loader(DataLoader(range(2), batch_sampler=[[0, 1], []]))
     assert kinds(empty) == ["short_last_batch"]
     assert "not defined" in str(empty)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"), [({"batch_size": 2}, ["grouped_twice"]), ({"batch_size": None}, [])], ids=["wrong", "right"]
+)
+def test_batches_that_a_loader_groups_again_are_found(options, found):
+    assert kinds(audit_loader(DataLoader(range(4), sampler=BalancedSampler([1] * 4, 1, 0), **options))) == found
 
 
 # ---- nothing has changed afterwards
@@ -275,21 +297,13 @@ class ShufflesWith(Sampler):
         return iter(order)
 
 
-class WithoutState(random.Random):
-    def getstate(self):
-        raise NotImplementedError
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda: torch.Generator().manual_seed(1),
-        lambda: np.random.default_rng(1),
-        lambda: np.random.RandomState(1),
         lambda: np.random.RandomState(np.random.PCG64(1)),
         lambda: random.Random(1),
     ],
-    ids=["torch", "numpy", "RandomState", "RandomState of another kind", "random"],
 )
 def test_the_own_generator_of_a_sampler_is_where_it_was_after_an_audit(make):
     sampler = ShufflesWith(make())
@@ -298,43 +312,32 @@ def test_the_own_generator_of_a_sampler_is_where_it_was_after_an_audit(make):
     assert list(sampler) == list(ShufflesWith(make()))
 
 
-@pytest.mark.parametrize("make", [random.SystemRandom, WithoutState])
-def test_a_sampler_whose_generator_has_no_state_is_audited(make):
-    assert kinds(audit_loader(DataLoader(range(20), sampler=ShufflesWith(make())))) == []
+def test_a_sampler_whose_generator_has_no_state_is_audited():
+    assert kinds(audit_loader(DataLoader(range(20), sampler=ShufflesWith(random.SystemRandom())))) == []
 
 
 class Draws(IterableDataset):
     """Draws its samples from its own generator and those of the process that reads it."""
 
-    rng = None
+    def __init__(self):
+        self.rng = random.Random(1)
 
     def __iter__(self):
         return iter([self.rng.random(), random.random(), float(np.random.random()), float(torch.rand(1))])
 
 
-def test_a_dataset_that_is_read_for_an_audit_draws_from_generators_that_are_put_back():
-    dataset = Draws()
-    dataset.rng = random.Random(1)
-    states = (
-        random.getstate(),
-        dataset.rng.getstate(),
-        np.random.get_state()[1].tolist(),
-        torch.get_rng_state().tolist(),
-    )
-    audit_loader(DataLoader(dataset, batch_size=2))
-    after = random.getstate(), dataset.rng.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    assert states == after
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("has_generator", [True, False])
-def test_a_loader_that_shuffles_goes_on_as_if_there_had_been_no_audit(num_workers, has_generator):
-    def order(is_audited):
-        torch.manual_seed(3)
+def test_a_training_goes_on_as_if_there_had_been_no_audit(num_workers, has_generator):
+    def read(is_audited):
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(3)
         generator = torch.Generator().manual_seed(4) if has_generator else None
         loader = DataLoader(range(20), shuffle=True, generator=generator, num_workers=num_workers)
+        drawing = DataLoader(Draws())
         if is_audited:
             audit_loader(loader)
-        return [int(batch) for batch in loader]
+            audit_loader(drawing)
+        return list(map(float, [*loader, *drawing]))
 
-    assert order(is_audited=True) == order(is_audited=False)
+    assert read(is_audited=True) == read(is_audited=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -62,22 +61,6 @@ def test_the_comparison_sees_another_order():
     assert list(DistributedSampler(70_001, 7, 3)) != list(theirs)
 
 
-def test_tangled_swaps_are_done_in_order():
-    """Blocks far too large for their array, so that nearly every step shares a position with another."""
-    draw = np.random.default_rng(0)
-    for _ in range(300):
-        size = int(draw.integers(50, 400))
-        count = int(np.sqrt(size))
-        first = int(draw.integers(0, size - count))
-        partner = draw.integers(first, min(first + 20, size) if draw.integers(2) else size, count)
-        expected = list(range(size))
-        for step, other in enumerate(partner.tolist(), first):
-            expected[step], expected[other] = expected[other], expected[step]
-        items = np.arange(size)
-        permutation._swap(items, first, partner)
-        assert items.tolist() == expected
-
-
 def test_beyond_torchs_32_bit_limit_torch_itself_is_asked(monkeypatch):
     monkeypatch.setattr(permutation, "TORCH_32BIT_LIMIT", 1000)
     asked = []
@@ -93,17 +76,8 @@ def test_beyond_torchs_32_bit_limit_torch_itself_is_asked(monkeypatch):
     assert ours == [list(TorchDistributedSampler(range(1501), 4, rank)) for rank in (0, 2)]
 
 
-def test_the_first_index_comes_before_the_epoch_is_shuffled(monkeypatch):
-    first_steps = []
-    swap = permutation._swap
-
-    def noted_swap(items, first, partner):
-        first_steps.append(first)
-        swap(items, first, partner)
-
-    monkeypatch.setattr(permutation, "_swap", noted_swap)
-    next(iter(DistributedSampler(10**6, 8, 0)))
-    assert len(first_steps) == 1
+def test_the_first_index_comes_before_the_epoch_is_shuffled():
+    assert next(permutation.torch_order_blocks(10**6, 0, 10**6)).size == 1000
 
 
 def test_a_drop_in_for_a_real_data_loader():

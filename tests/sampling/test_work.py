@@ -32,24 +32,23 @@ def test_work_is_recounted_batch_by_batch():
         if draw.random() < 0.3:
             assignment = assign(size, num_ranks, sampler="balanced", lengths=lengths, batch_size=draw.randint(1, 4))
         work = epoch_work(assignment, lengths, lambda tokens: (1 + tokens**2) / 128)
-        num_padded = np.zeros(work.step_costs.shape[0], dtype=int)
-        num_tokens = np.zeros_like(num_padded)
+        num_steps = work.step_costs.shape[0]
+        costs = np.zeros((num_steps, num_ranks))
+        tokens = np.zeros((num_steps, num_ranks), dtype=int)
+        padding = np.zeros(num_steps, dtype=int)
         for rank in range(num_ranks):
-            batches = [[lengths[index] for index in batch] for batch in assignment.batches(rank)]
-            assert work.tokens[rank] == sum(map(sum, batches))
-            for step in range(work.step_costs.shape[0]):
-                batch = batches[step] if step < len(batches) else []
-                assert work.step_costs[step, rank] == sum((1 + length**2) / 128 for length in batch)
-                num_padded[step] += max(batch, default=0) * len(batch) - sum(batch)
-                num_tokens[step] += sum(batch)
-        num_processed = num_padded + num_tokens
-        shares = [part / whole if whole else 0 for part, whole in zip(num_padded, num_processed, strict=True)]
-        assert work.step_padding_shares.tolist() == shares
-        assert work.padding_share == (num_padded.sum() / num_processed.sum() if num_processed.any() else 0)
-        ratios = [max(costs) / (sum(costs) / num_ranks) for costs in work.step_costs.tolist()]
-        assert work.ratios == pytest.approx(ratios)
-        means = [sum(costs) / num_ranks for costs in work.step_costs.tolist()]
-        waited = sum(map(max, work.step_costs.tolist())) / sum(means) if means else 1
+            for step, indices in enumerate(assignment.batches(rank)):
+                batch = [lengths[index] for index in indices]
+                costs[step, rank] = sum((1 + length**2) / 128 for length in batch)
+                tokens[step, rank] = sum(batch)
+                padding[step] += max(batch) * len(batch) - sum(batch)
+        assert work.step_costs.tolist() == costs.tolist()
+        assert work.tokens.tolist() == tokens.sum(axis=0).tolist()
+        processed = padding + tokens.sum(axis=1)
+        assert work.step_padding_shares.tolist() == (padding / np.maximum(processed, 1)).tolist()
+        assert work.padding_share == padding.sum() / max(processed.sum(), 1)
+        assert work.ratios == pytest.approx([max(step) / (sum(step) / num_ranks) for step in costs.tolist()])
+        waited = costs.max(axis=1).sum() / costs.mean(axis=1).sum() if num_steps else 1
         assert work.imbalance == pytest.approx(waited)
 
 
@@ -107,9 +106,6 @@ def test_groups_are_equal_weights_or_tenths_of_the_reads_and_their_test_is_scipy
         assert bias.group_reads.sum() == 3000
         assert bias.p_value == pytest.approx(chisquare(bias.group_reads, bias.group_expected).pvalue)
     assert bias.group_expected == pytest.approx(np.full(10, 300), rel=0.02)
-    lightest = many[np.argsort(many)][:100]
-    assert weight_bias(np.ones(100, dtype=int), lightest / lightest.sum() * 15).group_reads.tolist() == [100]
-    assert weight_bias(np.ones(100, dtype=int), lightest / lightest.sum() * 15).p_value == 1
 
 
 def test_padding_that_repeats_a_draw_on_many_ranks_is_no_finding():
@@ -122,12 +118,11 @@ def test_padding_that_repeats_a_draw_on_many_ranks_is_no_finding():
     assert sum_of_squared_repeats(two_steps) == 128 + 2 * 63
 
 
-@pytest.mark.parametrize("outside", [3, -1])
-def test_the_first_index_beyond_the_dataset_is_outside(outside):
-    epoch = Assignment(3, ([0, 1], [2, outside]))
-    with pytest.raises(ValueError, match="rank 1 reads outside the dataset's 3 samples, so they have no lengths"):
-        epoch_work(epoch, [1, 2, 3])
-    assert audit(epoch).epochs[0].out_of_range.tolist() == [outside]
+def test_the_first_index_beyond_the_dataset_is_outside():
+    for outside in (3, -1):
+        epoch = Assignment(3, ([0, 1], [2, outside]))
+        with pytest.raises(ValueError, match="rank 1 reads outside the dataset's 3 samples"):
+            epoch_work(epoch, [1, 2, 3])
 
 
 # ---- weights: how often right samplers are accused, and faulty ones found

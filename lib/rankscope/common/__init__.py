@@ -1,1 +1,1 @@
-"""Used by all packages: checks of arguments, frozen values, files, units, lazy imports."""
+"""Used by all packages: checks of arguments, files, units, words, and imports of what not everybody has."""

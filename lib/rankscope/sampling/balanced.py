@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +19,10 @@ _PADDING_CHOICE = 4096  # samples at the beginning of the order, of which paddin
 _NO_SAMPLES: Indices = np.empty(0, dtype=np.int64)
 
 
-class Grouping(NamedTuple):
-    """How a job forms batches: what may change when an epoch is resumed. `window` is a number of steps."""
+class Job(NamedTuple):
+    """How a job forms batches of an epoch, from position `begin` of its order on. `window` is a number of steps."""
 
+    begin: int
     num_replicas: int
     batch_size: int
     window: int
@@ -44,8 +46,8 @@ class _Steps(NamedTuple):
 class _Window(NamedTuple):
     """The samples of a window in their random order, and their division into batches.
 
-    `first` is the position of the first sample in the epoch's random order. Positions of the plan beyond the samples
-    are those of `padding`: samples of the epoch that are read a second time.
+    `first` is the position of the first sample in the epoch's order. Positions of the plan beyond the samples are those
+    of `padding`: samples of the epoch that are read a second time.
     """
 
     first: int
@@ -53,20 +55,17 @@ class _Window(NamedTuple):
     padding: Indices
     plan: Plan
 
-    def steps(self, num_done: int = 0) -> _Steps:
+    def steps(self, num_done: int) -> _Steps:
         """Return the steps without the first ones."""
         num_read = int(self.plan.counts[:num_done].sum())
         samples = np.concatenate([self.samples, self.padding])
         return _Steps(samples[self.plan.positions[num_read:]], self.plan.counts[num_done:])
 
-    def order(self) -> Indices:
-        """Return each sample of the window once, in the order of reading, and then those that are dropped."""
-        is_padding = self.plan.positions >= self.samples.size
-        read = self.plan.positions[~is_padding]
-        is_dropped = np.ones(self.samples.size, dtype=bool)
-        is_dropped[read] = False
-        order: Indices = self.samples[np.concatenate([read, np.flatnonzero(is_dropped)])]
-        return order
+    def unread(self, num_read: int) -> Indices:
+        """Return the samples that are not among the first ones read, in their random order."""
+        is_unread = np.ones(self.samples.size + self.padding.size, dtype=bool)
+        is_unread[self.plan.positions[:num_read]] = False
+        return self.samples[is_unread[: self.samples.size]]
 
 
 class BalancedSampler(ElasticSampler):
@@ -85,8 +84,8 @@ class BalancedSampler(ElasticSampler):
     leaves fewer samples than ranks out instead. Without `num_replicas` and `rank`, those of torch's process group
     apply, or one rank if there is no group.
 
-    The order of an epoch is that of the job that began it. A job with other ranks, batch size or window that resumes
-    the epoch divides the rest of this order and balances each step by itself; its next epoch is its own.
+    A job with other ranks, batch size or window that resumes an epoch cuts the rest of it into windows of its own. The
+    state tells which jobs have read the epoch, and how far.
 
     Raises ValueError if a length is not a whole number of at least 0, or another value is out of range.
 
@@ -120,28 +119,29 @@ class BalancedSampler(ElasticSampler):
         super().__init__(self.lengths.size, num_replicas, rank, shuffle, seed, drop_last)
 
     @property
-    def grouping(self) -> Grouping:
-        """How this sampler forms batches."""
-        return Grouping(self.num_replicas, self.batch_size, self.window, self.drop_last)
-
-    @property
     def _samples_per_step(self) -> int:
-        return self.grouping.samples_per_step
+        return self.num_replicas * self.batch_size
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | self._digests
 
     def _begin_epoch(self) -> None:
         super()._begin_epoch()
-        self._planned_for = self.grouping  # of the job that began the epoch
+        self._jobs = [self._job(begin=0)]  # that have read the epoch; the last one is this one
+
+    def _job(self, begin: int) -> Job:
+        return Job(begin, self.num_replicas, self.batch_size, self.window, self.drop_last)
 
     def _state(self, consumed: int, is_finished: bool = False) -> dict[str, Any]:
-        return super()._state(consumed, is_finished) | {"planned_for": self._planned_for._asdict()}
+        return super()._state(consumed, is_finished) | {"jobs": [list(job) for job in self._jobs]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        if self._start > 0:  # otherwise an epoch is read from its beginning
-            self._planned_for = Grouping(**state["planned_for"])
+        if self._start == 0:  # the epoch is read from its beginning
+            return
+        self._jobs = [Job(*job) for job in state["jobs"]]
+        if self._jobs[-1] != self._job(self._jobs[-1].begin):
+            self._jobs.append(self._job(self._start))
 
     def _pieces(self) -> Iterator[Sequence[Any]]:
         for samples, counts in self._steps():
@@ -163,33 +163,28 @@ class BalancedSampler(ElasticSampler):
     # ---- steps
 
     def _steps(self) -> Iterator[_Steps]:
-        """Yield the steps of what is left of the epoch, some at a time."""
-        is_planned = self._planned_for == self.grouping and self._start % self._samples_per_step == 0
-        if not is_planned:  # by this job, or another one has read a part of the epoch in other steps
-            yield from self._regrouped_steps()
-            return
-        for window in self._windows():
-            yield window.steps(num_done=max(self._start - window.first, 0) // self._samples_per_step)
+        """Yield the steps of what is left of the epoch, a window at a time."""
+        left = _NO_SAMPLES  # of windows that a job has begun: the next job reads them first
+        for job, next_job in pairwise(self._jobs):
+            window = self._window(job, left, next_job.begin)
+            after_window = window.first + window.samples.size - job.begin
+            left = np.concatenate([window.unread(next_job.begin - window.first), left[after_window:]])
+        position = self._start
+        while position < self.size:
+            window = self._window(self._jobs[-1], left, position)
+            yield window.steps(num_done=(position - window.first) // self._samples_per_step)
+            position = window.first + window.samples.size
 
-    def _regrouped_steps(self) -> Iterator[_Steps]:
-        """Cut the rest of an order that was planned for another grouping into steps, and balance each by itself."""
-        left = _NO_SAMPLES
-        for window in self._windows():
-            left = np.concatenate([left, window.order()[max(self._start - window.first, 0) :]])
-            while left.size >= self._samples_per_step:
-                yield self._planned(0, left[: self._samples_per_step], self.grouping).steps()
-                left = left[self._samples_per_step :]
-        yield self._planned(0, left, self.grouping).steps()
-
-    def _windows(self) -> Iterator[_Window]:
-        """Yield the windows of the job that began the epoch, beginning with the one in which the rest begins."""
-        grouping = self._planned_for
-        per_window = grouping.window * grouping.samples_per_step
-        num_full = _num_full_windows(self.size, per_window)
-        for number in range(min(self._start // per_window, num_full), num_full + 1):
-            first = number * per_window
-            stop = self.size if number == num_full else first + per_window
-            yield self._planned(first, self._order(first, stop), grouping)
+    def _window(self, job: Job, left: Indices, position: int) -> _Window:
+        """Return the window of a job that has this position of the epoch's order. The job begins with `left`."""
+        per_window = job.window * job.samples_per_step
+        num_full = _num_full_windows(self.size - job.begin, per_window)
+        number = min((position - job.begin) // per_window, num_full)
+        first = job.begin + number * per_window
+        stop = self.size if number == num_full else first + per_window
+        begin_of_others = job.begin + left.size  # the positions of all samples after `left` are those in random order
+        others = self._order(max(first, begin_of_others), max(stop, begin_of_others))
+        return self._planned(first, np.concatenate([left[first - job.begin : stop - job.begin], others]), job)
 
     def _order(self, start: int, stop: int) -> Indices:
         """Return the samples at these positions of the epoch's random order."""
@@ -198,27 +193,27 @@ class BalancedSampler(ElasticSampler):
             return positions
         return keyed_permutation(self.size, self._key("order"))(positions)
 
-    def _planned(self, first: int, samples: Indices, grouping: Grouping) -> _Window:
+    def _planned(self, first: int, samples: Indices, job: Job) -> _Window:
         """Plan full steps and, if samples remain, a last step of smaller batches with padding.
 
         With `drop_last`, the last samples are left out instead of padding.
         """
-        num_ranks = grouping.num_replicas
-        num_last = samples.size % grouping.samples_per_step
+        num_ranks = job.num_replicas
+        num_last = samples.size % job.samples_per_step
         num_dropped = 0
         num_padding = -num_last % num_ranks
-        if grouping.drop_last:
+        if job.drop_last:
             num_dropped = num_last % num_ranks
             num_padding = 0
         num_last -= num_dropped
         costs = self.costs[samples[: samples.size - num_dropped]]
         if num_last == 0:
-            return _Window(first, samples, _NO_SAMPLES, plan_equal_batches(costs, num_ranks, grouping.batch_size))
+            return _Window(first, samples, _NO_SAMPLES, plan_equal_batches(costs, num_ranks, job.batch_size))
         last, others = divide(costs, num_last)
         padding = self._padding_samples(num_padding, float(costs[last].mean()))
         last = np.concatenate([last, samples.size + np.arange(num_padding)])  # padding is beyond the samples
         costs_of_last = np.concatenate([costs[last[:num_last]], self.costs[padding]])
-        plan = plan_equal_batches(costs[others], num_ranks, grouping.batch_size)
+        plan = plan_equal_batches(costs[others], num_ranks, job.batch_size)
         last_step = plan_equal_batches(costs_of_last, num_ranks, last.size // num_ranks)
         positions = np.concatenate([others[plan.positions], last[last_step.positions]])
         counts = np.concatenate([plan.counts, last_step.counts])

@@ -17,11 +17,11 @@ from .permutation import IntArray
 class EpochAudit(msgspec.Struct, frozen=True, eq=False):
     """The audit of one epoch.
 
-    `duplicated`, `overlap`, `dropped` and `out_of_range` are sorted indices: those that are read more than once, those
-    of the dataset that more than one rank reads, those that no rank reads, and those outside the dataset. `num_reads`
-    is the number of reads of all ranks, `num_repeats` the number of reads after an index's first, `shortest` and
-    `longest` the fewest and the most reads of a rank, or its batches if the sampler makes them (`unit`).
-    `drops_incomplete` says that the sampler or the loader is known to drop incomplete shares or batches.
+    `duplicated`, `overlap`, `dropped` and `out_of_range` are sorted indices: those of the dataset that are read more
+    than once, that more than one rank reads, and that no rank reads, and those outside the dataset. `num_reads` is the
+    number of reads of all ranks, `num_repeats` the number of reads after an index's first, `shortest` and `longest` the
+    fewest and the most reads of a rank, or its batches if the sampler makes them (`unit`). `drops_incomplete` says that
+    the sampler or the loader is known to drop incomplete shares or batches.
     """
 
     epoch: int
@@ -53,9 +53,8 @@ def audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool
         outside = flat[~valid]
     counts = np.bincount(inside, minlength=size)  # the number of reads of each sample
     is_read |= counts > 0
-    duplicated = np.flatnonzero(counts > 1)
-    strays, stray_counts = np.unique(outside, return_counts=True)
-    num_repeats = int((counts[duplicated] - 1).sum() + (stray_counts - 1).sum())
+    strays = np.unique(outside)
+    num_repeats = flat.size - int(np.count_nonzero(counts)) - strays.size
     return EpochAudit(
         epoch=assignment.epoch,
         seed=assignment.seed,
@@ -63,7 +62,7 @@ def audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool
         num_repeats=num_repeats,
         shortest=min(counts_of_ranks),
         longest=max(counts_of_ranks),
-        duplicated=np.sort(np.concatenate([duplicated, strays[stray_counts > 1]])),
+        duplicated=np.flatnonzero(counts > 1),
         # Without repeats, no two ranks read the same sample.
         overlap=_read_by_many(assignment) if num_repeats else np.empty(0, dtype=np.int64),
         dropped=np.flatnonzero(counts == 0),
@@ -101,7 +100,10 @@ def repetition(epochs: Sequence[EpochAudit], repeated_orders: Sequence[tuple[int
     first = epochs[first_index]
     again = epochs[again_index]
     if (first.seed, first.epoch) == (again.seed, again.epoch):
-        return _forgotten(epochs, repeated_orders)
+        num_alike = 1 + [index for index, _ in repeated_orders].count(first_index)
+        names = f"{num_alike} of {count_of(len(epochs), 'epoch')}"
+        where = f"on every rank, that of epoch {first.epoch}"
+        return f"{names} read in the same order {where}: was set_epoch forgotten?"
     names = f"epochs {first.epoch} and {again.epoch}"
     if first.seed != again.seed:
         names = f"(seed {first.seed}, epoch {first.epoch}) and (seed {again.seed}, epoch {again.epoch})"
@@ -115,21 +117,9 @@ def _why(first: EpochAudit, again: EpochAudit) -> str:
     """
     if first.seed is None or again.seed is None:  # the indices were collected from samplers
         return "the sampler ignores the epoch, or few samples have few orders"
-    first_sum = first.seed + first.epoch
-    again_sum = again.seed + again.epoch
-    if first_sum == again_sum:
+    difference = first.seed + first.epoch - again.seed - again.epoch
+    if difference == 0:
         return "seed + epoch is the same"
-    if first_sum % 2**32 == again_sum % 2**32:
+    if difference % 2**32 == 0:
         return "seed + epoch is the same modulo 2**32"
     return "by chance, few samples have few orders"
-
-
-def _forgotten(epochs: Sequence[EpochAudit], repeated_orders: Sequence[tuple[int, int]]) -> str:
-    """Return the message about epochs that had the same seed and number as the first one of a pair."""
-    first_index = repeated_orders[0][0]
-    first = epochs[first_index]
-    again = [epochs[again_index] for index, again_index in repeated_orders if index == first_index]
-    num_repeats = [(epoch.seed, epoch.epoch) for epoch in again].count((first.seed, first.epoch))
-    names = f"{1 + num_repeats} of {count_of(len(epochs), 'epoch')}"
-    where = f"on every rank, that of epoch {first.epoch}"
-    return f"{names} read in the same order {where}: was set_epoch forgotten?"

@@ -54,7 +54,8 @@ class Sampler(msgspec.Struct, frozen=True, eq=False):
 
     `values` is "lengths" or "weights" if the sampler needs to know one of them for each sample. `settings` are the
     other settings that only this sampler has, with values to begin with: explorers and tests use these. `make` returns
-    the sampler of one rank, if the library has a class for it whose state is a position in the order of all ranks.
+    the sampler of one rank, at the recipe's epoch, if the library has a class for it whose state is a position in the
+    order of all ranks.
     """
 
     title: str
@@ -95,40 +96,23 @@ def _libtorch_sequential(recipe: EpochRecipe) -> RankReads:
     return _slices(np.arange(recipe.reads) % max(recipe.size, 1), recipe.num_ranks)
 
 
-def _arguments(recipe: EpochRecipe, rank: int) -> dict[str, Any]:
-    """Return the arguments that the classes of all samplers have."""
-    return {
-        "num_replicas": recipe.num_ranks,
-        "rank": rank,
-        "seed": recipe.seed,
-        "drop_last": recipe.drop_last,
-        **recipe.settings,
-    }
-
-
-def _torch(recipe: EpochRecipe, rank: int) -> ElasticSampler:
-    return TorchOrderSampler(recipe.size, shuffle=recipe.shuffle, **_arguments(recipe, rank))
-
-
-def _keyed(recipe: EpochRecipe, rank: int) -> ElasticSampler:
-    return KeyedSampler(recipe.size, shuffle=recipe.shuffle, **_arguments(recipe, rank))
-
-
-def _balanced(recipe: EpochRecipe, rank: int) -> ElasticSampler:
-    return BalancedSampler(shuffle=recipe.shuffle, **_arguments(recipe, rank))
-
-
-def _weighted(recipe: EpochRecipe, rank: int) -> ElasticSampler:
-    return WeightedSampler(**_arguments(recipe, rank))
-
-
-def _elastic(title: str, make: Callable[[EpochRecipe, int], ElasticSampler], **fields: Any) -> Sampler:
+def _elastic(title: str, sampler_class: Callable[..., ElasticSampler], **fields: Any) -> Sampler:
     """Return the record of a sampler that the library has a class for."""
 
-    def reads(recipe: EpochRecipe) -> RankReads:
-        sampler = make(recipe, 0)  # of any rank, because `all_ranks` is the same on all
+    def make(recipe: EpochRecipe, rank: int) -> ElasticSampler:
+        arguments = dict(recipe.settings)
+        if "values" not in fields:
+            arguments["size"] = recipe.size
+        if "always_shuffles" not in fields:
+            arguments["shuffle"] = recipe.shuffle
+        sampler = sampler_class(
+            num_replicas=recipe.num_ranks, rank=rank, seed=recipe.seed, drop_last=recipe.drop_last, **arguments
+        )
         sampler.set_epoch(recipe.epoch)
-        return sampler.all_ranks()
+        return sampler
+
+    def reads(recipe: EpochRecipe) -> RankReads:
+        return make(recipe, 0).all_ranks()  # of any rank, because `all_ranks` is the same on all
 
     return Sampler(title, reads, make=make, **fields)
 
@@ -140,20 +124,23 @@ _LIBTORCH = {
 
 # The kinds of samplers that `assign` accepts, by name.
 SAMPLERS: dict[str, Sampler] = {
-    "torch": _elastic("torch DistributedSampler", _torch),
+    "torch": _elastic("torch DistributedSampler", TorchOrderSampler),
     "libtorch_random": Sampler(
         "libtorch DistributedRandomSampler", _libtorch_random, always_shuffles=True, without_effect=_LIBTORCH
     ),
     "libtorch_sequential": Sampler(
         "libtorch DistributedSequentialSampler", _libtorch_sequential, always_shuffles=False, without_effect=_LIBTORCH
     ),
-    "keyed": _elastic("KeyedSampler", _keyed),
+    "keyed": _elastic("KeyedSampler", KeyedSampler),
     "balanced": _elastic(
-        "BalancedSampler", _balanced, values="lengths", settings={"batch_size": 1, "cost": "linear", "window": 100}
+        "BalancedSampler",
+        BalancedSampler,
+        values="lengths",
+        settings={"batch_size": 1, "cost": "linear", "window": 100},
     ),
     "weighted": _elastic(
         "WeightedSampler",
-        _weighted,
+        WeightedSampler,
         always_shuffles=True,
         without_effect={"shuffle": "a weighted draw is always random"},
         values="weights",

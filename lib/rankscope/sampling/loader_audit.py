@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler
 
 from ..common.checks import of_type, several, whole
 from ..common.words import count_of
@@ -17,6 +17,7 @@ from .assignment import Key
 from .elastic import ElasticSampler
 from .findings import Finding, Findings, some
 from .probe import Numbers, ProbedBatch, install_probe, itself, left_alone, names_of, unnamed
+from .weighted import WeightedSampler
 from .wrapping import DividingLayer, layers_of, shards_of, twice_sharded
 
 _GLOBAL_GENERATORS = ("NumPy", "random", "torch")
@@ -34,9 +35,10 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
     """The result of `audit_loader`; ``str()`` is the report, `check` raises.
 
     `epochs` are the batches that the first loader returns in each epoch, and `ranks` the rows of each rank. `is_whole`
-    says that all ranks together should read each of `num_samples` samples once; `read_before` counts those that were
-    read before. `shards` are the samplers and wrappers that divide the samples among ranks, the outermost first.
-    `grouped_twice` is the name of a sampler that makes the batches, if the loader groups them again.
+    says that all ranks together should read each of `num_samples` samples once, as draws with replacement do not;
+    `read_before` counts those that were read before. `shards` are the samplers and wrappers that divide the samples
+    among ranks, the outermost first. `grouped_twice` is the name of a sampler that makes the batches, if the loader
+    groups them again.
     """
 
     KINDS = (
@@ -87,7 +89,10 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
         if self.is_iterable and self.num_workers:
             yield from self._found_in_workers()
         if self.is_whole:
-            yield from self._found_in_ranks()
+            yield from self._found_in_reads()
+        counts = [rank.num_batches for rank in self.ranks]
+        if min(counts) < max(counts):
+            yield Finding("unbalanced", f"ranks read from {min(counts)} to {max(counts)} batches")
         yield from self._found_in_numbers()
 
     def _found_in_batches(self) -> Iterator[Finding]:
@@ -145,19 +150,17 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
         if idle and rows:
             yield Finding("idle_workers", f"{len(idle)} of {self.num_workers} workers yield nothing: {some(idle)}")
 
-    def _found_in_ranks(self) -> Iterator[Finding]:
+    def _found_in_reads(self) -> Iterator[Finding]:
         """Find rows that the ranks together do not read exactly once."""
         reads = sum((rank.read for rank in self.ranks), Counter(self.read_before))
         again = reads - Counter(reads.keys())
         if again:
-            problem = f"{count_of(again.total(), 'read')} of a sample that was read already{_named(again)}"
+            what = "a sample" if self.is_iterable else "an index"
+            problem = f"{count_of(again.total(), 'read')} of {what} that was read already{_named(again)}"
             yield Finding("duplicates", problem)
         num_lost = self.num_samples - len(reads)
         if num_lost > 0:
             yield Finding("dropped", f"{count_of(num_lost, 'sample')} of {self.num_samples} read by no rank")
-        counts = [rank.num_batches for rank in self.ranks]
-        if min(counts) < max(counts):
-            yield Finding("unbalanced", f"ranks read from {min(counts)} to {max(counts)} batches")
 
     def _found_in_numbers(self) -> Iterator[Finding]:
         by_generator: dict[str, dict[tuple[int, int], float]] = {}
@@ -178,7 +181,8 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
     def __str__(self) -> str:
         count = len(self.batch_sizes)
         batches = "1 batch" if count == 1 else f"{count} batches"
-        return self.report(f"{batches}, {sum(self.batch_sizes)} samples", "nothing found")
+        samples = count_of(sum(self.batch_sizes), "sample")
+        return self.report(f"{batches}, {samples}", "nothing found")
 
 
 def audit_loader(
@@ -194,8 +198,9 @@ def audit_loader(
     An iterable dataset is read. `key` returns the name of one of its rows, such as a number or a text (or a list of
     names, if a row is a batch); then rows are compared by name, and else only counted.
 
-    From the loaders of all ranks, in a list, the audit also says which samples are read twice or never. `size` is the
-    number of samples that they together should read, by default those of the dataset. `read_before` are the names of
+    From the loaders of all ranks, in a list, the audit also says which samples are read twice or never, unless a
+    sampler draws with replacement (for weights, see `audit`). `size` is the number of samples that the ranks together
+    should read, by default those of the dataset. `read_before` are the names of
     rows, or the indices, that were read before a stop, if the loaders have been resumed.
 
     Random numbers are those of NumPy, random and torch, and of each generator that is an attribute of the dataset or of
@@ -225,10 +230,11 @@ def audit_loader(
         whole("size", size, 0)
     first = loaders[0]
     is_iterable = isinstance(first.dataset, IterableDataset)
-    is_whole = len(loaders) > 1 or size is not None
+    layers = [layer for one in loaders for layer in layers_of(one)]
+    is_whole = (len(loaders) > 1 or size is not None) and not any(map(_draws_with_replacement, layers))
     if key is None:
         key = itself if is_whole else unnamed
-    with left_alone([layer for one in loaders for layer in layers_of(one)]), warnings.catch_warnings():
+    with left_alone(layers), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about more workers than cores
         datasets: list[Any] = [one.dataset for one in loaders]
         for one in loaders:
@@ -252,10 +258,16 @@ def audit_loader(
         drop_last=first.drop_last,
         ranks=tuple(ranks),
         is_whole=is_whole,
-        read_before=Counter(read_before),
+        read_before=_counted(names_of(name, itself) for name in read_before),
         shards=shards_of(first),
         grouped_twice=_grouped_twice(first),
     )
+
+
+def _draws_with_replacement(layer: Any) -> bool:
+    if isinstance(layer, RandomSampler | WeightedRandomSampler):
+        return layer.replacement
+    return isinstance(layer, WeightedSampler)
 
 
 def _counted(names_of_rows: Iterable[Iterable[Hashable]]) -> Counter[Hashable]:
@@ -263,7 +275,7 @@ def _counted(names_of_rows: Iterable[Iterable[Hashable]]) -> Counter[Hashable]:
     try:
         return Counter(chain.from_iterable(names_of_rows))
     except TypeError as error:
-        raise ValueError(f"key must return the name of a row, such as a number or a text: {error}") from error
+        raise ValueError(f"key and read_before must name rows by numbers, texts or tuples: {error}") from error
 
 
 def _named(rows: Counter[Hashable]) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,34 +82,37 @@ def libstdcxx_shuffled(num_items: int, seed: int) -> IntArray:
     >>> libstdcxx_shuffled(8, seed=0).tolist()
     [0, 2, 1, 5, 3, 6, 4, 7]
     """
-    items = list(range(num_items))
-    words = _RandomWords(seed).one_by_one()
-    in_pairs = num_items**2 < 2**32
-    num_single = num_items  # swaps of one item each, which come first
-    if in_pairs:
-        num_single = 2 - num_items % 2  # an even number of items has an odd number of swaps
-    for i in range(1, min(num_single, num_items)):
-        j = _below(i + 1, words)
-        items[i], items[j] = items[j], items[i]
-    for i in range(num_single, num_items, 2):
-        j, k = divmod(_below((i + 1) * (i + 2), words), i + 2)  # j is at most i, and k is at most i + 1
-        items[i], items[j] = items[j], items[i]
-        items[i + 1], items[k] = items[k], items[i + 1]
-    return np.array(items, dtype=np.int64)
+    order = _identity(num_items)
+    partner = _libstdcxx_partners(num_items, seed)
+    first = 1
+    last = _PLAIN  # the first block is swapped in a plain loop
+    while first < num_items:
+        last = min(last, num_items)
+        _swap(order, first, partner[first - 1 : last - 1])
+        first = last
+        last += isqrt(first)  # so that few swaps of a block share a position
+    return order
 
 
-def _below(bound: int, words: Iterator[int]) -> int:
-    """Return a random number below `bound` by Lemire's method.
+def _libstdcxx_partners(num_items: int, seed: int) -> NDArray[np.intp]:
+    """Return the items with which `std::shuffle` swaps item 1, item 2, and so on.
 
-    It is the upper 32 bits of word · bound. If the lower 32 bits are one of the 2**32 % bound values that would make
-    some numbers more likely than others, another word is drawn.
+    Numpy's `Generator.integers` and libstdc++ use Lemire's method alike: a random number below a bound is the upper 32
+    bits of word · bound. If the lower 32 bits are below 2**32 % bound, the next word is drawn.
     """
-    product = next(words) * bound
-    if product & 0xFFFFFFFF < bound:  # otherwise it is fair, because num_unfair is below bound: no slow modulo
-        num_unfair = 2**32 % bound
-        while product & 0xFFFFFFFF < num_unfair:
-            product = next(words) * bound
-    return product >> 32
+    words: Any = np.random.MT19937()
+    words.state = np.random.RandomState(seed & 0xFFFFFFFF).get_state(legacy=False)
+    generator = np.random.Generator(words)
+    if num_items**2 >= 2**32:
+        return generator.integers(np.arange(2, num_items + 1), dtype=np.uint32).astype(np.intp)
+    # One number below (i + 1)(i + 2) decides the swaps of items i and i + 1. An even number of items has an odd number
+    # of swaps, of which the first is alone.
+    num_single = 1 - num_items % 2
+    single = generator.integers(2, size=num_single, dtype=np.uint32)
+    i = np.arange(1 + num_single, num_items, 2)
+    pairs = generator.integers((i + 1) * (i + 2), dtype=np.uint32)
+    partners = np.stack(np.divmod(pairs, i + 2), axis=1)
+    return np.concatenate([single, partners.ravel()]).astype(np.intp)
 
 
 class _RandomWords:
@@ -126,11 +130,6 @@ class _RandomWords:
         words = self._ahead[:count]
         self._ahead = self._ahead[count:]
         return words
-
-    def one_by_one(self) -> Iterator[int]:
-        """Yield the words as Python integers."""
-        while True:
-            yield from self.take(1024).tolist()
 
 
 def _identity(num_items: int) -> IntArray:
@@ -167,7 +166,7 @@ def _shuffle_as_torch(order: IntArray, seed: int, stop: int) -> Iterator[int]:
 
 
 def _swap(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
-    """Swap item ``first + t`` with item ``partner[t]``, at or after it, for t = 0, 1, …, as if one after the other.
+    """Swap item ``first + t`` with item ``partner[t]`` for t = 0, 1, …, as if one after the other.
 
     The items are all different, and those from `first` to ``first + partner.size`` are the block. Most steps share no
     position with another step, so their order does not matter and numpy swaps them all at once. The few that share one
@@ -183,7 +182,7 @@ def _swap(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
     items[partner] = own_values
     is_overwritten = items.take(partner) != own_values  # because a later step has the same partner
     block[:] = partner_values
-    is_in_block = partner < last
+    is_in_block = (partner >= first) & (partner < last)
     shares_position = is_in_block | is_overwritten
     if not shares_position.any():
         return
@@ -198,8 +197,10 @@ def _swap(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
 
 
 def _swap_singly(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
-    """Do the same as `_swap`, one step after the other, on a list."""
-    plain = items[first:].tolist()
-    for own, other in enumerate((partner - first).tolist()):
+    """Do the same as `_swap`, one step after the other, on a list of the part that changes."""
+    start = min(first, int(partner.min()))
+    stop = max(first + partner.size, int(partner.max()) + 1)
+    plain = items[start:stop].tolist()
+    for own, other in enumerate((partner - start).tolist(), first - start):
         plain[own], plain[other] = plain[other], plain[own]
-    items[first:] = plain
+    items[start:stop] = plain

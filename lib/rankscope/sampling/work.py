@@ -81,9 +81,11 @@ def epoch_work(assignment: Assignment, lengths: ArrayLike, cost: str | CostFunct
     for rank, stops in enumerate(stops_of_ranks):
         indices = assignment.ranks[rank]
         sizes[: stops.size, rank] = np.diff(stops, prepend=0)
-        step_of_read = np.repeat(np.arange(num_steps), sizes[:, rank])
-        step_costs[:, rank] = np.bincount(step_of_read, costs[indices], num_steps)
-        np.add.at(tokens[:, rank], step_of_read, token_counts[indices])
-        np.maximum.at(longest[:, rank], step_of_read, token_counts[indices])
+        filled = np.flatnonzero(sizes[:, rank])  # the steps of batches that are not empty, as `reduceat` needs them
+        starts = (stops - sizes[: stops.size, rank])[filled]
+        lengths_read = token_counts[indices]
+        step_costs[filled, rank] = np.add.reduceat(costs[indices], starts)
+        tokens[filled, rank] = np.add.reduceat(lengths_read, starts)
+        longest[filled, rank] = np.maximum.reduceat(lengths_read, starts)
     padding = longest * sizes - tokens
     return EpochWork(tokens.sum(axis=0), step_costs, tokens.sum(axis=1), padding.sum(axis=1))
