@@ -27,6 +27,7 @@ def test_one_epoch_counted_by_hand(size, ranks):
     reads = Counter(index for indices in ranks for index in indices)
     readers = Counter(index for indices in ranks for index in set(indices))
     (epoch,) = report.epochs
+    assert epoch.duplicated.tolist() == sorted(i for i, count in reads.items() if count > 1 and 0 <= i < size)
     assert epoch.overlap.tolist() == sorted(i for i, count in readers.items() if count > 1 and 0 <= i < size)
     assert epoch.dropped.tolist() == [index for index in range(size) if index not in reads]
     assert epoch.out_of_range.tolist() == sorted(index for index in reads if not 0 <= index < size)
