@@ -27,10 +27,12 @@ _STYLE = """<style>
 .rankscope-shown svg { display: block; width: 100%; height: auto; }
 .rankscope-side > * { width: auto !important; min-width: 0; margin: 0 !important; overflow: visible; }
 .rankscope-side .widget-inline-hbox { display: grid; width: auto; height: auto; margin: 0; overflow: visible;
-  grid-template-columns: minmax(0, 1fr) auto; }
+  grid-template-columns: minmax(0, 1fr) auto; align-items: center; }
 .rankscope-side .widget-inline-hbox > .widget-label { grid-column: 1 / -1; width: auto; height: 18px; margin: 0;
   line-height: 18px; font-size: 12px; text-align: left; color: var(--jp-ui-font-color2); }
-.rankscope-side :is(select, .slider-container, input[type="number"], input[type="text"]) { height: 28px; }
+.rankscope-side :is(select, input[type="number"], input[type="text"]) { height: 28px; }
+.rankscope-side .slider-container { height: 28px; display: flex; align-items: center; margin: 0 8px; }
+.rankscope-side .slider { flex: 1; margin: 0; }
 .rankscope-side .widget-readout { min-width: 32px; max-width: none; text-align: right; white-space: nowrap; }
 .rankscope-side .widget-checkbox { grid-template-columns: 1fr; height: 24px; }
 .rankscope-typed { align-items: flex-end; gap: 8px; } .rankscope-typed > :first-child { flex: 1; min-width: 0; }
