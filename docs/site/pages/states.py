@@ -61,7 +61,8 @@ class Place(NamedTuple):
 def shown(explorer: Explorer, now: Now) -> str:
     """Return what the explorer shows; the style of its drawings is the page's."""
     _, drawn, report = explorer.shown(now)
-    return drawn.replace(f"<style>{STYLE}</style>", "") + report
+    drawn = drawn.replace(f"<style>{STYLE}</style>", "")
+    return f'<div class="explorer-drawn">{drawn}</div>{report}'
 
 
 def offered(setting: Setting, wanted: list[Any]) -> list[Any]:

@@ -68,19 +68,20 @@ def draw(now: Now) -> list[Drawing]:
 
 
 def report(now: Now) -> list[str]:
-    """What rank 0 reads, how many batches that makes, and the audit of this epoch and the one before it."""
+    """What rank 0 reads, in how many steps, and whether the epoch before was read in the same order."""
     last = epochs(now)[-1]
-    indices = last.ranks[0].tolist()
+    indices = last.ranks[0]
     first = ", ".join(str(index) for index in indices[:_SHOWN_INDICES])
-    more = ", …" if len(indices) > _SHOWN_INDICES else ""
-    batches = count_of(last.stops(0).size, "step")
-    reads = f"rank 0 reads {count_of(len(indices), 'sample')} in {batches}: {first}{more}"
-    weights = lognormal(now.size) if SAMPLERS[now.sampler].values == "weights" else None
-    return [reads, *str(audit(epochs(now), weights=weights)).splitlines()]
+    more = ", …" if indices.size > _SHOWN_INDICES else ""
+    steps = count_of(last.stops(0).size, "step")
+    lines = [f"rank 0 reads {count_of(indices.size, 'sample')} in {steps}: {first}{more}"]
+    if audit(epochs(now)).repeated_orders:
+        lines.append("every rank read the epoch before in the same order: was set_epoch forgotten?")
+    return lines
 
 
 def samplers() -> Explorer:
-    """Return controls over which rank reads which sample in an epoch, and the audit of it and the one before."""
+    """Return controls over which rank reads which sample in an epoch, and the audit of it."""
     kinds = [(sampler.title, name) for name, sampler in SAMPLERS.items()]
     settings = (
         Setting("sampler", "torch", kinds, "sampler"),
