@@ -45,14 +45,12 @@ def test_player_draws_what_the_library_plays_and_compares_both() -> None:
     slower_s = both[0].finish_s
     assert svg(PLAYER, num_nodes=2) == to_svg(draw_play(both, 0.4 * slower_s))
     assert PLAYER.shown(now).drawn == play_svg(both)
-    first, second, third = report(PLAYER, num_nodes=2)
+    first, second = report(PLAYER, num_nodes=2)
     for words in ("14 steps", "112 messages", "1.75 MiB", time_words(slower_s)):
         assert words in first
     for words in ("6 steps", "48 messages", "1.75 MiB"):
         assert words in second
-    assert f"{slower_s / both[1].finish_s:.3g} times as fast" in third
     assert len(report(PLAYER, against="none")) == 1
-    assert "as long as" in report(PLAYER, against="ring")[2]
 
 
 def test_players_shapes_follow_the_nodes() -> None:
@@ -63,8 +61,8 @@ def test_players_shapes_follow_the_nodes() -> None:
 
 
 def test_player_refuses_what_nobody_could_follow_or_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    (line,) = report(PLAYER, num_nodes=4, gpus_per_node=8)
-    assert "8 ranks" in line
+    with pytest.raises(ValueError, match="8 ranks"):
+        plays(PLAYER.at(num_nodes=4, gpus_per_node=8))
     wrong = Schedule("allreduce", "wrong", 4, 1, [])
     monkeypatch.setitem(ALGORITHMS["allreduce"], "wrong", Algorithm(lambda n: wrong))
     panel = explorers.player(algorithm="wrong")
@@ -135,7 +133,6 @@ def test_unequal_lengths_shows_that_balancing_equalizes_steps() -> None:
     assert times["64 ranks, balanced"] < 1.05
     assert lines["the same, balanced"][0].startswith("16 steps")
     assert report(explorer, num_ranks=64, batch_size=8, size=512)[0].startswith("1 step ")
-    assert "weight bias" not in "".join(report(explorer, sampler="weighted"))
 
 
 # ---- pipeline
@@ -209,5 +206,4 @@ def test_an_algorithm_that_is_replaced_is_shown_anew(name: str, monkeypatch: pyt
 
 def test_an_algorithm_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS["allreduce"], "idle", Algorithm(lambda n: Schedule("allreduce", "idle", n, 1, [])))
-    lines = report(CASES["allreduce"].made(), algorithm="idle")
-    assert "rank 0, chunk 0" in lines[0]
+    assert "rank 0, chunk 0" in explorers.allreduce(algorithm="idle").shown.value

@@ -107,8 +107,8 @@ class Shown(NamedTuple):
 class Explorer:
     """Settings; what they `draw`, one drawing below the other; the lines of their `report`; and presets by name.
 
-    `draw` and `report` are pure functions of the settings. Where `draw` raises ValueError, its message is shown
-    instead. Settings that a preset does not name are at their defaults. `play` returns an SVG that moves by itself,
+    `draw` and `report` are pure functions of the settings. Where one raises ValueError, its message is shown instead of
+    both. Settings that a preset does not name are at their defaults. `play` returns an SVG that moves by itself,
     which is then shown in the place of the drawings.
     """
 
@@ -146,12 +146,11 @@ class Explorer:
 
     def shown(self, now: Now, before: Sequence[Drawing] = ()) -> Shown:
         """Return what is shown; marks move from where they were in the drawings `before`."""
-        drawings: Sequence[Drawing] = ()
         try:
             drawings = self.draw(now)
             svgs = [to_svg(drawing, old) for drawing, old in zip_longest(drawings, before[: len(drawings)])]
             drawn = "".join(svgs) if self.play is None else self.play(now)
+            report = escape("\n".join(self.report(now)))
         except ValueError as error:
-            drawn = f"<p>{escape(str(error))}</p>"
-        report = escape("\n".join(self.report(now)))
+            return Shown((), f"<p>{escape(str(error))}</p>", "")
         return Shown(drawings, drawn, f"<pre style='{_REPORT_STYLE}'>{report}</pre>")

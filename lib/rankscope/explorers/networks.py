@@ -33,8 +33,7 @@ class Networks:
         own: dict[str, Network] = {}
         if profiles is not None:
             own = _own_networks(profiles)
-        # one's own come first, and take the place of registered ones of the same name
-        self.by_name = own | {name: network for name, network in registered().items() if name not in own}
+        self.by_name = own | registered() | own  # one's own come first, and take the place of others of the same name
         self.default = next(iter(own), DEFAULT)
 
     def settings(self) -> tuple[Setting, Setting, Setting, Setting]:

@@ -49,29 +49,19 @@ def predicted(now: Now, num_parts: int) -> Timeline:
 
 
 def draw(now: Now) -> list[Drawing]:
-    """The first parts of each trainer."""
-    return [draw_timeline(predicted(now, _SHOWN), title=f"The first {_SHOWN} parts of each trainer")]
+    """The first parts of each trainer, and in the title and the deck how idle they are in the long run, and why."""
+    loading_ms = now.load_ms / now.num_loaders
+    stepping_ms = now.step_ms * now.steps_per_part
+    title = f"Trainers are idle {percent_words(_idle_share(now))} of the time"
+    deck = f"With loading ahead, a part arrives every {loading_ms:.3g} ms and lasts {stepping_ms} ms"
+    return [draw_timeline(predicted(now, _SHOWN), title=title, deck=deck)]
 
 
 def report(now: Now) -> list[str]:
-    """How idle the trainers are, why, and how idle they would be with other queues."""
-    trainers = count_of(now.num_trainers, "trainer")
-    loading_ms = now.load_ms / now.num_loaders
-    stepping_ms = now.step_ms * now.steps_per_part
-    bound = "training is the bottleneck, if the queue is long enough"
-    if loading_ms > stepping_ms:
-        least = percent_words(1 - stepping_ms / loading_ms)
-        bound = f"loading is the bottleneck, so in the long run trainers are idle at least {least} of the time"
-    arrivals = f"with loading ahead, a part arrives every {loading_ms:.3g} ms"
-    lines = [
-        f"{trainers}, {_LONG} parts each: idle {percent_words(_idle_share(now))} of the time",
-        f"{arrivals} and lasts {stepping_ms} ms: {bound}",
-    ]
+    """How idle the trainers are with other queues."""
+    lines = [f"{count_of(now.num_trainers, 'trainer')}, {_LONG} parts each; idle with"]
     for size in (0, 1, 2, 4, 8):
-        name = "synchronous"
-        if size > 0:
-            name = f"queue of {size}"
-        lines.append(f"  {name:<12}{_idle_share(now._replace(queue_size=size)):>5.0%} idle")
+        lines.append(f"  a queue of {size}{_idle_share(now._replace(queue_size=size)):>5.0%}")
     return lines
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...cluster import Cluster
 from ...collectives import ALGORITHMS
 from ...collectives.playback import Playback, playback_of
-from ...common.units import bytes_words, parse_bytes, times_in_one_unit
+from ...common.units import bytes_words, parse_bytes, time_words
 from ...common.words import count_of
 from ...figures.marks import Drawing
 from ...figures.player import draw_play, play_svg
@@ -20,7 +20,6 @@ COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_
 _MOST_RANKS = 8  # more are hard to follow, and make a film of several megabytes
 _STILL_AT = 0.4  # of the time of the slower collective
 _NONE = "none"  # instead of a second algorithm
-_NOTICEABLE_RATIO = 1.005  # of two times: a smaller one would be printed as 1
 PRESETS: dict[str, dict[str, Any]] = {
     "ring alone": {"against": _NONE},
     "1 GiB": {"message": "1 GiB"},
@@ -79,28 +78,14 @@ def play(now: Now) -> str:
 
 
 def report(now: Now) -> list[str]:
-    """What each sends, and which is faster."""
-    try:
-        shown = plays(now)
-    except ValueError as error:
-        return [str(error)]
+    """What each sends, and how long it takes."""
     lines = []
-    for play, time in zip(shown, times_in_one_unit(*[play.finish_s for play in shown]), strict=True):
+    for play in plays(now):
         sent = play.schedule.traffic(play.num_bytes).sent_bytes.max()
         counts = f"{count_of(play.schedule.num_steps, 'step')}, {count_of(play.src.size, 'message')}"
-        lines.append(f"{_title(play)}: {counts}; the busiest rank sends {bytes_words(sent)}; {time}")
-    if len(shown) == 2:
-        fast, slow = sorted(shown, key=lambda play: play.finish_s)
-        ratio = slow.finish_s / fast.finish_s if fast.finish_s else 1.0
-        comparison = f"is {ratio:.3g} times as fast as"
-        if ratio < _NOTICEABLE_RATIO:
-            comparison = "takes as long as"
-        lines.append(f"{_title(fast)} {comparison} {_title(slow)} here")
+        name = f"{play.schedule.algorithm} {play.schedule.collective}"
+        lines.append(f"{name}: {counts}; the busiest rank sends {bytes_words(sent)}; {time_words(play.finish_s)}")
     return lines
-
-
-def _title(play: Playback) -> str:
-    return f"{play.schedule.algorithm} {play.schedule.collective}"
 
 
 def player() -> Explorer:

@@ -9,7 +9,7 @@ from ...common.units import percent_words
 from ...common.words import count_of
 from ...figures.marks import Drawing
 from ...figures.steps import draw_lengths, draw_step_costs
-from ...sampling import Assignment, assign, audit, epoch_work
+from ...sampling import Assignment, assign, epoch_work
 from ..explorer import Explorer, Now, Setting, Steps
 from .lengths import LENGTHS
 
@@ -64,17 +64,15 @@ def draw(now: Now) -> list[Drawing]:
 
 
 def report(now: Now) -> list[str]:
-    """What the steps of the epoch cost, how much padding is processed, and what is read."""
+    """What the steps of the epoch cost, and how much padding is processed."""
     epoch = epoch_of(now)
     lengths = LENGTHS[now.lengths](now.size)
     work = epoch_work(epoch, lengths, now.cost)
-    weights = lengths if now.sampler == "weighted" else None
     worst = work.ratios.max(initial=1.0)  # 1 if there are no steps; no ratio is below 1
     return [
         f"{count_of(work.step_costs.shape[0], 'step')} of about {count_of(now.batch_size, 'sample')} per rank",
         f"a step takes {work.imbalance:.2f} times as long as with equal work, and the worst step {worst:.2f} times",
         f"{percent_words(work.padding_share)} of the tokens that are processed are padding",
-        *str(audit(epoch, weights=weights)).splitlines(),
     ]
 
 
