@@ -159,7 +159,7 @@ def test_the_flagship_moves_from_disk(site: Path, page: Page) -> None:
     place.wait_for()
     shown = place.locator(".explorer-shown")
     before, height = shown.inner_html(), shown.bounding_box()
-    drop_last = place.get_by_label("drop_last")
+    drop_last = place.get_by_role("checkbox", name="drop_last")
     drop_last.press("Space")
     assert shown.inner_html() != before
     assert shown.bounding_box() == height

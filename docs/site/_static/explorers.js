@@ -59,6 +59,7 @@ function open(place, data) {
   const example = element("label", { className: "explorer-select" }, element("span", { textContent: "example" }), examples);
   place.prepend(element("div", { className: "explorer-controls" }, example, ...controls.map((one) => one.element)));
   place.style.setProperty("--ratio", data.ratio); // the tallest drawings, so that what is below keeps its place
+  examples.value = "0";
   show();
   place.dataset.ready = "";
 }

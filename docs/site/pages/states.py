@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import gzip
 import json
-import os
 import re
 from base64 import b64encode
+from contextlib import chdir
 from html import escape
 from itertools import product
 from pathlib import Path
@@ -35,9 +35,9 @@ class Place(NamedTuple):
         *statements, shown = ast.parse(self.source).body
         assert isinstance(shown, ast.Expr)
         names = {"explorers": explorers, "Profile": Profile}
-        os.chdir(NOTEBOOKS)
-        exec(compile(ast.Module(statements, []), self.key, "exec"), names)
-        return eval(compile(ast.Expression(shown.value), self.key, "eval"), names)
+        with chdir(NOTEBOOKS):
+            exec(compile(ast.Module(statements, []), self.key, "exec"), names)
+            return eval(compile(ast.Expression(shown.value), self.key, "eval"), names)
 
     def html(self) -> str:
         """Return what stands on the page: the explorer as it is at first, to which a script adds its controls."""
