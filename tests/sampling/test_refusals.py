@@ -39,7 +39,6 @@ REFUSED = [
     ("size", lambda: assign(-1, 2)),
     ("num_ranks", lambda: assign(3, 2**16 + 1)),
     ("ranks read together", lambda: assign(2**28, 3, shuffle=False)),
-    ("seed", lambda: assign(3, 2, seed=1, sampler="libtorch_random")),
     ("shuffle", lambda: assign(3, 2, shuffle=False, sampler="libtorch_random")),
     ("lengths", lambda: assign(3, 2, sampler="balanced", lengths=[1] * 5)),
     ("colour", lambda: assign(3, 2, sampler="balanced", lengths=ONES, colour=3)),

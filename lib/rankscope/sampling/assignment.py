@@ -183,6 +183,22 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
         except ValueError:
             return None
 
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame with a row per read, rank by rank.
+
+        >>> from rankscope.sampling import assign
+        >>> print(assign(3, 2, shuffle=False).to_frame().to_string(index=False))
+         rank  step  sample
+            0     0       0
+            0     1       2
+            1     0       1
+            1     1       0
+        """
+        import pandas as pd
+
+        rank, step = self.coordinates()
+        return pd.DataFrame({"rank": rank, "step": step, "sample": np.concatenate(self.ranks)})
+
     def coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rank and the step of every read, in the order of ``np.concatenate(ranks)``."""
         lengths = [indices.size for indices in self.ranks]

@@ -18,7 +18,7 @@ class EpochAudit(msgspec.Struct, frozen=True, eq=False):
     """The audit of one epoch.
 
     `duplicated`, `overlap`, `dropped` and `out_of_range` are sorted indices: those of the dataset that are read more
-    than once, that more than one rank reads, and that no rank reads, and those outside the dataset. `num_reads` is the
+    than once, that more than one rank reads and that no rank reads, and those outside the dataset. `num_reads` is the
     number of reads of all ranks, `num_repeats` the number of reads after an index's first, `shortest` and `longest` the
     fewest and the most reads of a rank, or its batches if the sampler makes them (`unit`). `drops_incomplete` says that
     the sampler or the loader is known to drop incomplete shares or batches.
