@@ -154,7 +154,7 @@ def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
         Setting("first", shown.yours or "b200_8", names, "machine 1"),
         Setting("second", "h100_8", (NONE, *names), "machine 2"),
         Setting("third", "a100_80gb_8", (NONE, *names), "machine 3"),
-        Setting("view", "busbw", tuple(UNITS), "view"),
+        Setting("view", "log", tuple(UNITS), "view"),
         Setting("message", "64 MiB", sizes(10, 33), "message"),
     )
     return Explorer(settings, shown.draw, shown.report, PRESETS)

@@ -184,7 +184,8 @@ def draw(now: Now) -> list[Drawing]:
     marks = [_marks(curve, low, high, _SIZE_PX[1] / height) for curve in times if curve.was_measured]
     lines = [_line(curve, low, high) for curve in [*estimates, *times] if not curve.was_measured]
     drawing = Plot(
-        title=f"{now.collective} on {machine}, NCCL {now.version}: {choice} at {now.message}",
+        title=f"{choice} at {now.message}",
+        deck=f"{now.collective} on {machine}, NCCL {now.version}",
         x_label="buffer size; the number of channels is above the axis",
         y_label="time ÷ NCCL's lowest estimate",
         width=len(_SIZES),

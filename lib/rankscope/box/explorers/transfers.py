@@ -101,7 +101,7 @@ class Copies:
         if seconds:
             facts = self.links[now.link]
             bound_s = size_of(now) / facts.bytes_per_s(now.direction) if facts else None
-            origin = "at best, from published figures" if now.link in LINKS else "measured"
+            origin = "from published figures" if now.link in LINKS else "measured"
             way = "to the GPU" if now.direction == "h2d" else "to the host"
             drawings.append(draw_ranking(seconds, bound_s, now.method, f"{now.size} {way}, {origin}"))
         loop = self.loop(now, _SHOWN_BATCHES)

@@ -158,8 +158,9 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     launches = timelines[latest].select(kind="launch", between_s=(backward.begin_s, backward.end_s))
     if not len(launches) or len(traces) == 1:  # without other ranks, none is the latest
         return drawing
-    words = f"rank {diagnosis.ranks[columns[latest]]} starts its last collective"
-    return draw_timeline(spans, " ", "; ".join(notes), callouts_s={words: float(launches.start_s.max())})
+    at_s = float(launches.start_s.max()) - spans.begin_s
+    notes.append(f"rank {diagnosis.ranks[columns[latest]]} starts its last collective at {time_words(at_s)}")
+    return draw_timeline(spans, " ", "; ".join(notes))
 
 
 def _left_out(num_shown: int, num_all: int, noun: str, which: str) -> list[Key]:

@@ -89,8 +89,9 @@ class Training:
         cap = cap_mb(now)
         cap_words = "DDP's default cap" if cap is None else f"a cap of {cap:g} MiB"
         ranks = count_of(self.networks.num_ranks(now), "rank")
-        title = f"{now.model} on {ranks} with {cap_words}: {time_words(timeline.makespan_s)} per step"
-        return [draw_timeline(timeline, title=title), draw_caps(self.recommended(now), cap)]
+        title = f"{now.model}: {time_words(timeline.makespan_s)} per step"
+        step = draw_timeline(timeline, title=title, deck=f"{ranks} with {cap_words}")
+        return [step, draw_caps(self.recommended(now), cap)]
 
     def report(self, now: Now) -> list[str]:
         """The parts of a step, the recommended cap, and the source of the times of allreduces."""

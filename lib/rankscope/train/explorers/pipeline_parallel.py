@@ -90,8 +90,8 @@ def step(now: Now) -> _PipelineStep:
 def draw(now: Now) -> list[Drawing]:
     """One step."""
     schedule, timeline, bubble = step(now)
-    title = f"{NAMES[schedule.name]}: {time_words(timeline.makespan_s)} per step, {percent_words(bubble)} of it bubble"
-    return [draw_timeline(timeline, title=title)]
+    title = f"{NAMES[schedule.name]}: {percent_words(bubble)} of the step is bubble"
+    return [draw_timeline(timeline, title=title, deck=f"{time_words(timeline.makespan_s)} per step")]
 
 
 def report(now: Now) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from ...common.words import count_of
 from ...explorers.explorer import Explorer, Now, Setting, Steps
 from ...figures.marks import Drawing
-from ...figures.timelines import COMMUNICATION, draw_timeline
+from ...figures.timelines import draw_timeline
 from ...sampling import Assignment, audit
 from ..uneven.model import HANDLINGS, predict, simulate
 
@@ -45,8 +45,7 @@ def draw(now: Now) -> list[Drawing]:
     else:
         ending = f"ranks {' and '.join(stuck)} cannot go on"
     timeline = simulate(batches, now.handling, _STEP_S, now.allreduce_ms * 1e-3, _TIMEOUT_S)
-    communication = COMMUNICATION | {"shadow"}  # a rank without batches shadows the allreduces of the others
-    return [draw_timeline(timeline, title=f"{now.handling}: {ending}", hatched=communication)]
+    return [draw_timeline(timeline, title=f"{now.handling}: {ending}")]
 
 
 def report(now: Now) -> list[str]:
