@@ -74,13 +74,12 @@ def audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool
 
 def _read_by_many(assignment: Assignment) -> IntArray:
     """Return the indices of the dataset that at least two ranks read."""
-    reader = np.full(assignment.size, -1)  # the last rank so far that reads each sample, or -1
+    is_read = np.zeros(assignment.size, dtype=bool)  # by the ranks so far
     is_shared = np.zeros(assignment.size, dtype=bool)
-    for rank, indices in enumerate(assignment.ranks):
+    for indices in assignment.ranks:
         inside = indices[(indices >= 0) & (indices < assignment.size)]
-        earlier_reader = reader[inside]
-        is_shared[inside[(earlier_reader != -1) & (earlier_reader != rank)]] = True
-        reader[inside] = rank
+        is_shared[inside[is_read[inside]]] = True
+        is_read[inside] = True
     return np.flatnonzero(is_shared)
 
 

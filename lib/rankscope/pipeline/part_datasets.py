@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, TypeVar
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from ..common.checks import function, number, of_type, truth, whole
-from ..common.portable import portable
 from ..sampling.files import shard_of_sorted, sorted_files
 from ..timeline import Recorder
-from .files import Load, Part, PartError, load_part, loaded, num_rows
-from .simulate import TRAINER, loader_lane, parts_ahead
+from .part_files import Load, Part, PartError, checked_part, load_part, loaded, num_rows, part_error
+from .part_model import TRAINER, loader_lane, parts_ahead
+from .processes import Process
 
 Batch = TypeVar("Batch")
 _NO_BATCH = object()  # after the last batch of a rank
@@ -89,18 +90,19 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
 
 
 class AsyncPartDataset(SyncPartDataset):
-    """The batches of `SyncPartDataset`, in the same order, from parts that workers of a torch DataLoader load ahead.
+    """The batches of `SyncPartDataset`, in the same order, from parts that worker processes load ahead.
 
+    The other arguments (`num_trainers`, `trainer_id`, `seed`, `load`, `drop_last`, `recorder`) are those of
+    `SyncPartDataset`.
     `num_loaders` workers load the parts in turn. At most `queue_size` + `num_loaders` parts, rounded up to a multiple
-    of `num_loaders`, are loaded or being loaded ahead of the trainer. Parts are passed through shared memory, so a
-    reference to a batch keeps its whole part in memory. Workers record kind "load" on lanes "loader 0", …; the trainer
-    records kind "wait" on lane "trainer".
+    of `num_loaders`, are loaded or being loaded ahead of the trainer. Kind "load" is recorded on lanes "loader 0", …;
+    the trainer records kind "wait" on lane "trainer".
 
     The workers start with the first iteration, or earlier in a `with` block. They stay for the next epoch, and end with
-    `close`, with the dataset, or if an iteration is abandoned. On Linux they are forked, so `load` may be defined in a
-    notebook; elsewhere it is pickled. In addition to the errors of `SyncPartDataset`, iterating raises PartError, which
-    names the file, if the worker that loads a part dies or takes longer than `timeout_s`; its cause is torch's own
-    error, which names the process.
+    `close`, with the dataset, or if an iteration is abandoned. They are forked, so `load` may be defined in a notebook.
+    The arrays of a part, of at most 1 GiB, pass through memory that both processes share. In addition to the errors of
+    `SyncPartDataset`, iterating raises PartError, which names the file, if the worker that loads a part dies or takes
+    longer than `timeout_s`; its cause names the process.
 
     >>> AsyncPartDataset([], batch_size=32, queue_size=0)
     Traceback (most recent call last):
@@ -111,42 +113,39 @@ class AsyncPartDataset(SyncPartDataset):
         self,
         files: Iterable[str | os.PathLike[str]],
         batch_size: int,
-        num_trainers: int = 1,
-        trainer_id: int = 0,
-        seed: int = 0,
-        *,
+        *shard: int,
         queue_size: int = 2,
         num_loaders: int = 1,
-        load: Load = load_part,
-        drop_last: bool = False,
-        recorder: Recorder | None = None,
         timeout_s: float = 300.0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            files, batch_size, num_trainers, trainer_id, seed, load=load, drop_last=drop_last, recorder=recorder
-        )
+        super().__init__(files, batch_size, *shard, **options)
         self.queue_size = whole("queue_size", queue_size, 1)
         self.num_loaders = whole("num_loaders", num_loaders, 1)
         self.timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
-        self._idle: list[DataLoader[Any]] = []
+        self._idle: list[list[_Loader]] = []
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         _refuse_workers()
-        loader = self._idle.pop() if self._idle else self._start()
-        shard: Any = loader.sampler
-        shard.files = self.shard  # those of this epoch
-        parts = iter(loader)
-        try:
-            for index, file in enumerate(shard.files):
-                with self._span("wait", index):
-                    part = _next_part(parts, file)
-                if isinstance(part, PartError):
-                    raise part
-                yield from self._batches(part)
-            self._idle.append(loader)
-        finally:
-            # The traceback of an error would keep these, and so workers that are not idle, which should end here.
-            del loader, parts
+        loaders = self._idle.pop() if self._idle else self._start()
+        files = self.shard  # those of this epoch
+        num_ahead = parts_ahead(self.queue_size, self.num_loaders)
+        for index, file in enumerate(files[:num_ahead]):
+            loaders[index % self.num_loaders].ask(file)
+        for index in range(len(files)):
+            loader = loaders[index % self.num_loaders]
+            with self._span("wait", index):
+                result = loader.answers.get()
+            if isinstance(result, PartError):
+                del loader, loaders  # the traceback of the error would keep the workers
+                raise result
+            if self.recorder:
+                lane = loader_lane(index % self.num_loaders)
+                self.recorder.add(lane, "load", index, result.start_ns, result.stop_ns)
+            if index + num_ahead < len(files):
+                loader.ask(files[index + num_ahead])
+            yield from self._batches(result.value)
+        self._idle.append(loaders)
 
     def close(self) -> None:
         """Stop the idle workers. The next iteration starts new ones."""
@@ -162,97 +161,52 @@ class AsyncPartDataset(SyncPartDataset):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_idle": []}  # workers belong to this process
 
-    def _start(self) -> DataLoader[Any]:
-        """Return a DataLoader whose workers have started and wait for an epoch."""
-        loader = DataLoader(
-            _PartFiles(self.load, self.recorder),
-            batch_size=None,
-            sampler=_ShardFiles(),
-            num_workers=self.num_loaders,
-            prefetch_factor=parts_ahead(self.queue_size, self.num_loaders) // self.num_loaders,
-            persistent_workers=True,
-            collate_fn=_as_it_is,
-            worker_init_fn=_leave_inherited_objects,
-            timeout=self.timeout_s,
-            multiprocessing_context="fork" if sys.platform == "linux" else None,
-        )
-        for _ in loader:  # an epoch without files, which starts the workers
-            pass
-        return loader
+    def _start(self) -> list[_Loader]:
+        return [_Loader(self.load, self.timeout_s) for _ in range(self.num_loaders)]
 
 
-class _ShardFiles(Sampler[tuple[int, str]]):
-    """The files of the next epoch, each with its index in the shard."""
+class _Loader:
+    """A process that loads parts, and a thread that asks it for one after the other. It ends with this object."""
 
-    def __init__(self) -> None:
-        self.files: Sequence[str] = ()
+    def __init__(self, load: Load, timeout_s: float) -> None:
+        self._files: SimpleQueue[str | None] = SimpleQueue()  # None is the end
+        self.answers: SimpleQueue[Any] = SimpleQueue()
+        arguments = (partial(_checked, load), timeout_s, self._files, self.answers)
+        threading.Thread(target=_ask_process, args=arguments, daemon=True).start()
+        self._process: Process | None = None
+        made = self.answers.get()  # it is forked while this thread does nothing else
+        if isinstance(made, OSError):
+            raise made
+        self._process = made
 
-    def __len__(self) -> int:
-        return len(self.files)
+    def ask(self, file: str) -> None:
+        self._files.put(file)
 
-    def __iter__(self) -> Iterator[tuple[int, str]]:
-        return iter(enumerate(self.files))
-
-
-class _PartFiles(Dataset[Any]):
-    """The dataset in a worker: it loads the part of a file, and returns an error as a value."""
-
-    def __init__(self, load: Load, recorder: Recorder | None) -> None:
-        self._load = load
-        self._recorder = recorder
-
-    def __getitem__(self, item: tuple[int, str]) -> dict[str, Tensor] | _LoadFailure:
-        index, file = item
-        worker: Any = get_worker_info()
-        span: AbstractContextManager[None] = nullcontext()
-        if self._recorder:
-            span = self._recorder.span(loader_lane(worker.id), "load", index)
-        try:
-            with span:
-                part = loaded(self._load, file)
-        except PartError as error:
-            cause = error.__cause__ or error  # `loaded` always sets a cause, which a type checker cannot know
-            return _LoadFailure(str(error), portable(cause))
-        return {name: torch.as_tensor(rows) for name, rows in part.items()}
+    def __del__(self) -> None:
+        if self._process is not None:
+            self._process.end()
+        self._files.put(None)
 
 
-class _LoadFailure(NamedTuple):
-    """The message of a PartError, and the error that `load` raised."""
-
-    message: str
-    cause: BaseException
-
-
-def _next_part(parts: Iterator[Any], file: str) -> Part | PartError:
-    """Return the next part from the workers, or the error if it could not be loaded or did not arrive.
-
-    It is returned because the traceback of an error that is raised here would keep `parts`, and so the workers.
-    """
+def _ask_process(load: Load, timeout_s: float, files: SimpleQueue[str | None], answers: SimpleQueue[Any]) -> None:
+    """Be the thread of a loader, which also makes the process: this ends with the thread that has made it."""
     try:
-        part: Part | _LoadFailure = next(parts)
-    except RuntimeError as error:  # of torch, for a worker that has died or is too late
-        cause = error.with_traceback(None)  # its traceback would keep the loader, and so the workers
-        part = _LoadFailure(f"part file {file} did not arrive: {error}", cause)
-    if isinstance(part, _LoadFailure):
-        problem = PartError(part.message)
-        problem.__cause__ = part.cause
-        return problem
-    return part
+        process = Process(load, timeout_s)
+    except OSError as error:  # the machine has no room for another one
+        answers.put(error)
+        return
+    answers.put(process)
+    for file in iter(files.get, None):
+        try:
+            answers.put(process.call(file))
+        except Exception as error:
+            problem = part_error(file, error)
+            problem.__cause__ = error
+            answers.put(problem)
 
 
-def _leave_inherited_objects(worker: int) -> None:
-    """Be the worker_init_fn: from here on, the worker's garbage collector leaves out what is the trainer's.
-
-    A forked worker inherits the trainer's garbage. Its collector would run finalizers that belong to the trainer, such
-    as that of an earlier DataLoader, which raises AssertionError where the workers are not its own. If that is
-    formatted while numpy parses the header of an array, Python 3.11 raises SystemError there.
-    """
-    gc.freeze()
-
-
-def _as_it_is(part: Any) -> Any:
-    """Be the collate_fn: torch's own would look into the part, or into a `_LoadFailure`, for arrays to convert."""
-    return part
+def _checked(load: Load, file: str) -> Part:
+    return checked_part(load(file))
 
 
 def in_step(

@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from rankscope.pipeline import overlap_share, prefetched
+from rankscope.pipeline.prefetch import Prefetched
 from rankscope.timeline import Recorder, Timeline
-from rankscope.transfer import overlap_share, prefetch, prefetched
-from rankscope.transfer.prefetch import Prefetched
 
 from .late_cuda import COPY, LateCuda, LateEvent
 
@@ -139,16 +139,12 @@ def test_batches_arrive_as_they_were_whatever_the_order(data: st.DataObject) -> 
         assert_same([shell, read], [shell_of(wanted), tensors_of(wanted)])
 
 
-def test_what_is_pinned_is_not_copied_again_and_buffers_are_used_again() -> None:
+def test_what_is_pinned_is_not_copied_again() -> None:
     late = LateCuda(random.Random(0))
     pinned = late.pin(torch.ones(2, 3, 4, 5))
-    channels_last = late.pin(torch.ones(2, 3, 4, 5).contiguous(memory_format=torch.channels_last))
-    for batch in late_prefetched(late, [[pinned, pinned[1], channels_last, channels_last[:1]]] * 5):
+    for batch in late_prefetched(late, [[pinned, pinned[1], torch.ones(3)]] * 5):
         late.step(batch)
-    assert late.num_buffers == 0
-    for batch in late_prefetched(late, [torch.ones(size) for size in (100, 90, 80, 120, 0, 100)], num_ahead=2):
-        late.step([batch])
-    assert late.num_buffers == 3
+    assert late.num_pinned == 5
     late.run_all()
     assert late.errors == []
 
@@ -162,49 +158,23 @@ def test_a_slow_device_is_not_filled_with_batches(rng: random.Random, num_ahead:
     assert min(num_batches, num_ahead + 1) <= late.max_batches <= 2 * num_ahead + 1
 
 
-def test_a_prefetcher_that_does_not_wait_for_steps_fills_a_slow_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch._PrefetchIteration, "_end_step", lambda self: self._steps.popleft())
-    late = LateCuda(random.Random(0))
-    for batch in late_prefetched(late, [torch.ones(3)] * 40):
-        late.step([batch])
-    assert late.max_batches > 3
-
-
 # ---- the device that does things late catches a prefetcher that leaves a precaution out
-
-
-class Forgetful(list[Any]):
-    def append(self, item: Any) -> None:
-        pass
 
 
 def nothing(*_: object) -> None:
     pass
 
 
-def reused(ahead: Any, slot: Any, kept: list[Any] = []) -> None:  # noqa: B006  # so that nothing is freed
-    kept.append(slot.sources)
-    slot.sources = []
-
-
-def unpinned(late: LateCuda, num_bytes: int) -> torch.Tensor:
-    return torch.empty(num_bytes, dtype=torch.uint8)
+def same(late: LateCuda, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 PRECAUTIONS = {
     "waiting before a read": (LateCuda, "wait_for", nothing, "read before its copy had ended"),
-    "waiting before a reuse": (
-        prefetch._PrefetchIteration,
-        "_release",
-        reused,
-        "written again before its copy had ended",
-    ),
     "waiting before letting go": (LateEvent, "synchronize", nothing, "freed before its copy had ended"),
-    "keeping what is copied": (prefetch._Slot, "sources", property(lambda _: Forgetful(), nothing), "freed before its"),
-    "waiting at the end": (prefetch._PrefetchIteration, "_finish", nothing, "freed before its copy had ended"),
     "recording on the stream": (LateCuda, "hand_over", nothing, "freed while a step uses it"),
-    "pinning": (LateCuda, "pinned", unpinned, "not pinned"),
-    "nothing": (LateCuda, "is_pinned", LateCuda.is_pinned, ""),
+    "pinning": (LateCuda, "pinned", same, "not pinned"),
+    "nothing": (LateCuda, "device", "cpu", ""),
 }
 
 
@@ -256,12 +226,6 @@ def test_a_step_takes_the_longer_of_copy_and_compute(num_ahead: int, copy_s: flo
     assert (steps.stop_s - steps.start_s).tolist() == pytest.approx([step_s] * 40)
     assert timeline.makespan_s == pytest.approx(copy_s + step_s + 39 * max(copy_s, step_s))
     assert overlap_share(timeline) == pytest.approx(1.0, abs=0.02)
-
-
-def test_it_takes_the_longest_of_loading_copy_and_compute() -> None:
-    for load_s, copy_s, step_s in [(0.0066, 0.002, 0.005), (0.001, 0.002, 0.005), (0.002, 0.005, 0.001)]:
-        stops_s = recorded(1, copy_s, step_s, load_s, 0.0004).select(lane="compute").stop_s
-        assert (stops_s[1:] - stops_s[:-1])[3:-1].tolist() == pytest.approx([max(load_s + 0.0004, copy_s, step_s)] * 35)
 
 
 def test_items_go_on_over_iterations_and_a_step_left_has_no_span() -> None:
@@ -335,20 +299,6 @@ def test_an_error_comes_in_its_turn_and_leaves_no_cycle(where: str) -> None:
         gc.enable()
 
 
-def test_a_batch_that_cannot_be_moved_is_an_error_in_its_turn() -> None:
-    class Stubborn:
-        def to(self, device: Any) -> None:
-            raise RuntimeError("it stays")
-
-    late = LateCuda(random.Random(0))
-    batches = iter(late_prefetched(late, [torch.ones(1), Stubborn(), torch.ones(1)]))
-    assert late.step([next(batches)]) == []
-    with pytest.raises(RuntimeError, match="it stays"):
-        next(batches)
-    late.run_all()
-    assert late.errors == []
-
-
 def test_leaving_early_ends_the_loader(where: str) -> None:
     ended = []
 
@@ -398,20 +348,6 @@ def test_on_the_cpu_steps_are_recorded() -> None:
 # ---- objects
 
 
-class Packed:
-    """A batch of one's own, as torch's pin thread and PyTorch Geometric know them."""
-
-    def __init__(self, late: LateCuda, data: torch.Tensor) -> None:
-        self.late, self.data = late, data
-
-    def pin_memory(self) -> Packed:
-        return Packed(self.late, self.late.pin(self.data.clone()))
-
-    def to(self, device: Any, non_blocking: bool = False) -> Packed:
-        assert non_blocking
-        return Packed(self.late, self.late.copy(self.data))
-
-
 class Slotted:
     __slots__ = ("data", "where")
 
@@ -422,24 +358,13 @@ class Slotted:
         return Slotted(self.data, device)
 
 
-def test_an_object_is_moved_its_own_way() -> None:
-    late = LateCuda(random.Random(0), 0.3)
-    expected = torch.arange(5.0)
-    reads = []
-    for packed, slotted in late_prefetched(late, [(Packed(late, expected), Slotted(4))] * 5):
-        reads.append(late.step([packed.data]))
-        del packed
-        assert slotted.where == late.device
-    late.run_all()
-    assert late.errors == []
-    assert all(torch.equal(read[0], expected) for read in reads)
-
-
-def test_what_is_no_plain_tensor_is_moved_its_own_way() -> None:
+def test_an_object_and_what_is_no_plain_tensor_are_moved_their_own_way() -> None:
     graph = torch.ones(2, requires_grad=True)
-    given = [torch.eye(3).to_sparse(), graph, torch.nn.Parameter(torch.ones(1))]
-    (found,) = late_prefetched(LateCuda(random.Random(0)), [given])
-    assert all(one is other for one, other in zip(found, given, strict=True))
+    given = [Slotted(4), torch.eye(3).to_sparse(), graph, torch.nn.Parameter(torch.ones(1)), object]
+    late = LateCuda(random.Random(0))
+    (found,) = late_prefetched(late, [given])
+    assert found[0].where == late.device
+    assert all(one is other for one, other in zip(found[1:], given[1:], strict=True))
 
 
 # ---- on a GPU
@@ -480,18 +405,16 @@ def test_data_is_right_on_a_gpu_whatever_is_late(num_ahead: int) -> None:
 @on_gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nothing_waits_for_the_device_on_a_gpu() -> None:
-    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
-    batches = prefetched([(torch.ones(1000), torch.ones(4).pin_memory(), packed)] * 20, "cuda", recorder=Recorder())
+    batches = prefetched([(torch.ones(1000), torch.ones(4).pin_memory())] * 20, "cuda")
     totals = []
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for one, other, sequence in batches:
+        for one, other in batches:
             busy(0.5)
-            totals.append(one.sum() + other.sum() + sequence.data.sum())
-            assert sequence.batch_sizes.device.type == "cpu"
+            totals.append(one.sum() + other.sum())
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert [float(total) for total in totals] == [1009.0] * 20
+    assert [float(total) for total in totals] == [1004.0] * 20
 
 
 @pytest.mark.gpu
@@ -499,6 +422,17 @@ def test_nothing_waits_for_the_device_on_a_gpu() -> None:
 def test_leaving_early_on_a_gpu_leaves_no_copy_under_way() -> None:
     batches = prefetched([torch.ones(1 << 26).pin_memory() for _ in range(4)], "cuda", num_ahead=2)
     first = next(iter(batches))  # and its iterator is gone
-    assert batches.cuda is not None
-    assert batches.cuda._copy_stream.query()
+    assert batches.gpu is not None
+    assert batches.gpu._copy_stream.query()
     assert float(first.sum()) == 1 << 26
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_copies_overlap_with_steps_on_a_gpu() -> None:
+    recorder = Recorder()
+    for batch in prefetched([torch.ones(1 << 25).pin_memory() for _ in range(20)], "cuda", recorder=recorder):
+        busy(5)
+        del batch
+    recorder.timeline().check()
+    assert overlap_share(recorder.timeline()) > 0.9

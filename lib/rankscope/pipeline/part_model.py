@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..common.checks import is_scalar, number, of_type, whole
-from ..pipeline.service import Service, check, check_times, draw
 from ..sampling.permutation import SEEDS
 from ..timeline import Span, Tape, Timeline
+from .service import Service, check_times, draw
 
 TRAINER = "trainer"  # the lane of a trainer
 # Different, so that drawn times of loading and of steps are independent.
@@ -34,7 +34,7 @@ def parts_ahead(queue_size: int, num_loaders: int) -> int:
     return num_loaders * (queued_per_loader + 1)
 
 
-def simulate(
+def simulate_parts(
     load_s: Service | Sequence[Sequence[float]],
     steps_per_part: int | Sequence[Sequence[int]],
     step_s: Service,
@@ -60,7 +60,7 @@ def simulate(
     Raises ValueError if a number is out of range, a time is negative, or `load_s` and `steps_per_part` have different
     shards.
 
-    >>> spans = simulate([[1.0, 1.0]], 2, 0.5, queue_size=1).select(lane="trainer", kind="wait")
+    >>> spans = simulate_parts([[1.0, 1.0]], 2, 0.5, queue_size=1).select(lane="trainer", kind="wait")
     >>> [(span.item, span.start_s, span.stop_s) for span in spans]
     [(0, 0.0, 1.0), (1, 2.0, 2.0)]
     """
@@ -69,7 +69,7 @@ def simulate(
 
 
 def simulated_idle_share(load_s: Any, steps_per_part: Any, step_s: Service, **options: Any) -> float:
-    """Return the `idle_share` of what `simulate` returns, in half the time, because it makes no timeline.
+    """Return the `idle_share` of what `simulate_parts` returns, in half the time, because it makes no timeline.
 
     >>> simulated_idle_share([[1.0]], 1, 3.0)
     0.25
@@ -77,22 +77,19 @@ def simulated_idle_share(load_s: Any, steps_per_part: Any, step_s: Service, **op
     tape = _play(load_s, steps_per_part, step_s, **options)
     busy_s = sum(span.stop_s - span.start_s for span in tape.spans if span.kind == "step")
     end_s = max(tape.free_s.values())  # the makespan, because the first span starts at 0
-    if end_s == 0:
-        return 0.0
     num_trainers = len({rank for rank, _ in tape.free_s})
-    return 1.0 - busy_s / num_trainers / end_s
+    return 1.0 - busy_s / num_trainers / end_s if end_s else 0.0
 
 
 def idle_share(timeline: Timeline) -> float:
     """Return the mean share of the makespan during which a trainer is not in a step, or 0 if there are no trainers.
 
-    >>> idle_share(simulate([[1.0]], 1, 3.0))
+    >>> idle_share(simulate_parts([[1.0]], 1, 3.0))
     0.25
     """
-    of_type("timeline", timeline, Timeline)
-    ranks = np.unique(timeline.select(lane=TRAINER).rank)
-    steps = timeline.select(lane=TRAINER, kind="step")
-    busy_s = [steps.select(rank=int(rank)).busy_s for rank in ranks]
+    trainers = of_type("timeline", timeline, Timeline).select(lane=TRAINER)
+    steps = trainers.select(kind="step")
+    busy_s = [steps.select(rank=int(rank)).busy_s for rank in np.unique(trainers.rank)]
     if not busy_s or not timeline.makespan_s:
         return 0.0
     return 1.0 - float(np.mean(busy_s)) / timeline.makespan_s
@@ -108,6 +105,15 @@ class _Shard(NamedTuple):
 
     load_s: list[float]
     num_steps: list[int]
+
+    def new_parts(self) -> dict[int, list[int]]:
+        """Return the parts that the trainer takes before each step; those without a later step at the last barrier."""
+        parts: dict[int, list[int]] = {}
+        step = 0
+        for part, num_steps in enumerate(self.num_steps):
+            parts.setdefault(step, []).append(part)
+            step += num_steps
+        return parts
 
 
 def _play(
@@ -127,7 +133,7 @@ def _play(
     seed = whole("seed", seed, *SEEDS)
     shards = _shards(load_s, steps_per_part, seed)
     barrier_s = number("barrier_s", barrier_s, 0)
-    new_parts = [_new_parts(shard) for shard in shards]
+    new_parts = [shard.new_parts() for shard in shards]
     steps_s = []
     for rank, shard in enumerate(shards):
         steps_s.append(draw("step_s", step_s, sum(shard.num_steps), seed, rank, _STEP_STREAM).tolist())
@@ -151,42 +157,26 @@ def _play(
     return tape
 
 
-def _new_parts(shard: _Shard) -> dict[int, list[int]]:
-    """Return the parts that a trainer takes before each step; those without a later step before the last barrier."""
-    parts: dict[int, list[int]] = {}
-    step = 0
-    for part, num_steps in enumerate(shard.num_steps):
-        parts.setdefault(step, []).append(part)
-        step += num_steps
-    return parts
-
-
 def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:
     """Return the shard of each trainer; each argument is a list for each trainer, or what all trainers share."""
-    loads = None  # of each trainer, the times of its parts; None until they are drawn
-    if _is_nested(load_s):
-        loads = [check_times(f"load_s[{rank}]", times_s).tolist() for rank, times_s in enumerate(load_s)]
-    else:
-        check("load_s", load_s)  # the times are drawn below, once the number of parts is known
+    if not _is_nested(load_s) and not _is_nested(steps_per_part):
+        got = f"got {load_s!r} and {steps_per_part!r}"
+        raise ValueError(f"load_s or steps_per_part must be a list for each trainer, {got}")
     if _is_nested(steps_per_part):
         steps = []
         for rank, counts in enumerate(steps_per_part):
             steps.append([whole(f"steps_per_part[{rank}][{part}]", num, 0) for part, num in enumerate(counts)])
-    elif loads is None:
-        raise ValueError(
-            f"load_s or steps_per_part must be a list for each trainer, got {load_s!r} and {steps_per_part!r}"
-        )
     else:
-        steps_of_each = whole("steps_per_part", steps_per_part, 0)
-        steps = [[steps_of_each] * len(times_s) for times_s in loads]
-    if loads is None:
+        steps = [[whole("steps_per_part", steps_per_part, 0)] * len(times_s) for times_s in load_s]
+    if _is_nested(load_s):
+        loads = [check_times(f"load_s[{rank}]", times_s).tolist() for rank, times_s in enumerate(load_s)]
+    else:
         loads = []
         for rank, counts in enumerate(steps):
             loads.append(draw("load_s", load_s, len(counts), seed, rank, _LOAD_STREAM).tolist())
-    num_parts_of_loads = [len(times_s) for times_s in loads]  # by trainer, as below
-    num_parts_of_steps = [len(counts) for counts in steps]
-    if num_parts_of_loads != num_parts_of_steps or not loads:
-        got = f"got {num_parts_of_loads} and {num_parts_of_steps}"
+    parts_of_each = list(map(len, loads))
+    if not parts_of_each or parts_of_each != list(map(len, steps)):
+        got = f"got {parts_of_each} and {list(map(len, steps))}"
         raise ValueError(f"load_s and steps_per_part must have the same parts, of one trainer or more; {got}")
     return [_Shard(times_s, counts) for times_s, counts in zip(loads, steps, strict=True)]
 

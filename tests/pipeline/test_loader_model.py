@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.pipeline import Lognormal, simulate_dataloader
-from rankscope.pipeline.dataloader_model import Cores, Handover
-from rankscope.pipeline.service import draw
+from rankscope.pipeline import Cores, Handover, Lognormal, simulate_dataloader
 
-from .dataloader_reference import Reference
+from .loader_reference import Reference
 
 MARKS = {
     "read": ("read start", "read stop"),
@@ -117,27 +115,6 @@ def test_throughput_follows_the_mean_and_not_the_median(in_order):
     assert rate < 0.85 * 4 / (0.010 / math.sqrt(2))  # what the median would promise
 
 
-def test_each_kind_of_times_is_drawn_by_itself_and_stays_as_it_is_for_a_seed() -> None:
-    times = Lognormal(1.0, cv=1.0)
-    fetch_s, step_s, handover_s, receive_s, pin_s = (draw("it", times, 3, 7, 0, stream) for stream in range(5))
-    handover = Handover(times, times, times)
-    timeline = simulate_dataloader(times, times, 3, num_workers=3, handover=handover, seed=7)
-    moments = {(span.kind, span.item): (span.start_s, span.stop_s) for span in timeline}
-    pinned_before_s = 0.0  # when the pin thread is free
-    for batch in sorted(range(3), key=lambda batch: fetch_s[batch] + handover_s[batch]):
-        assert moments["read", batch] == pytest.approx((0, fetch_s[batch]))
-        begin_s = max(fetch_s[batch] + handover_s[batch], pinned_before_s) + receive_s[batch]
-        pinned_before_s = begin_s + pin_s[batch]
-        assert moments["pin", batch] == pytest.approx((begin_s, pinned_before_s))
-        step = moments["step", batch]
-        assert step[1] - step[0] == pytest.approx(step_s[batch])
-    default = simulate_dataloader(times, times, 9, num_workers=3)
-    assert list(default) == list(
-        simulate_dataloader(times, times, 9, num_workers=3, prefetch_factor=2, in_order=True, seed=0)
-    )
-    assert list(default) != list(simulate_dataloader(times, times, 9, num_workers=3, seed=1))
-
-
 # ---- cores
 
 
@@ -174,12 +151,3 @@ def test_cores_are_all_busy_where_they_are_short(fetch_cpu, step_cpu, fetches):
     assert fetches * fetch_cpu * fetch + step_cpu * step == pytest.approx(2)
     assert 0 < fetch <= 1
     assert Cores(20, fetch_cpu, step_cpu).speeds(fetches, True) == (1.0, 1.0)
-
-
-def test_a_fetch_that_waits_half_of_its_time_loses_less_than_a_step_that_computes() -> None:
-    """With a share s of a core, the step runs at speed s, and the fetch at 2 s / (1 + s): s² + s = 1 fills the core."""
-    share = (math.sqrt(5) - 1) / 2
-    for step_cpu, num_cores in ((1.0, 1.0), (3.0, 1 + 2 * share)):  # three threads of a step get the same share each
-        speeds = Cores(num_cores, fetch_cpu=0.5, step_cpu=step_cpu).speeds(1, True)
-        assert speeds == pytest.approx((2 * share / (1 + share), share), rel=1e-12)
-    assert Cores(1.0, fetch_cpu=0.5).speeds(4, False)[0] == pytest.approx(0.5, rel=1e-12)

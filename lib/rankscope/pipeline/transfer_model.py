@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from ..common.checks import number, of_type, truth, whole
-from ..pipeline.simulate import simulate as simulate_pipeline
-from ..pipeline.stages import Pipeline, Stage
 from ..timeline import Timeline
+from .simulate import simulate
+from .stages import Pipeline, Stage
 
 # Copied batches that wait for their step while the next one is copied: the default of `num_ahead` in `prefetched`.
 _COPIED_AHEAD = 1
 _TURN = "turn"  # the stage of a loop that copies a batch and computes on it before it asks for the next
 
 
-def simulate(
+def simulate_transfer(
     num_batches: int,
     load_s: float,
     copy_s: float,
@@ -33,29 +33,29 @@ def simulate(
     ValueError if a time or the number of batches is negative or `num_workers` is below 1.
 
     >>> for prefetched in (False, True):
-    ...     loop = simulate(100, load_s=0.001, copy_s=0.004, step_s=0.006, prefetched=prefetched)
+    ...     loop = simulate_transfer(100, load_s=0.001, copy_s=0.004, step_s=0.006, prefetched=prefetched)
     ...     print(round(loop.select(kind="compute").makespan_s * 1e3))  # from the first step's start to the last's end
     996
     600
     """
-    load_s = number("load_s", load_s, 0)
     copy_s = number("copy_s", copy_s, 0)
     step_s = number("step_s", step_s, 0)
-    pin_s = number("pin_s", pin_s, 0)
-    num_batches = whole("num_batches", num_batches, 0)
     # A worker holds one batch, and `capacity` adds one finished batch for each worker.
-    stages = [Stage("load", load_s, num_workers=num_workers, capacity=num_workers)]
-    if pin_s:
+    stages = [Stage("load", number("load_s", load_s, 0), num_workers=num_workers, capacity=num_workers)]
+    if number("pin_s", pin_s, 0):
         stages.append(Stage("pin", pin_s))
+    num_batches = whole("num_batches", num_batches, 0)
     if truth("prefetched", prefetched):
         stages += [Stage("copy", copy_s, capacity=_COPIED_AHEAD), Stage("compute", step_s)]
-        return simulate_pipeline(Pipeline(stages), num_batches)
-    in_turn = simulate_pipeline(Pipeline([*stages, Stage(_TURN, copy_s + step_s)]), num_batches)
-    spans = [span for span in in_turn if span.kind != _TURN]
-    for turn in in_turn.select(kind=_TURN):  # each is a copy and then a step
-        copied_s = min(turn.start_s + copy_s, turn.stop_s)  # rounding must not put it after the end of the turn
-        spans.append(turn._replace(lane="copy", kind="copy", stop_s=copied_s))
-        spans.append(turn._replace(lane="compute", kind="compute", start_s=copied_s))
+        return simulate(Pipeline(stages), num_batches)
+    spans = []
+    for span in simulate(Pipeline([*stages, Stage(_TURN, copy_s + step_s)]), num_batches):
+        if span.kind != _TURN:
+            spans.append(span)
+            continue
+        copied_s = min(span.start_s + copy_s, span.stop_s)  # rounding must not put it after the end of the turn
+        spans.append(span._replace(lane="copy", kind="copy", stop_s=copied_s))
+        spans.append(span._replace(lane="compute", kind="compute", start_s=copied_s))
     return Timeline.of(spans)
 
 

@@ -12,7 +12,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -50,7 +49,7 @@ class LateCuda:
         self.device = torch.device("cpu")
         self.rng, self.eagerness, self.bytes_per_s = rng, eagerness, bytes_per_s
         self.errors: list[str] = []
-        self.host_s, self.max_batches, self.num_buffers = 0.0, 0, 0
+        self.host_s, self.max_batches, self.num_pinned = 0.0, 0, 0
         self.stage_s = 0.0  # what the host needs for a tensor before its copy
         self._sent = self._ended = 0
         self._queues: dict[str, deque[_Op]] = {COPY: deque(), CONSUMER: deque()}
@@ -71,22 +70,17 @@ class LateCuda:
         finally:
             self._current = before
 
-    def is_pinned(self, tensor: torch.Tensor) -> bool:
+    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         self.host_s += self.stage_s
-        return self.knows(tensor)
+        if self.knows(tensor):
+            return tensor
+        self.num_pinned += 1
+        return self.pin(torch.empty_like(tensor).copy_(tensor))
 
-    def pinned(self, num_bytes: int) -> torch.Tensor:
-        self.num_buffers += 1
-        return self.pin(torch.full((num_bytes,), 0xCD, dtype=torch.uint8))
-
-    def copy(self, source: Any) -> Any:
-        if not isinstance(source, torch.Tensor):
-            return source.to(self, non_blocking=True)
+    def copy(self, source: torch.Tensor) -> torch.Tensor:
         if source.numel() and not self.knows(source):
             self.errors.append("a copy from memory that is not pinned")
         target = torch.empty_like(source)
-        if source.is_conj() or not (source.is_contiguous() or source.stride() == target.stride()):
-            self.errors.append("a copy that goes through other memory, which nothing pins")
         target.untyped_storage().fill_(0xAB)
         memory, known, before = _Memory(target.detach()), weakref.ref(source), source.clone()
         key = id(target)
@@ -106,7 +100,7 @@ class LateCuda:
         self._give(_Op(self.host_s, source.nbytes / self.bytes_per_s, do=do))
         return target
 
-    def mark(self, timed: bool) -> LateEvent:
+    def mark(self) -> LateEvent:
         event = LateEvent(self)
         self._give(_Op(self.host_s, do=lambda at_s: setattr(event, "at_s", at_s)))
         return event
