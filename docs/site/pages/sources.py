@@ -30,7 +30,7 @@ _HOME = """# rankscope
 Move a control and see what changes. This page needs no server, because every state was drawn when the site was built.
 [Install and start]({start}) · [All notebooks](notebooks/README.md) · [Reference](api/index.rst)
 """
-_PACKAGES = ("sampling", "ranks", "pipeline", "parts", "transfer", "collectives", "timeline", "figures", "explorers")
+_PACKAGES = ("sampling", "ranks", "pipeline", "collectives", "timeline", "figures", "explorers")
 _PACKAGES += ("train.ddp", "train.fsdp", "train.zero", "train.uneven", "train.pipeline_parallel", "train.data_parallel")
 _PACKAGES += ("box", "diagnose", "cluster", "networks")
 

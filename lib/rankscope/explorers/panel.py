@@ -159,7 +159,7 @@ class Panel(widgets.Box):  # type: ignore[misc]
         self.example.value = names[0] if names else _NO_EXAMPLE
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        """Return the widget and, for readers without a kernel, its first drawing that is small, which front ends like less."""
+        """Return the widget and, for readers without a kernel, its first drawing that is small."""
         data: dict[str, Any] = super()._repr_mimebundle_(**options)
         svgs = [to_svg(drawing) for drawing in self._drawings]
         small = [svg for svg in svgs if len(svg.encode()) <= _MOST_SVG_BYTES]

@@ -15,14 +15,12 @@ from ...timeline import Timeline
 from ..explorer import Explorer, Now, Setting, Steps, jitter
 
 SETTINGS = (
-    Setting("load_ms", 160, Steps((*range(0, 200, 20), *range(200, 601, 50))), "loading a part [ms]"),
-    Setting("step_ms", 50, Steps((1, 2, 5, *range(10, 101, 10))), "step [ms]"),
-    Setting("steps_per_part", 4, range(1, 13), "steps per part"),
-    jitter(100),
     Setting("num_trainers", 4, range(1, 17), "trainers"),
     Setting("queue_size", 0, range(9), "queue length"),
     Setting("num_loaders", 1, range(1, 5), "loaders"),
-    Setting("seed", 0, range(21), "seed", lambda now: now.load_ms > 0 and now.jitter > 0),
+    Setting("load_ms", 160, Steps((*range(0, 200, 20), *range(200, 601, 50))), "loading a part [ms]"),
+    Setting("step_ms", 50, Steps((1, 2, 5, *range(10, 101, 10))), "step [ms]"),
+    Setting("steps_per_part", 4, range(1, 13), "steps per part"),
     Setting(
         "aligned",
         False,
@@ -30,6 +28,8 @@ SETTINGS = (
         "parts end together",
         lambda now: now.num_trainers > 1 and now.steps_per_part > 1,
     ),
+    jitter(100),
+    Setting("seed", 0, range(21), "seed", lambda now: now.load_ms > 0 and now.jitter > 0),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "1 trainer": {"num_trainers": 1},

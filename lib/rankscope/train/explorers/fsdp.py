@@ -120,13 +120,13 @@ def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     millions = Steps((1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))
     precisions = ("float32", "bfloat16, reduced in float32")
     settings = (
-        Setting("num_layers", 8, Steps((1, 2, 4, 6, 8, 12, 16, 24)), "layers"),
-        Setting("layer_millions", 50, millions, "parameters per layer [million]"),
-        network,
-        num_ranks,
         Setting("wrap", "each layer", _WRAPS, "groups"),
         Setting("reshard", "all but the root (default)", _RESHARD, "reshard after forward"),
         Setting("prefetch", 0, range(5), "groups prefetched", _has_groups),  # 0 is torch's default
+        network,
+        num_ranks,
+        Setting("num_layers", 8, Steps((1, 2, 4, 6, 8, 12, 16, 24)), "layers"),
+        Setting("layer_millions", 50, millions, "parameters per layer [million]"),
         Setting("layer_ms", 10, Steps((0, 1, 2, 5, 10, 20, 50, 100)), "forward per layer [ms]"),
         Setting("activations_mb", 200, Steps((0, 10, 50, 100, 200, 500, 1000, 2000)), "activations per layer [MB]"),
         Setting("precision", "bfloat16, reduced in float32", precisions, "precision"),

@@ -14,11 +14,11 @@ from ...sampling import Assignment, audit
 from ..uneven.model import HANDLINGS, predict, simulate
 
 SETTINGS = (
+    Setting("handling", "hang", HANDLINGS, "handling"),
     Setting("rank_0", 2, range(1, 13), "batches of rank 0"),
     Setting("rank_1", 3, range(1, 13), "batches of rank 1"),
     Setting("rank_2", 5, range(1, 13), "batches of rank 2"),
     Setting("allreduce_ms", 20, Steps((*range(0, 100, 10), *range(100, 201, 20))), "allreduce [ms]"),
-    Setting("handling", "hang", HANDLINGS, "handling"),
     Setting("divide_by_initial", True, (), "divide by all ranks", lambda now: now.handling == "join"),
 )
 PRESETS: dict[str, dict[str, Any]] = {

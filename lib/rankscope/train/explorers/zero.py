@@ -25,10 +25,10 @@ LIMITS_BYTES = {"24 GB": 24e9, "80 GB": 80e9, "141 GB": 141e9}
 YOURS = "your module"
 SETTINGS = (
     Setting("model", "7.5 B", MODELS, "parameters"),
+    Setting("stage", 1, range(4), "stage"),
+    Setting("num_ranks", 64, Steps(2**power for power in range(13)), "ranks"),
     Setting("recipe", "mixed", RECIPES, "recipe"),
     Setting("optimizer", "adam", OPTIMIZERS, "optimizer"),
-    Setting("num_ranks", 64, Steps(2**power for power in range(13)), "ranks"),
-    Setting("stage", 1, range(4), "stage"),
     Setting(
         "layer_millions",
         0,
