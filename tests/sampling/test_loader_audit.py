@@ -216,6 +216,9 @@ def test_samples_that_are_divided_twice_are_found():
     assert finding.kind == "sharded_twice"
     assert "about 1/2 of the samples are read; remove DistributedSampler" in finding.message
     assert kinds(audit_loader(DataLoader(range(8), sampler=inner))) == []
+    stream = Rows([0])
+    stream.num_replicas = 4  # without a rank, it means something else
+    assert audit_loader(DataLoader(stream)).shards == ()
 
 
 # ---- generators of a dataset
