@@ -21,13 +21,11 @@ __all__ = [
     "diagnose",
     "explorers",
     "figures",
-    "parts",
     "pipeline",
     "ranks",
     "sampling",
     "timeline",
     "train",
-    "transfer",
     "watch",
 ]
 

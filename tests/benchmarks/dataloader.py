@@ -20,7 +20,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from rankscope.pipeline import Lognormal, advise, record_dataloader, simulate_dataloader
-from rankscope.pipeline.advice import LoaderProfile, LoaderSettings, simulate_profile
+from rankscope.pipeline.profile import LoaderProfile, LoaderSettings
+from rankscope.pipeline.profile import predicted_s as predicted
 from rankscope.pipeline.service import draw
 
 from ._record import write_record
@@ -109,7 +110,7 @@ def compare(
     errors, blind, rows = [], [], []
     for cv, settings in cases:
         measured_s = real_s[f"{cv}{settings}"]
-        predicted_s = simulate_profile(profiles[cv], settings).makespan_s
+        predicted_s = predicted(profiles[cv], settings)
         nominal_s = simulate_dataloader(
             datasets[cv].times_s,
             kind.step_s,

@@ -19,10 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankscope.parts.datasets import AsyncPartDataset, SyncPartDataset, in_step
-from rankscope.parts.files import DelayedLoad, write_parts
-from rankscope.parts.simulate import idle_share, simulate
-from rankscope.pipeline.service import Lognormal
+from rankscope.pipeline import (
+    AsyncPartDataset,
+    DelayedLoad,
+    Lognormal,
+    SyncPartDataset,
+    idle_share,
+    in_step,
+    simulate_parts,
+)
 from rankscope.ranks import in_threads
 from rankscope.timeline import Recorder, Timeline
 
@@ -92,15 +97,17 @@ def main() -> None:
             rows = sizes(aligned)
             counts = [rows[number] for number in sorted(rows)]
             with tempfile.TemporaryDirectory() as folder:
-                files = write_parts(folder, counts, x=np.arange(sum(counts)))
+                files = [Path(folder) / f"part-{number:05d}.npz" for number in range(len(counts))]
+                for file, count in zip(files, counts, strict=True):
+                    np.savez(file, x=np.arange(count))
                 load = DelayedLoad(Lognormal(LOAD_S, cv), seed=1)
                 shards = [SyncPartDataset(files, 1, TRAINERS, rank).shard for rank in range(TRAINERS)]
                 loads = [[load.delay_s(file) for file in shard] for shard in shards]
                 steps = [[rows[int(Path(file).stem[5:])] for file in shard] for shard in shards]
                 for queue_size in QUEUES:
                     measured, barrier_s = train(files, load, queue_size)
-                    blind = simulate(loads, steps, STEP_S, queue_size=queue_size)
-                    informed = simulate(loads, steps, STEP_S, queue_size=queue_size, barrier_s=barrier_s)
+                    blind = simulate_parts(loads, steps, STEP_S, queue_size=queue_size)
+                    informed = simulate_parts(loads, steps, STEP_S, queue_size=queue_size, barrier_s=barrier_s)
                     errors = [twin.makespan_s / measured.makespan_s - 1 for twin in (blind, informed)]
                     worst = max(worst, abs(errors[0]))
                     queue = "none" if queue_size is None else queue_size

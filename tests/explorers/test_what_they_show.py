@@ -20,7 +20,7 @@ from rankscope.explorers.core.samplers import epochs
 from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.player import draw_play
 from rankscope.figures.svg import to_svg
-from rankscope.parts import idle_share
+from rankscope.pipeline import idle_share
 from rankscope.pipeline import simulate as simulate_pipeline
 from rankscope.sampling import assign
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rankscope import parts, transfer
+from rankscope import pipeline as package
 from rankscope.pipeline import Cores, Handover, Lognormal, Pipeline, Stage, advise, simulate, simulate_dataloader
-from rankscope.pipeline.advice import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts  # without public names
+from rankscope.pipeline.profile import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts  # without public names
 from rankscope.sampling import assign
 
 from .values import Cases, fields, plain, timeline
@@ -49,10 +49,9 @@ def _random_pipeline(draw: random.Random) -> tuple[Any, ...]:
 
 
 def _pipeline(pipeline: Pipeline, num_items: int, num_ranks: int, has_batches: bool, seed: int) -> dict[str, Any]:
-    items: Any = num_items
     if has_batches:
-        items = assign(num_items + num_ranks, num_ranks, seed=seed).with_loader(3)
-    spans = simulate(pipeline, items, seed, num_ranks)
+        num_items = len(assign(num_items + num_ranks, num_ranks, seed=seed).with_loader(3).batches(0))
+    spans = simulate(pipeline, num_items, seed, num_ranks)
     facts = fields(pipeline, ("bottleneck", "bound_per_s"))
     return {**facts, "bounds_per_s": plain(pipeline.bounds_per_s()), "spans": timeline(spans)}
 
@@ -95,8 +94,8 @@ def _random_parts(draw: random.Random) -> dict[str, Any]:
 
 
 def _parts(options: dict[str, Any]) -> dict[str, Any]:
-    spans = parts.simulate(**options)
-    return {"idle_share": float(parts.idle_share(spans)), "spans": timeline(spans)}
+    spans = package.simulate_parts(**options)
+    return {"idle_share": float(package.idle_share(spans)), "spans": timeline(spans)}
 
 
 def _random_transfer(draw: random.Random) -> dict[str, Any]:
@@ -108,8 +107,8 @@ def _random_transfer(draw: random.Random) -> dict[str, Any]:
 def _transfer(options: dict[str, Any]) -> list[Any]:
     values = []
     for prefetched in (False, True):
-        spans = transfer.simulate(prefetched=prefetched, **options)
-        values.append([float(transfer.overlap_share(spans)), timeline(spans)])
+        spans = package.simulate_transfer(prefetched=prefetched, **options)
+        values.append([float(package.overlap_share(spans)), timeline(spans)])
     return values
 
 

@@ -9,30 +9,26 @@ from typing import Any
 import simpy
 
 from rankscope.pipeline import Pipeline
-from rankscope.pipeline.items import counted, of_ranks
-from rankscope.sampling import Assignment
 
 Times = dict[tuple[int, str, int], tuple[float, float, float]]  # (rank, stage, item): taken, done, left
 
 
-def reference(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ranks: int = 1) -> Times:
+def reference(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int = 1) -> Times:
     """Run the pipeline as SimPy processes."""
     environment = simpy.Environment()
     seen: Times = {}
-    ranks = of_ranks(items) if isinstance(items, Assignment) else [counted(items)] * num_ranks
-    barrier = _Barrier(environment, [len(own.values) for own in ranks])
-    for rank, own in enumerate(ranks):
+    barrier = _Barrier(environment, num_ranks)
+    for rank in range(num_ranks):
         source = simpy.Store(environment)
-        source.items.extend(enumerate(own.numbers.tolist()))
+        source.items.extend(range(num_items))
         for place, stage in enumerate(pipeline.stages):
             last = place == len(pipeline.stages) - 1
             target = simpy.Store(environment, capacity=float("inf") if last else stage.capacity)
-            times = stage.times_s(own, seed, rank, place).tolist()
+            times = stage.times_s(num_items, seed, rank, place).tolist()
             turns = _Turns(environment)
             for _ in range(stage.num_workers):
-                meet = barrier if last and len(ranks) > 1 else None
-                work = _worker(environment, rank, stage, source, target, times, turns, meet, seen)
-                environment.process(work)
+                meet = barrier if last and num_ranks > 1 else None
+                environment.process(_worker(environment, rank, stage, source, target, times, turns, meet, seen))
             source = target
     environment.run()
     return seen
@@ -58,16 +54,16 @@ class _Turns:
 
 
 class _Barrier:
-    """In step n, all ranks meet that have more than n items."""
+    """All ranks meet in each step."""
 
-    def __init__(self, environment: simpy.Environment, num_items: list[int]) -> None:
-        self.environment, self.num_items = environment, num_items
+    def __init__(self, environment: simpy.Environment, num_ranks: int) -> None:
+        self.environment, self.num_ranks = environment, num_ranks
         self.steps: dict[int, tuple[simpy.Event, list[None]]] = {}
 
     def arrive(self, step: int) -> simpy.Event:
         event, arrived = self.steps.setdefault(step, (self.environment.event(), []))
         arrived.append(None)
-        if len(arrived) == sum(number > step for number in self.num_items):
+        if len(arrived) == self.num_ranks:
             event.succeed()
         return event
 
@@ -84,13 +80,13 @@ def _worker(
     seen: Times,
 ) -> Iterator[simpy.Event]:
     for step in count():
-        place, item = yield source.get()
+        item = yield source.get()
         taken, ticket = environment.now, turns.ticket()
-        yield environment.timeout(times[place])
+        yield environment.timeout(times[item])
         done = environment.now
         if stage.ordered:
             yield turns.of(ticket)
-        yield target.put((place, item))
+        yield target.put(item)
         if stage.ordered:
             turns.call(ticket + 1)
         if barrier:

@@ -6,20 +6,20 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from msgspec.structs import replace
 from torch.utils.data import DataLoader, Dataset
 
 from rankscope.pipeline import advise, record_dataloader
-from rankscope.pipeline.advice import (
+from rankscope.pipeline.advice import SettingsForecast, best_of
+from rankscope.pipeline.profile import (
     COLUMNS,
     LoaderProfile,
     LoaderSettings,
     PinningCosts,
-    SettingsForecast,
-    _best,
-    simulate_profile,
+    predicted_s,
+    predicted_spans,
 )
-from rankscope.pipeline.dataloader import profile_columns
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
@@ -108,30 +108,20 @@ def test_pinning_is_tried_where_it_is_known_and_left_out_where_there_is_nothing_
     assert advice.best.settings.pin_memory
     assert advice.best.speedup > 1.3
     pinned = profile(read=0.02, step=0.02, pin=0.004, num_workers=4, accelerator=True, pinning=costs)
-    without_pinning = simulate_profile(pinned, replace(pinned.settings, pin_memory=False))
+    without_pinning = predicted_spans(pinned, replace(pinned.settings, pin_memory=False))
     assert "pin" not in {span.kind for span in without_pinning}
-    assert without_pinning.makespan_s == pytest.approx(BATCHES * 0.028, rel=0.1)
+    assert without_pinning[-1].stop_s == pytest.approx(BATCHES * 0.028, rel=0.1)
     expensive = PinningCosts(pageable_copy_s=0.003, pin_s=0.040, pinned_copy_s=0.002)  # a copy that is itself slow
     advice = advise(profile(read=0.02, step=0.02, num_workers=2, accelerator=True, pinning=expensive))
     assert not advice.best.settings.pin_memory
 
 
-def test_an_epoch_can_be_completed_and_workers_that_persist_have_started_long_ago():
-    short = profile(startup_s=5.0, read=0.01)
-    lasting = replace(short, settings=replace(short.settings, persistent_workers=True))
-    short_s = advise(short, num_batches=60).current.predicted_s
-    whole_epoch_s = advise(short, num_batches=600).current.predicted_s
-    lasting_s = advise(lasting, num_batches=60).current.predicted_s
-    assert whole_epoch_s - short_s == pytest.approx(540 * 0.01, rel=0.05)
-    assert short_s - lasting_s == pytest.approx(5.0)
-
-
 def test_the_wait_for_a_lock_in_some_receives_is_part_of_the_hand_over():
     even = profile(num_workers=4, read=0.03, step=0.001)
     held_up = replace(even, receive_s=np.where(np.arange(BATCHES) % 5 == 0, 0.03, 1e-4))
-    held_up_s = simulate_profile(held_up, held_up.settings).makespan_s
-    assert held_up_s > simulate_profile(even, even.settings).makespan_s
-    assert held_up_s > simulate_profile(held_up, held_up.settings, faster="hand-over").makespan_s
+    held_up_s = predicted_s(held_up, held_up.settings)
+    assert held_up_s > predicted_s(even, even.settings)
+    assert held_up_s > predicted_s(held_up, held_up.settings, faster="hand-over")
 
 
 # ---- an epoch of a profile, by hand
@@ -150,25 +140,20 @@ def by_hand(num_batches: int, **changes: object) -> LoaderProfile:
 
 
 def durations_s(profile: LoaderProfile, kind: str, faster: str | None = None, **settings: object) -> list[float]:
-    spans = simulate_profile(profile, replace(profile.settings, **settings), faster).select(kind=kind)
-    return (spans.stop_s - spans.start_s).tolist()
+    spans = predicted_spans(profile, replace(profile.settings, **settings), faster)
+    return [round(span.stop_s - span.start_s, 9) for span in spans if span.kind == kind]
 
 
 def test_an_epoch_repeats_the_times_of_the_last_recorded_batches() -> None:
     assert durations_s(by_hand(2), "read") == [14, 18]
     assert durations_s(by_hand(5), "read") == [10, 14, 18, 10, 14]
     assert durations_s(by_hand(2), "step") == [0.5, 0.5]
-    timeline = simulate_profile(by_hand(1, handover_s=np.zeros(0)), LoaderSettings(1))
-    assert timeline.select(kind="wait").end_s == timeline.select(kind="read").end_s, (
-        "an unknown hand-over takes no time"
-    )
+    assert predicted_s(by_hand(1, handover_s=np.zeros(0)), LoaderSettings(1)) == 26.5, "an unknown hand-over"
 
 
 def test_workers_start_one_after_the_other_unless_they_are_kept() -> None:
     assert durations_s(by_hand(2), "start", num_workers=4) == [5 + 4 * 3] * 4
     assert durations_s(by_hand(2), "start", num_workers=4, persistent_workers=True) == []
-    starts = simulate_profile(by_hand(2), LoaderSettings(3)).select(kind="start")
-    assert (starts.lane.tolist(), starts.item.tolist()) == ([0, 1, 2], [-1, -1, -1])
 
 
 def test_a_part_that_is_made_faster_takes_half_its_time() -> None:
@@ -177,26 +162,6 @@ def test_a_part_that_is_made_faster_takes_half_its_time() -> None:
     assert durations_s(by_hand(3), "step", "training step") == [0.25] * 3
     assert durations_s(by_hand(3), "start", "worker start-up") == [4]
     assert durations_s(by_hand(3), "start", "CPU cores") == [8]
-
-
-def test_receives_up_to_twice_the_shortest_are_not_held_up() -> None:
-    """The time from the end of the fetch to the step of the last batch, during which the only worker is idle."""
-
-    def received_s(receive_s: list[float], batch: int, faster: str | None = None) -> float:
-        columns = {name: np.zeros(10) for name in COLUMNS}
-        columns |= {"read_s": np.full(10, 1000.0), "receive_s": np.array(receive_s)}
-        recorded = LoaderProfile(LoaderSettings(1), 10, 64, True, **columns)
-        timeline = simulate_profile(recorded, recorded.settings, faster)
-        handed_s = timeline.select(kind="wait").stop_s[batch]
-        return float(handed_s - timeline.select(kind="read").stop_s[batch])
-
-    alone = [1.0, 2.0, 1.5, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.75]
-    assert [received_s(alone, batch) for batch in (1, 2, 9)] == pytest.approx([2, 1.5, 1.75])
-    assert received_s(alone, 9, "hand-over") == pytest.approx(0.875)
-    # 28 s more than twice the shortest, once in ten times: the 90th percentile is a tenth of the way to 28 s.
-    held_up = [1.0, 30.0, *[1.0] * 8]
-    assert [received_s(held_up, batch) for batch in (1, 2, 9)] == pytest.approx([2 + 2.8, 1 + 2.8, 1])
-    assert received_s(held_up, 1, "hand-over") == pytest.approx(1 + 1.4)
 
 
 def test_copies_take_longer_without_pinning_and_a_loss_is_noise_only_where_pinning_was_recorded() -> None:
@@ -212,22 +177,13 @@ def test_copies_take_longer_without_pinning_and_a_loss_is_noise_only_where_pinni
         assert durations_s(pinned, "pin", "pinning") == pytest.approx([0.1] * 3)
 
 
-def test_shares_and_bounds_of_a_profile() -> None:
-    recorded = by_hand(10, wait_s=[1.0, 2.0, 3.0], cpu_s=[6.0, 7.0, 8.0], step_cpu_s=[1.0, 2.0, 3.0])
-    recorded = replace(recorded, num_cores=4)
-    assert recorded.waiting_share == 6 / 7.5
-    assert recorded.epoch_s == (2 + 0.5) * 10
-    assert recorded.cpu_bound_s == (7 + 2) * 10 / 4
-    assert by_hand(3, step_s=np.zeros(3)).waiting_share == 0.0
-
-
 # ---- which settings are recommended
 
 
 def recommended(*rows: tuple[float, LoaderSettings], recorded: tuple[float, LoaderSettings]) -> LoaderSettings:
     current = SettingsForecast(recorded[1], recorded[0], 1.0)
     forecasts = [current, *(SettingsForecast(settings, predicted_s, 1.0) for predicted_s, settings in rows)]
-    return _best(tuple(sorted(forecasts, key=lambda row: row.predicted_s)), current).settings
+    return best_of(tuple(sorted(forecasts, key=lambda row: row.predicted_s)), current).settings
 
 
 def test_the_order_is_left_for_more_than_10_percent_and_other_settings_for_more_than_5() -> None:
@@ -264,59 +220,6 @@ def test_of_equally_fast_settings_the_least_effort_is_recommended() -> None:
     assert recommended(*equal, recorded=recorded) == equal[0][1], "kept workers are a change of the settings, too"
 
 
-def test_settings_that_are_tried() -> None:
-    """By default no worker, and powers of 2 up to 8 or twice the cores; only one form of no workers."""
-
-    def tried(recorded: LoaderProfile, **options: object) -> list[LoaderSettings]:
-        return sorted((row.settings for row in advise(recorded, **options).rows), key=str)  # type: ignore[arg-type]
-
-    for num_cores, most_workers in ((1, 8), (4, 8), (6, 8), (8, 16)):
-        rows = advise(replace(by_hand(3), num_cores=num_cores)).rows
-        assert {row.settings.num_workers for row in rows} == {
-            0,
-            *(2**power for power in range(5) if 2**power <= most_workers),
-        }
-        assert {row.settings.prefetch_factor for row in rows} == {1, 2, 4}
-        assert {row.settings.persistent_workers for row in rows} == {False, True}
-    costs = PinningCosts(0.3, 0.1, 0.1)
-    some = {"num_workers": [0, 2], "prefetch_factors": [3]}
-    recorded = replace(by_hand(3), settings=LoaderSettings(0, pin_memory=False), startup_s=0.0, startup_each_s=0.0)
-    in_any_order = [LoaderSettings(2, 3), LoaderSettings(2, 3, in_order=False)]
-    assert tried(recorded, **some) == sorted([LoaderSettings(0), *in_any_order], key=str)
-    pinned = [replace(settings, pin_memory=True) for settings in (LoaderSettings(0), *in_any_order)]
-    expected = sorted([LoaderSettings(0), *in_any_order, *pinned], key=str)
-    assert tried(replace(recorded, pinning=costs), **some) == expected
-    assert tried(replace(recorded, pinning=costs, accelerator=False), **some) == tried(recorded, **some)
-
-
-def test_a_speedup_is_over_the_prediction_for_the_recorded_settings() -> None:
-    advice = advise(by_hand(3), num_workers=[1, 2], prefetch_factors=[2])
-    assert [row.speedup for row in advice.rows] == [advice.current.predicted_s / row.predicted_s for row in advice.rows]
-    nothing = LoaderProfile(LoaderSettings(1), 3, 2, False, **{name: np.zeros(3) for name in COLUMNS})
-    advice = advise(nothing)
-    assert {row.speedup for row in advice.rows} == {1.0}
-    assert nothing.waiting_share == 0.0
-    assert not any("core" in words for words in (advice.bottleneck, *advice.notes)), "no core is short"
-
-
-def test_notes_say_by_how_much_a_prediction_is_off() -> None:
-    columns = {name: np.zeros(20) for name in COLUMNS}
-    recorded = LoaderProfile(LoaderSettings(1), 20, 64, True, **columns | {"step_s": np.ones(20)})
-
-    def notes(**changes: object) -> tuple[str, ...]:
-        return advise(replace(recorded, **changes), num_workers=[1], prefetch_factors=[2]).notes
-
-    (pinning,) = notes()  # 20 batches are enough
-    assert "pinning" in pinning
-    fewer = notes(**{name: getattr(recorded, name)[:19] for name in COLUMNS})
-    assert any("19; predictions" in note for note in fewer)
-    assert any("without workers" in note for note in notes(settings=LoaderSettings(0)))
-    busy = notes(read_s=np.full(20, 8.0), cpu_s=np.full(20, 8.0), num_cores=1)
-    assert any("160 s on 1 core" in note for note in busy)
-    (_, off) = notes(wait_s=np.ones(20))
-    assert "off by -50 %" in off
-
-
 @pytest.mark.parametrize(
     ("startup_s", "recommended"), [(1.5, LoaderSettings(2, persistent_workers=True)), (0.02, LoaderSettings(2))]
 )
@@ -334,52 +237,73 @@ def test_workers_are_kept_if_their_start_takes_a_clear_share_of_an_epoch(
     assert advise(kept).best.settings == kept.settings
 
 
-def test_columns_are_seconds_in_the_order_of_the_batches():
-    columns = profile_columns([(n, 0, n + 6, 1, 2, 3, 4, 5, 7, 8, hand) for n, hand in ((1, -1), (0, 9_000_000_000))])
-    assert columns["handover_s"].tolist() == [9.0]
-    assert columns["read_s"].tolist() == [6e-9, 7e-9]
-    assert set(columns) == set(COLUMNS)
-
-
 # ---- advice that is followed
 
 
 class Waiting(Dataset):
-    """It waits for long, beside which little is what else a busy machine makes a batch wait for."""
+    def __init__(self, read_s):
+        self.read_s = read_s
 
     def __len__(self):
-        return 16
+        return 64
 
     def __getitem__(self, index):
-        time.sleep(0.1)
-        return index
+        time.sleep(self.read_s)
+        return torch.zeros(8)
 
 
-def epoch_s(batches):
+def start_slowly(worker):
+    time.sleep(0.5)
+
+
+def epoch_s(batches, step_s):
     start = time.perf_counter()
     for _ in batches:
-        time.sleep(0.002)
+        time.sleep(step_s)
     return time.perf_counter() - start
 
 
-@pytest.mark.slow
-def test_advice_for_a_waiting_dataset_holds_when_it_is_followed():
-    """Workers that stay, so that how long they take to start, on a machine busy with something else, has no part."""
-    for _ in range(5):  # until one epoch was not held up by something else
-        before = record_dataloader(DataLoader(Waiting(), num_workers=1, persistent_workers=True))
-        epoch_s(before)
-        advice = advise(before, num_workers=[1, 2, 4])
-        if advice.bottleneck == "reading":
-            break
-    assert advice.bottleneck == "reading"
+# The recorded loader, the seconds of a read and of a step, and what the advice must be about.
+REAL = [
+    ({"num_workers": 0}, 0.005, 0.004, "reading"),
+    ({"num_workers": 1}, 0.010, 0.004, "reading"),
+    ({"num_workers": 2}, 0.010, 0.002, "reading"),
+    ({"num_workers": 1, "prefetch_factor": 1}, 0.008, 0.010, "reading"),
+    ({"num_workers": 1, "persistent_workers": True}, 0.010, 0.004, "reading"),
+    ({"num_workers": 2, "persistent_workers": True, "in_order": False}, 0.010, 0.002, "reading"),
+    ({"num_workers": 4, "persistent_workers": True}, 0.002, 0.030, "training step"),
+    ({"num_workers": 2, "persistent_workers": True}, 0.001, 0.020, "training step"),
+    ({"num_workers": 1, "worker_init_fn": start_slowly}, 0.001, 0.010, "worker start-up"),
+    ({"num_workers": 2, "worker_init_fn": start_slowly}, 0.002, 0.010, "worker start-up"),
+]
+
+
+def check_advice(options, read_s, step_s, part):
+    """Record a loader, take the advice, and run it: as fast as was said, within a quarter."""
+    recorded = record_dataloader(DataLoader(Waiting(read_s), batch_size=2, **options))
+    for _ in range(2):
+        before_s = epoch_s(recorded, step_s)
+    advice = advise(recorded, num_workers=[0, 1, 2, 4])
+    assert advice.bottleneck == part
+    assert advice.current.predicted_s == pytest.approx(before_s, rel=0.25)
+    assert (advice.best is advice.current) == (part == "training step"), advice
     best = advice.best.settings
-    assert best.num_workers > 1
-    settings = {"num_workers": best.num_workers, "prefetch_factor": best.prefetch_factor, "in_order": best.in_order}
-    after = DataLoader(Waiting(), persistent_workers=True, **settings)
-    epoch_s(after)
-    gains = []
-    for _ in range(5):
-        gains.append(epoch_s(before) / epoch_s(after))
-        if gains[-1] > 1.4:
-            break
-    assert max(gains) > 1.4, gains
+    assert best.persistent_workers or part != "worker start-up"
+    window = best.prefetch_factor if best.num_workers else None
+    settings = {"num_workers": best.num_workers, "prefetch_factor": window, "in_order": best.in_order}
+    kept = {"persistent_workers": best.persistent_workers, "worker_init_fn": options.get("worker_init_fn")}
+    after = DataLoader(Waiting(read_s), batch_size=2, **settings, **kept)
+    epoch_s(after, step_s)
+    assert epoch_s(after, step_s) == pytest.approx(advice.best.predicted_s, rel=0.25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [REAL[1], REAL[8], *(pytest.param(case, marks=pytest.mark.oracle) for case in REAL)])
+def test_advice_holds_when_it_is_followed(case):
+    for tries_left in reversed(range(5)):  # until one epoch was not held up by something else
+        try:
+            check_advice(*case)
+            return
+        except AssertionError:
+            if not tries_left:
+                raise

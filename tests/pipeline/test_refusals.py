@@ -5,88 +5,126 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from msgspec.structs import replace
 from torch.utils.data import DataLoader
 
 from rankscope.pipeline import (
+    AsyncPartDataset,
+    Cores,
+    DelayedLoad,
+    Handover,
+    PartError,
     Pipeline,
     Stage,
     StoredImages,
+    SyncPartDataset,
     advise,
     closest,
+    idle_share,
+    in_step,
+    overlap_share,
+    prefetched,
     record_dataloader,
     run,
     simulate,
     simulate_dataloader,
+    simulate_parts,
+    simulate_transfer,
+    write_parts,
 )
-from rankscope.pipeline.advice import LoaderProfile, LoaderSettings, simulate_profile
-from rankscope.pipeline.dataloader_model import Cores, Handover
-from rankscope.pipeline.service import draw
-from rankscope.sampling import Assignment, assign
-from rankscope.timeline import Timeline
+from rankscope.pipeline.profile import LoaderProfile, LoaderSettings, predicted_s
+from rankscope.timeline import Span, Timeline
 
 READ, TRAIN = Stage("read", 1.0), Stage("train", 1.0)
-FEW, THREE, UNKNOWN = Stage("read", [1.0] * 4), Stage("train", 1.0, num_workers=3), Stage("read", fn=abs)
+THREE, UNKNOWN = Stage("train", 1.0, num_workers=3), Stage("read", fn=abs)
 ROAD = Pipeline([READ, TRAIN])
 PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, False, *[np.ones(3)] * 9)
-IMAGES = np.zeros((3, 8, 8))
+COPY, STEP = Span(0, "copy", "copy", 0, 0.0, 1.0), Span(0, "compute", "compute", 0, 0.0, 1.0)
 
 
 def loader(**changes: Any) -> Timeline:
     return simulate_dataloader(**{"fetch_s": 1.0, "step_s": 1.0, "num_batches": 4, "num_workers": 2, **changes})
 
 
-REFUSED = [
+REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("name", lambda: Stage("", 1.0)),
     ("'blocked'", lambda: Stage("blocked", 1.0)),
     ("'read'", lambda: Stage("read")),
     ("service_s", lambda: Stage("read", [])),
     ("item 1", lambda: Stage("read", [0.1, -1.0])),
-    ("service_s", lambda: Stage("read", "fast")),
-    ("num_workers", lambda: Stage("read", 1.0, num_workers=1.5)),
-    ("4 items", lambda: draw("it", [0.1, 0.2, 0.3], 4)),
-    ("item 0", lambda: draw("it", lambda item: -1, 3)),
+    ("service_s", lambda: Stage("read", "fast")),  # type: ignore[arg-type]
+    ("num_workers", lambda: Stage("read", 1.0, num_workers=1.5)),  # type: ignore[arg-type]
     ("item 0", lambda: Stage("a", lambda item: -1).mean_s),
-    ("stages", lambda: Pipeline(READ)),
+    ("stages", lambda: Pipeline(READ)),  # type: ignore[arg-type]
     ("'read'", lambda: Pipeline([READ, READ])),
     ("'train 0'", lambda: Pipeline([THREE, Stage("train 0", 2.0)])),
     ("service_s", lambda: Pipeline([UNKNOWN]).bottleneck),
-    ("3 spans", lambda: ROAD.measured(simulate(ROAD, 4).take([1, 2, 3]))),
-    ("pipeline", lambda: simulate(READ, 3)),
-    ("items", lambda: simulate(ROAD, [1, 2])),
-    ("seed", lambda: simulate(ROAD, 3, "a")),
+    ("pipeline", lambda: simulate(READ, 3)),  # type: ignore[arg-type]
+    ("items", lambda: simulate(ROAD, [1, 2])),  # type: ignore[arg-type]
+    ("seed", lambda: simulate(ROAD, 3, "a")),  # type: ignore[arg-type]
     ("num_ranks", lambda: simulate(ROAD, 3, 0, 0)),
-    ("lock-step", lambda: simulate(Pipeline([THREE]), assign(9, 2))),
-    ("num_ranks", lambda: simulate(ROAD, assign(9, 2), 0, 3)),
-    ("rank 1", lambda: simulate(ROAD, Assignment(5, [[1], [-3]]))),
-    ("service_s", lambda: simulate(Pipeline([FEW]), assign(9, 2))),
+    ("lock-step", lambda: simulate(Pipeline([THREE]), 9, num_ranks=2)),
+    ("4 items", lambda: simulate(Pipeline([Stage("read", [1.0] * 3)]), 4)),
     ("length", lambda: run(ROAD, count())),
-    ("items", lambda: run(Pipeline([UNKNOWN]), 3)),
-    ("lock-step", lambda: run(Pipeline([THREE]), assign(9, 2))),
+    ("items", lambda: run(Pipeline([UNKNOWN]), 3)),  # type: ignore[arg-type]
     ("timeout_s", lambda: run(ROAD, [], timeout_s=0)),
     ("num_batches", lambda: loader(num_batches=0)),
     ("num_workers", lambda: loader(num_workers=-1)),
     ("prefetch_factor", lambda: loader(prefetch_factor=0)),
     ("fetch_s", lambda: loader(fetch_s=[1.0])),
     ("pin_s", lambda: Handover(pin_s=[1.0, math.nan])),
-    ("num_cores", lambda: Cores("2")),
-    ("loader", lambda: record_dataloader([1, 2])),
-    ("no batch", lambda: record_dataloader(DataLoader([1])).profile()),
-    ("advise", lambda: advise("loader")),
-    ("num_workers", lambda: advise(PROFILE, num_workers=4)),
+    ("num_cores", lambda: Cores("2")),  # type: ignore[arg-type]
+    ("loader", lambda: record_dataloader([1, 2])),  # type: ignore[arg-type]
+    ("no batch", lambda: record_dataloader(DataLoader([1])).profile()),  # type: ignore[arg-type]
+    ("advise", lambda: advise("loader")),  # type: ignore[arg-type]
+    ("num_workers", lambda: advise(PROFILE, num_workers=4)),  # type: ignore[arg-type]
     ("prefetch_factors", lambda: advise(PROFILE, prefetch_factors=[0])),
     ("column", lambda: replace(PROFILE, step_s=[1.0])),
     ("wait_s", lambda: replace(PROFILE, wait_s=[-1.0] * 3)),
-    ("pin_memory", lambda: simulate_profile(PROFILE, LoaderSettings(1, pin_memory=True))),
+    ("pin_memory", lambda: predicted_s(PROFILE, LoaderSettings(1, pin_memory=True))),
     ("within", lambda: closest(float, abs, within=-1)),
     ("tries", lambda: closest(float, abs, within=1, tries=0)),
-    ("label", lambda: StoredImages(IMAGES, [1, 2])),
-    ("size_px", lambda: StoredImages(IMAGES, [1, 2, 3], 31)),
+    ("label", lambda: StoredImages(np.zeros((3, 8, 8)), [1, 2])),
+    ("size_px", lambda: StoredImages(np.zeros((3, 8, 8)), [1, 2, 3], 31)),
+    ("delays_s", lambda: DelayedLoad(-1)),
+    ("'part.npz'", lambda: DelayedLoad(0.1).delay_s("part.npz")),
+    ("delays_s", lambda: DelayedLoad([0.1]).delay_s("part-00002.npz")),
+    ("epoch", lambda: SyncPartDataset(["a"], 1).set_epoch(0.5)),  # type: ignore[arg-type]
+    ("group", lambda: next(in_step([1]))),
+    ("num_loaders", lambda: AsyncPartDataset([], 4, num_loaders=0)),
+    ("timeout_s", lambda: AsyncPartDataset([], 4, timeout_s=0)),
+    ("queue_size", lambda: simulate_parts([[1.0]], 1, 1.0, queue_size=0)),
+    ("load_s[1]", lambda: simulate_parts([[1.0], [1.0, -2.0]], 1, 1.0)),
+    ("steps_per_part[0][0]", lambda: simulate_parts([[1.0]], [[-1]], 1.0)),
+    ("same parts", lambda: simulate_parts([[1.0]], [[1, 1]], 1.0)),
+    ("one trainer", lambda: simulate_parts([], 1, 1.0)),
+    ("step_s", lambda: simulate_parts([[1.0]], 3, [0.1, 0.1])),
+    ("timeline", lambda: idle_share(None)),  # type: ignore[arg-type]
+    ("num_batches", lambda: simulate_transfer(-1, 1.0, 1.0, 1.0)),
+    ("copy_s", lambda: simulate_transfer(3, 1, "2", 1)),  # type: ignore[arg-type]
+    ("step_s", lambda: simulate_transfer(3, 1, 1, np.nan)),
+    ("num_workers", lambda: simulate_transfer(3, 1, 1, 1, num_workers=0)),
+    ("prefetched", lambda: simulate_transfer(3, 1, 1, 1, prefetched=1)),  # type: ignore[arg-type]
+    ("'copy'", lambda: overlap_share(Timeline.of([STEP]))),
+    ("one rank", lambda: overlap_share(Timeline.of([COPY, STEP, STEP._replace(rank=1)]))),
+    ("loader", lambda: prefetched(3, "cpu")),  # type: ignore[arg-type]
+    ("device", lambda: prefetched([], "tpu!")),
+    ("device", lambda: prefetched([], f"cuda:{torch.cuda.device_count()}")),
+    ("num_ahead", lambda: prefetched([], "cpu", num_ahead=0)),
 ]
+for kind in (SyncPartDataset, AsyncPartDataset):
+    REFUSED += [
+        ("batch_size", lambda kind=kind: kind(["a"], 0)),  # type: ignore[misc]
+        ("trainer_id", lambda kind=kind: kind(["a"], 4, 2, 2)),  # type: ignore[misc]
+        ("seed", lambda kind=kind: kind([], 4, seed="x")),  # type: ignore[misc]
+        ("files", lambda kind=kind: kind(Path("one.npz"), 4)),  # type: ignore[misc]
+    ]
 
 
 @pytest.mark.parametrize(("word", "call"), REFUSED)
@@ -101,15 +139,24 @@ def test_a_stage_that_does_not_exist_is_named() -> None:
         ROAD.changed("decode", num_workers=2)
 
 
-def test_the_closest_of_all_is_kept_where_none_is_close_enough() -> None:
-    values = [math.nan, 3.0, -2.0, 4.0, 2.0, 0.5]
-    measured = iter(values)
-    assert closest(lambda: next(measured), lambda value: value, within=1.0, tries=5) == -2.0
-    assert next(measured) == 0.5, "five tries are five calls"
-    measured = iter([3.0, math.nan])
-    assert closest(lambda: next(measured), lambda value: value, within=1.0, tries=2) == 3.0, "a NaN replaced a result"
-    measured = iter([3.0, -1.0, 0.0])
-    assert closest(lambda: next(measured), lambda value: value, within=1.0) == -1.0, "off by at most 1 is close enough"
-    calls = count()
-    closest(lambda: next(calls), lambda value: math.inf, within=1.0)
-    assert next(calls) == 20
+@pytest.mark.parametrize(
+    ("word", "rows_per_part", "arrays"),
+    [
+        ("rows_per_part", 1.5, {"x": [1, 2]}),
+        ("dict", 1, {}),
+        ("rows", 1, {"x": [1, 2], "y": [1]}),
+        ("object", 1, {"x": [object()]}),
+    ],
+)
+def test_refused_before_anything_is_written(tmp_path: Path, word: str, rows_per_part: Any, arrays: Any) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011  # the word is compared below
+        write_parts(tmp_path / "parts", rows_per_part, **arrays)
+    assert word in str(error.value)
+    assert not (tmp_path / "parts").exists()
+
+
+@pytest.mark.parametrize("part", [[1, 2, 3], {"x": np.zeros((2**40, 0))}, {"x": 3.0}, {"x": np.array(["a"])}])
+def test_what_is_no_part_is_refused(part: Any) -> None:
+    with pytest.raises(PartError, match="part-0") as error:
+        list(SyncPartDataset(["part-0"], 3, load=lambda path: part))
+    assert isinstance(error.value.__cause__, ValueError)

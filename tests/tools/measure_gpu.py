@@ -34,9 +34,9 @@ from rankscope.box.profile import Point  # noqa: E402
 from rankscope.box.tables import overview  # noqa: E402
 from rankscope.cli.output import print_parts  # noqa: E402
 from rankscope.common.units import bytes_words, time_words  # noqa: E402
+from rankscope.pipeline import prefetched  # noqa: E402
 from rankscope.provenance import command_words  # noqa: E402
 from rankscope.timeline import Timeline  # noqa: E402
-from rankscope.transfer import prefetched  # noqa: E402
 
 SIZES = powers_of_two(2**10, 2**30, 4)
 PROTOCOL = Protocol(iterations=30, budget_s=0.12, sizes=SIZES, collectives=("allreduce", "allgather"))

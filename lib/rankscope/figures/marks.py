@@ -8,23 +8,12 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from ..common.words import printable
-
 WIDTH_PX = 640.0  # of a page
 LEFT_PX, RIGHT_PX = 84.0, 632.0  # where marks begin and end; the names of rows end 12 px before them
 SIZES_PX = {"title": 18, "deck": 13, "label": 12, "number": 11}  # of letters
 DIGIT_PX = 6.4  # the width of a digit of a number
 LETTER_PX = 6.4  # the mean width of a letter of a label
 _TITLE_LETTERS, _DECK_LETTERS = 54, 84  # in a line
-_MOST_LETTERS = 400  # of a text
-
-
-def plain(text: str) -> str:
-    """Return a text for a picture: of printable characters, and of bounded length."""
-    shown = printable(text[: _MOST_LETTERS + 1])
-    if len(shown) > _MOST_LETTERS:
-        return f"{shown[: _MOST_LETTERS - 1]}…"
-    return shown
 
 
 class Box(NamedTuple):
@@ -130,9 +119,9 @@ def row_name(y: float, words: str, tone: str = "ink") -> Text:
     return Text(LEFT_PX - 12, y, words, "label", tone, "end")
 
 
-def axis(y: float, ticks: Sequence[tuple[float, str]], tone: str = "rule") -> list[Mark]:
+def axis(y: float, ticks: Sequence[tuple[float, str]], left: float, right: float = RIGHT_PX) -> list[Mark]:
     """Return a horizontal axis, with its ticks at these places in pixels."""
-    marks: list[Mark] = [Line(((LEFT_PX, y), (RIGHT_PX, y)), tone)]
+    marks: list[Mark] = [Line(((left, y), (right, y)))]
     for x, words in ticks:
         marks.append(Line(((x, y), (x, y + 5)), "mute"))
         is_at_edge = x + LETTER_PX * len(words) / 2 > WIDTH_PX - 4

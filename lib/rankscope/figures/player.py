@@ -101,7 +101,7 @@ class _Strip:
         if not flying.size:
             return ""
         step = int(self.play.step[flying].min()) + 1
-        return f"step {step} of {self.play.schedule.num_steps}: {count_of(flying.size, 'message')} on the way"
+        return f"step {step} of {self.play.schedule.num_steps}: {count_of(flying.size, 'message')}"
 
     def _chunk(self, at: Box, shares: int, chunk: int) -> Box:
         """Return a chunk with so many shares, in the colour of its origin or of its sum, and with its number."""
@@ -177,7 +177,7 @@ def play_svg(plays: Sequence[Playback], seconds: float = 12.0, title: str | None
     """Return one or two collectives as an SVG that moves in the browser, `seconds` long.
 
     With `buttons`, nothing moves before the first press; without, it plays over and over. Where a person prefers
-    reduced motion, it goes from moment to moment.
+    reduced motion, it goes from moment to moment, or stands still.
     """
     events = [np.concatenate([play.start_s, play.end_s, play.done_s]) for play in plays]
     after = np.unique(np.concatenate([[0.0], *events]))

@@ -1,49 +1,68 @@
-"""How a batch arrives: stages, queues and workers, predicted and executed on one timeline.
+"""How a batch arrives, and what would make it arrive sooner: simulated, run, recorded and advised on one timeline.
 
-What needs torch is imported when it is first used; everything else is numpy.
+Stages and queues (`simulate`, `run`), torch's DataLoader (`simulate_dataloader`, `record_dataloader`, `advise`), part
+files (`SyncPartDataset`, `AsyncPartDataset`, `simulate_parts`), and copies to the GPU (`prefetched`,
+`simulate_transfer`). What needs torch is imported when it is first used; everything else is numpy.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..common.extras import naming_extra
+from ..common.extras import when_used
 from .advice import advise
 from .closest import closest
-from .dataloader_model import Cores, Handover, simulate_dataloader
+from .cores import Cores
+from .loader_model import Handover, simulate_dataloader
+from .part_files import DelayedLoad, PartError, write_parts
+from .part_model import idle_share, simulate_parts
 from .run import StageError, run
 from .service import Lognormal
 from .simulate import simulate
 from .stages import Pipeline, Stage
 from .stored_images import StoredImages
+from .transfer_model import overlap_share, simulate_transfer
 
 if TYPE_CHECKING:
     from .dataloader import record_dataloader
+    from .part_datasets import AsyncPartDataset, SyncPartDataset, in_step
+    from .prefetch import prefetched
 
 __all__ = [
+    "AsyncPartDataset",
     "Cores",
+    "DelayedLoad",
     "Handover",
     "Lognormal",
+    "PartError",
     "Pipeline",
     "Stage",
     "StageError",
     "StoredImages",
+    "SyncPartDataset",
     "advise",
     "closest",
+    "idle_share",
+    "in_step",
+    "overlap_share",
+    "prefetched",
     "record_dataloader",
     "run",
     "simulate",
     "simulate_dataloader",
+    "simulate_parts",
+    "simulate_transfer",
+    "write_parts",
 ]
 
-
-@naming_extra()
-def __getattr__(name: str) -> Any:
-    if name == "record_dataloader":
-        from .dataloader import record_dataloader
-
-        return record_dataloader
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(
+    __name__,
+    AsyncPartDataset="part_datasets",
+    SyncPartDataset="part_datasets",
+    in_step="part_datasets",
+    prefetched="prefetch",
+    record_dataloader="dataloader",
+)
 
 
 def __dir__() -> list[str]:

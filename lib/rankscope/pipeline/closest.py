@@ -16,24 +16,20 @@ def closest(
 ) -> Measured:
     """Call `measure` until its result is off by at most `within` in either direction, and return the closest result.
 
-    If all `tries` results are off by more, the cause is probably not other work on the machine. A result that is off by
-    NaN is returned only if all are. Raises ValueError if `within` is below 0 or `tries` is below 1.
+    If all `tries` results are off by more, the cause is probably not other work on the machine. Raises ValueError if
+    `within` is below 0 or `tries` is below 1.
 
     >>> times_s = iter([1.9, 1.4, 0.98, 1.0])
     >>> closest(lambda: next(times_s), lambda seconds: seconds / 1.0 - 1, within=0.25)
     0.98
     """
     within = number("within", within, 0)
-    tries = whole("tries", tries, 1)
     function("off", off)
-    closest_result: Measured = function("measure", measure)()
-    least_distance = abs(off(closest_result))
-    for _ in range(tries - 1):
-        if least_distance <= within:
-            break
-        result = measure()
+    results: list[tuple[float, Measured]] = []
+    for _ in range(whole("tries", tries, 1)):
+        result = function("measure", measure)()
         distance = abs(off(result))
-        if math.isnan(least_distance) or distance < least_distance:
-            closest_result = result
-            least_distance = distance
-    return closest_result
+        results.append((math.inf if math.isnan(distance) else distance, result))
+        if distance <= within:
+            break
+    return min(results, key=lambda pair: pair[0])[1]

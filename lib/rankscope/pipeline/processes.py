@@ -1,29 +1,35 @@
-"""A process of its own for a worker of a stage. It is forked, so the stage's function need not be pickled."""
+"""A process of its own for a worker. It is forked, so its function need not be pickled.
+
+Arrays pass through memory that both processes share: not through files in ``/dev/shm`` or the temporary folder, so
+nothing there can be full or be left behind.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import mmap
-import multiprocessing
 import os
 import pickle
 import signal
 import sys
 import time
+import weakref
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import Connection, Pipe
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..common.portable import portable
 from ..ranks.errors import MachineError
-from ..ranks.host import end_with, kill_group
+from ..ranks.host import end_with, how_it_ended, kill_group
 
-_ROOM_BYTES = 1 << 30  # for the arrays of an item, of which only what is used takes memory
+_ROOM_BYTES = 1 << 30  # for the arrays of a value, of which only what is used takes memory
 
 
 class WorkResult(NamedTuple):
-    """The result of a stage's work on an item, and when the work began and ended."""
+    """The result of work, and when the work began and ended, in nanoseconds of `time.perf_counter_ns`."""
 
     value: Any
     start_ns: int
@@ -31,87 +37,109 @@ class WorkResult(NamedTuple):
 
 
 class Process:
-    """A process that calls `fn`. It ends with the thread that has made it, if `end` does not end it before."""
+    """A process that calls `fn` for one value at a time.
+
+    It ends by `end`, with this object, or with the thread that has made it, however that ends.
+    """
 
     def __init__(self, fn: Callable[[Any], Any], timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._arguments = mmap.mmap(-1, _ROOM_BYTES)  # memory that the process inherits
-        self._results = mmap.mmap(-1, _ROOM_BYTES)
-        job = (fn, self._arguments, self._results, os.getpid())
-        self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"), _begin, job)
-        self._pid = self._pool.submit(os.getpid).result()  # the process starts with the first call
+        self._arguments = _Memory()
+        self._results = _Memory()
+        self._connection, theirs = Pipe()
+        owner_pid = os.getpid()
+        print(end="", flush=True)  # or the process would print it, too
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                _serve(fn, theirs, self._arguments, self._results, owner_pid)
+            finally:
+                os._exit(1)
+        with contextlib.suppress(ProcessLookupError):
+            os.setpgid(self.pid, self.pid)  # the process does so, too: whoever is first
+        theirs.close()
+        self.end = weakref.finalize(self, _kill, self.pid)  # kills it, also at exit; says once how it has ended
 
     def call(self, value: Any) -> WorkResult:
         """Return the result for a value.
 
-        Raises the error that `fn` raised, BrokenProcessPool if the process ends, MachineError if it is late.
+        Raises the error that `fn` raised; MachineError if the process ends or has not answered after `timeout_s`.
         """
-        future = self._pool.submit(_work, _packed(value, self._arguments))
+        process = f"its process (pid {self.pid})"
         try:
-            message, start_ns, stop_ns = future.result(self._timeout_s)
-        except TimeoutError:
-            if future.done():  # it is an error of `fn`
-                raise
-            late = f"has not answered after {self._timeout_s:g} s (timeout_s)"
-            raise MachineError(f"its process (pid {self._pid}) {late}") from None
-        return WorkResult(_unpacked(message, self._results), start_ns, stop_ns)
-
-    def end(self) -> None:
-        """Kill the process, and what it has started; a thread that waits for a result gets an error."""
-        kill_group(self._pid)
-        self._pool.shutdown()
+            self._connection.send(self._arguments.packed(value))
+            if not self._connection.poll(self._timeout_s):
+                raise MachineError(f"{process} has not answered after {self._timeout_s:g} s (timeout_s)")
+            answer: WorkResult | BaseException = self._connection.recv()
+        except (EOFError, OSError):
+            raise MachineError(f"{process} {self.end()}") from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer._replace(value=self._results.unpacked(answer.value))
 
 
-class _Message(NamedTuple):
-    """A value, pickled without its arrays, and the sizes of these, which lie in memory that both processes share."""
+def _kill(pid: int) -> str:
+    """Kill a process, even a stopped one, and what it has started; say how it has ended, perhaps before this."""
+    kill_group(pid)
+    _, status = os.waitpid(pid, 0)
+    return how_it_ended(os.waitstatus_to_exitcode(status))
+
+
+class _Packed(NamedTuple):
+    """A value, pickled without its arrays, and the sizes of these in bytes."""
 
     content: bytes
     sizes: list[int]
 
 
-def _packed(value: Any, memory: mmap.mmap) -> _Message:
-    buffers: list[pickle.PickleBuffer] = []
-    content = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    views = [buffer.raw() for buffer in buffers]
-    num_bytes = sum(view.nbytes for view in views)
-    if num_bytes > _ROOM_BYTES:
-        raise MachineError(f"the arrays of an item must have at most {_ROOM_BYTES} bytes together, got {num_bytes}")
-    memory.seek(0)
-    return _Message(content, [memory.write(view) for view in views])
+class _Memory:
+    """Memory that a forked process shares, for the arrays of one value at a time."""
+
+    def __init__(self) -> None:
+        self._bytes = mmap.mmap(-1, _ROOM_BYTES)
+
+    def packed(self, value: Any) -> _Packed:
+        buffers: list[pickle.PickleBuffer] = []
+        content = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        views = [buffer.raw() for buffer in buffers]
+        num_bytes = sum(view.nbytes for view in views)
+        if num_bytes > len(self._bytes):
+            room = f"at most {len(self._bytes)} bytes together"
+            raise MachineError(f"the arrays that pass between processes must have {room}, got {num_bytes}")
+        self._bytes.seek(0)
+        return _Packed(content, [self._bytes.write(view) for view in views])
+
+    def unpacked(self, packed: _Packed) -> Any:
+        buffers = []
+        start = 0
+        for size in packed.sizes:
+            # numpy copies without the interpreter lock.
+            buffers.append(np.frombuffer(self._bytes, np.uint8, size, start).copy())
+            start += size
+        return pickle.loads(packed.content, buffers=buffers)
 
 
-def _unpacked(message: _Message, memory: mmap.mmap) -> Any:
-    memory.seek(0)
-    buffers = [bytearray(memory.read(size)) for size in message.sizes]
-    return pickle.loads(message.content, buffers=buffers)
-
-
-_fn: Callable[[Any], Any]  # of this process, if it is one of a stage, with the memory of its arguments and results
-_arguments: mmap.mmap
-_results: mmap.mmap
-
-
-def _begin(fn: Callable[[Any], Any], arguments: mmap.mmap, results: mmap.mmap, owner_pid: int) -> None:
-    """Be called in a process that has just started."""
-    global _fn, _arguments, _results
-    _fn = fn
-    _arguments = arguments
-    _results = results
+def _serve(
+    fn: Callable[[Any], Any], connection: Connection, arguments: _Memory, results: _Memory, owner_pid: int
+) -> None:
+    """Be the process: answer each value with its WorkResult or with an error, until the owner ends."""
     os.setpgid(0, 0)  # Ctrl-C does not reach it, and a kill of the group also ends the processes that it starts
     end_with(owner_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()  # finalizers of the owner's garbage are not for this process
     np.random.seed()  # or all processes would draw the same numbers; Python's own generator does so after a fork
     if "torch" in sys.modules:  # one thread per process, as in torch's own DataLoader
         sys.modules["torch"].set_num_threads(1)
-
-
-def _work(message: _Message) -> tuple[_Message, int, int]:
-    value = _unpacked(message, _arguments)
-    start_ns = time.perf_counter_ns()
-    try:
-        result = _fn(value)
-    except BaseException as error:
-        raise portable(error) from None  # one that cannot be unpickled would break the pool
-    stop_ns = time.perf_counter_ns()
-    print(end="", flush=True)  # what `fn` has printed: the process is killed at its end
-    return _packed(result, _results), start_ns, stop_ns
+    while True:
+        packed = connection.recv()
+        answer: WorkResult | BaseException
+        try:
+            value = arguments.unpacked(packed)
+            start_ns = time.perf_counter_ns()
+            result = fn(value)
+            stop_ns = time.perf_counter_ns()
+            answer = WorkResult(results.packed(result), start_ns, stop_ns)
+        except BaseException as error:
+            answer = portable(error)
+        print(end="", flush=True)  # what `fn` has printed: the process is killed at its end
+        connection.send(answer)

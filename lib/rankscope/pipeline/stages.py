@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,13 +10,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from ..common.checks import check_field, each, function, of_type, optional, truth, whole
-from ..timeline.timeline import WAITS, Timeline
-from .items import Items
-from .service import Distribution, Seconds, Service, check, check_times, draw
+from ..timeline.timeline import WAITS
+from .service import Distribution, Seconds, Service, check, draw
 
-MOST_STAGES = 128  # a simulated stage calls the one before it, and Python's stack ends at about 1,000 calls
-_MOST_WORKERS = 4096
-_MOST_CAPACITY = 1_000_000
+_MOST_STAGES = 128  # a simulated stage calls the one before it, and Python's stack ends at about 1,000 calls
 _ITEMS_FOR_MEAN = 1000  # over which a function's mean time is computed
 
 
@@ -31,8 +27,7 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
     """A kind of work on each item, done by `num_workers` workers, and the queue in which its results wait.
 
     `service_s` is the time of an item: seconds, a list of times by the item's number, a distribution (`Lognormal`, or
-    any object with a `mean_s` and a `draw`) or a function of the item. The function's argument is the item's number or,
-    if the items come from an `Assignment`, the index or the batch's indices. `fn` does the work: its argument is the
+    any object with a `mean_s` and a `draw`) or a function of the item's number. `fn` does the work: its argument is the
     result of the previous stage, and its result goes to the next stage. Simulating a stage requires `service_s`;
     running it requires either of the two, because it sleeps if `fn` is None.
 
@@ -56,8 +51,8 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
         check_field(self, "name", _word)
         check_field(self, "service_s", optional, check)
         check_field(self, "fn", optional, function)
-        check_field(self, "num_workers", whole, 1, _MOST_WORKERS)
-        check_field(self, "capacity", whole, 1, _MOST_CAPACITY)
+        check_field(self, "num_workers", whole, 1)
+        check_field(self, "capacity", whole, 1)
         check_field(self, "ordered", truth)
         check_field(self, "processes", truth)
         if self.service_s is None and self.fn is None:
@@ -66,33 +61,20 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
     @property
     def mean_s(self) -> float:
         """The mean time of an item; for a function, of items 0 to 999. Raises ValueError if `service_s` is None."""
-        service_s = self.known_service_s
-        if isinstance(service_s, Distribution):
-            return service_s.mean_s
-        if callable(service_s):
-            service_s = draw(f"service_s of stage {self.name!r}", service_s, _ITEMS_FOR_MEAN)
-        return float(np.mean(service_s))
+        if isinstance(self.service_s, Distribution):
+            return self.service_s.mean_s
+        if callable(self.service_s) or self.service_s is None:
+            return float(self.times_s(_ITEMS_FOR_MEAN).mean())
+        return float(np.mean(self.service_s))
 
-    @property
-    def known_service_s(self) -> Service:
-        """`service_s`. Raises ValueError if it is None."""
-        if self.service_s is None:
-            raise ValueError(f"stage {self.name!r} has no service_s: run it, and ask Pipeline.measured for it")
-        return self.service_s
-
-    def times_s(self, items: Items, *stream: int) -> Seconds:
-        """Return the times of a rank's items in seconds. They depend only on `stream` (seed, rank, position).
+    def times_s(self, num_items: int, *stream: int) -> Seconds:
+        """Return the times of items 0, 1, … in seconds. They depend only on `stream` (seed, rank, position).
 
         Raises ValueError if the times are unknown, too few, negative or not finite.
         """
-        name = f"service_s of stage {self.name!r}"
-        service_s = self.known_service_s
-        if isinstance(service_s, Distribution | float):
-            return draw(name, service_s, len(items.values), *stream)
-        if callable(service_s):
-            return check_times(name, [service_s(value) for value in items.values])
-        num_times = int(items.numbers.max(initial=-1)) + 1  # a list has a time per number; 0 if there are no items
-        return draw(name, service_s, num_times)[items.numbers]
+        if self.service_s is None:
+            raise ValueError(f"stage {self.name!r} must have a service_s to be simulated, got None")
+        return draw(f"service_s of stage {self.name!r}", self.service_s, num_items, *stream)
 
     def lanes(self) -> list[str]:
         """Return the names of its workers' lanes in a timeline.
@@ -107,16 +89,14 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
 
 def _stages(name: str, value: Any) -> tuple[Stage, ...]:
     stages = each(name, value, of_type, Stage)
-    whole("number of stages", len(stages), 1, MOST_STAGES)
-    _check_different("name", [stage.name for stage in stages])
-    _check_different("lane", [lane for stage in stages for lane in stage.lanes()])
+    whole("number of stages", len(stages), 1, _MOST_STAGES)
+    words = set[str]()
+    for stage in stages:
+        own_words = {stage.name, *stage.lanes()}
+        if words & own_words:
+            raise ValueError(f"stages must differ in their names and lanes, got {min(words & own_words)!r} twice")
+        words |= own_words
     return stages
-
-
-def _check_different(what: str, words: list[str]) -> None:
-    for word, count in Counter(words).items():
-        if count > 1:
-            raise ValueError(f"stages must differ in {what}, got {word!r} twice")
 
 
 class Pipeline(msgspec.Struct, frozen=True, eq=False):
@@ -136,26 +116,20 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
     def __post_init__(self) -> None:
         check_field(self, "stages", _stages)
 
-    def __getitem__(self, name: str) -> Stage:
-        """Return a stage by its name; raises KeyError for a name that does not exist."""
-        for stage in self.stages:
-            if stage.name == name:
-                return stage
-        raise KeyError(f"stages are {', '.join(stage.name for stage in self.stages)}; got {name!r}")
-
     def changed(self, name: str, **changes: Any) -> Pipeline:
-        """Return a pipeline with one stage changed, as by ``num_workers=4``, to answer "what if" questions."""
-        changed_stage = replace(self[name], **changes)
-        return Pipeline([changed_stage if stage.name == name else stage for stage in self.stages])
+        """Return a pipeline with one stage changed, as by ``num_workers=4``, to answer "what if" questions.
+
+        Raises KeyError for a stage that does not exist.
+        """
+        names = [stage.name for stage in self.stages]
+        if name not in names:
+            raise KeyError(f"stages are {', '.join(names)}; got {name!r}")
+        return Pipeline([replace(stage, **changes) if stage.name == name else stage for stage in self.stages])
 
     def bounds_per_s(self) -> dict[str, float]:
         """Return the rate of each stage in items per second if it never waited, which is workers / mean time."""
-        rates_per_s = {}
-        with np.errstate(divide="ignore"):
-            for stage in self.stages:
-                mean_s = np.float64(stage.mean_s)  # numpy's, so that the rate of a stage that takes no time is infinite
-                rates_per_s[stage.name] = float(stage.num_workers / mean_s)
-        return rates_per_s
+        with np.errstate(divide="ignore"):  # the rate of a stage that takes no time is infinite
+            return {stage.name: float(stage.num_workers / np.float64(stage.mean_s)) for stage in self.stages}
 
     @property
     def bound_per_s(self) -> float:
@@ -167,27 +141,3 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
         """The name of the stage with the lowest bound, or of the first one if several share it."""
         bounds = self.bounds_per_s()
         return min(bounds, key=lambda name: bounds[name])
-
-    def measured(self, timeline: Timeline) -> Pipeline:
-        """Return the same pipeline with the service time of each item as measured in a run of it.
-
-        Raises ValueError unless the timeline has exactly one span per stage and item, with items numbered from 0.
-        """
-        of_type("timeline", timeline, Timeline)
-        stages = []
-        for stage in self.stages:
-            spans = timeline.select(kind=stage.name)
-            spans = spans.take(np.argsort(spans.item))
-            if not len(spans) or not np.array_equal(spans.item, np.arange(len(spans))):
-                expected = f"one span of {stage.name!r} for each item from 0"
-                raise ValueError(f"a timeline must have {expected}, got {len(spans)} spans")
-            times_s = spans.stop_s - spans.start_s
-            stages.append(replace(stage, service_s=times_s))
-        return Pipeline(stages)
-
-
-def check_lockstep(pipeline: Pipeline, num_ranks: int) -> None:
-    """Raise ValueError if several ranks cannot keep lock-step in the last stage."""
-    last = pipeline.stages[-1]
-    if num_ranks > 1 and last.num_workers > 1:
-        raise ValueError(f"in lock-step the last stage must have 1 worker, got {last.num_workers} for {last.name!r}")

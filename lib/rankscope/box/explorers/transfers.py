@@ -15,8 +15,8 @@ from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.timelines import draw_timeline
+from ...pipeline import overlap_share, simulate_transfer
 from ...timeline import Timeline
-from ...transfer import overlap_share, simulate
 from .. import Profile
 from ..link_facts import METHODS, LinkFacts, facts_of, stated, transfers_of
 from ..profile import Point
@@ -57,7 +57,7 @@ class Copies:
             if not profile.select("transfer"):
                 raise ValueError("profile must have copies to or from a GPU (what 'transfer'), got none")
             self.links = {f"measured: {profile.provenance['name']}": facts_of(profile), **LINKS}
-        self._simulated = lru_cache(maxsize=256)(simulate)
+        self._simulated = lru_cache(maxsize=256)(simulate_transfer)
 
     def measured(self, now: Now) -> Profile | None:
         """Return the profile where the link is its own."""

@@ -9,8 +9,8 @@ from ...common.units import percent_words
 from ...common.words import count_of
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
-from ...parts.simulate import simulate, simulated_idle_share
 from ...pipeline import Lognormal
+from ...pipeline.part_model import simulate_parts, simulated_idle_share
 from ...timeline import Timeline
 from ..explorer import ALL, Explorer, Now, Setting, Steps, jitter
 from ..opening import shows
@@ -46,7 +46,7 @@ _LONG = 60  # parts of each trainer in the report
 
 def predicted(now: Now, num_parts: int) -> Timeline:
     """Return the timeline of `num_parts` parts per trainer; a queue of 0 is the synchronous dataset."""
-    return simulate(**_inputs(now, num_parts))
+    return simulate_parts(**_inputs(now, num_parts))
 
 
 def picture(now: Now) -> Drawing:

@@ -1,0 +1,134 @@
+"""What a recorded DataLoader has in place of its dataset and collate_fn: batches bring their times with them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import queue
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait
+from typing import Any, NamedTuple
+
+from torch.utils.data import get_worker_info
+
+from .clock import Clock, Reading
+
+UNKNOWN = -1  # instead of a time
+_now = time.perf_counter_ns
+
+
+class _Stamp:
+    """Notes when torch pins it."""
+
+    ns = 0
+
+    def pin_memory(self) -> _Stamp:
+        self.ns = _now()
+        return self
+
+
+class Fetched(NamedTuple):
+    """A batch on its way to the training loop. torch pins its fields in turn, so the stamps are before and after it.
+
+    The readings are those of a worker's clock; that of `cpu_start` precedes the sending of the batch before.
+    """
+
+    pin_start: _Stamp
+    data: Any
+    pin_stop: _Stamp
+    worker: int
+    cpu_start: Reading
+    start: Reading
+    collate_start: Reading
+    stop: Reading
+    receive_ns: int = 0
+    handover_ns: int = UNKNOWN  # from the end of the fetch to a receiver that waited
+
+
+class TimedDataset:
+    """The user's dataset; `start` is when the reading of a batch began."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.clock = Clock()
+        self.start: Reading | None = None
+
+    def _read(self, get: Callable[..., Any], *arguments: Any) -> Any:
+        if self.start is None:
+            self.start = self.clock.read()
+        try:
+            return get(*arguments)
+        except BaseException:
+            self.start = None
+            raise
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._read(operator.getitem, self.dataset, index)
+
+    @property
+    def __getitems__(self) -> Callable[[list[Any]], list[Any]]:
+        get = self.dataset.__getitems__  # an AttributeError, if the dataset has none, tells torch so
+        return functools.partial(self._read, get)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._read, itertools.repeat(next), itertools.repeat(iter(self.dataset)))
+
+
+class TimedCollate:
+    """The user's collate_fn, whose result it puts into an envelope."""
+
+    def __init__(self, collate_fn: Callable[[Any], Any], dataset: TimedDataset) -> None:
+        self._collate_fn = collate_fn
+        self._dataset = dataset
+        self._last_stop: Reading | None = None  # in a worker
+
+    def __call__(self, samples: Any) -> Fetched:
+        info = get_worker_info()
+        clock = self._dataset.clock
+        collate_start = clock.read()
+        data = self._collate_fn(samples)
+        stop = clock.read()
+        start = self._dataset.start or collate_start
+        self._dataset.start = None
+        cpu_start = self._last_stop or start
+        if info is not None:
+            self._last_stop = stop
+        worker = 0 if info is None else info.id
+        return Fetched(_Stamp(), data, _Stamp(), worker, cpu_start, start, collate_start, stop)
+
+
+class WorkerInit:
+    """The user's worker_init_fn, for which ``get_worker_info().dataset`` is the user's own."""
+
+    def __init__(self, init_fn: Callable[[int], object] | None) -> None:
+        self._init_fn = init_fn
+
+    def __call__(self, worker: int) -> None:
+        info: Any = get_worker_info()
+        object.__setattr__(info, "dataset", info.dataset.dataset)  # torch forbids plain assignments
+        if self._init_fn is not None:
+            self._init_fn(worker)
+
+
+class TimedQueue:
+    """The queue from which torch's iterator gets the batches of workers, unless a pin thread does."""
+
+    def __init__(self, results: Any) -> None:
+        self._results = results
+
+    def get(self, timeout: float) -> Any:
+        asked_ns = _now()
+        if not wait([self._results._reader], timeout):
+            raise queue.Empty
+        start_ns = _now()
+        number, batch = self._results.get(timeout=timeout)
+        if isinstance(batch, Fetched):
+            batch = batch._replace(receive_ns=_now() - start_ns)
+            if batch.stop.wall >= asked_ns:  # the loop was waiting when the fetch ended
+                batch = batch._replace(handover_ns=start_ns - batch.stop.wall)
+        return number, batch

@@ -1,0 +1,119 @@
+"""Where the threads of a run wait: queues that can be stopped at any time.
+
+All waiting is inside `queue.SimpleQueue`, which is written in C. So a hand-over takes a few microseconds; with
+`queue.Queue` and its condition variables it would take tens of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from itertools import count
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+
+class Stopped(Exception):
+    """The run was stopped: a thread that gets this ends."""
+
+
+class End(Exception):
+    """There are no more items."""
+
+
+class Lines:
+    """All queues of a run. After `stop`, whoever waits for an entry, or comes to wait for one, gets Stopped."""
+
+    def __init__(self) -> None:
+        self._stopped = False
+        self._queues: list[SimpleQueue[Any]] = []
+
+    def new(self, num_entries: int = 0) -> SimpleQueue[Any]:
+        """Return a queue with so many entries of None."""
+        queue: SimpleQueue[Any] = SimpleQueue()
+        for _ in range(num_entries):
+            queue.put(None)
+        self._queues.append(queue)
+        return queue
+
+    def get(self, queue: SimpleQueue[Any]) -> tuple[Any, bool]:
+        """Return the next entry, and whether it was not there yet."""
+        had_to_wait = queue.empty()
+        entry = queue.get()
+        if self._stopped:
+            queue.put(None)  # so that the next thread that waits here wakes, too
+            raise Stopped
+        return entry, had_to_wait
+
+    def stop(self) -> None:
+        self._stopped = True  # before the entries below, so that a woken thread sees it
+        for queue in self._queues:
+            queue.put(None)
+
+
+class Item(NamedTuple):
+    """An item on its way, and its number."""
+
+    number: int
+    value: Any
+
+
+class UserItems:
+    """The user's items. One thread at a time takes from them, and none after their end."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self._items = map(Item, count(), values)
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def take(self) -> Item:
+        """Return the next item; raise End if there is none."""
+        with self._lock:
+            item = None if self._ended else next(self._items, None)
+            self._ended = item is None
+        if item is None:
+            raise End
+        return item
+
+
+class Channel:
+    """At most `capacity` items between two stages."""
+
+    def __init__(self, lines: Lines, capacity: int) -> None:
+        self._lines = lines
+        self._items = lines.new()  # None is the end
+        self._free_slots = lines.new(capacity)
+
+    def put(self, item: Item) -> bool:
+        """Add an item once there is a free slot; return whether that took waiting."""
+        _, had_to_wait = self._lines.get(self._free_slots)
+        self._items.put(item)
+        return had_to_wait
+
+    def take(self) -> Item:
+        """Return the next item, and free its slot; raise End if there is none."""
+        item: Item | None = self._lines.get(self._items)[0]
+        if item is None:
+            self._items.put(None)  # for the other workers of the stage
+            raise End
+        self._free_slots.put(None)
+        return item
+
+    def end(self) -> None:
+        self._items.put(None)
+
+
+class Turn(NamedTuple):
+    """A worker's turn: it waits for an entry in `mine`, and then lets the next worker have its turn."""
+
+    mine: SimpleQueue[Any]
+    next: SimpleQueue[Any]
+
+
+def round_of_turns(lines: Lines, num_workers: int, ordered: bool) -> list[Turn]:
+    """Return the turn of each worker: one after the other and round again, or each whenever it wants."""
+    if not ordered:
+        queues = [lines.new(1) for _ in range(num_workers)]
+        return [Turn(queue, queue) for queue in queues]
+    queues = [lines.new(1 if worker == 0 else 0) for worker in range(num_workers)]
+    return [Turn(queue, queues[(worker + 1) % num_workers]) for worker, queue in enumerate(queues)]

@@ -1,0 +1,188 @@
+"""Part files simulated: trainers in lock-step that load parts themselves, or wait for loaders to load them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..common.checks import is_scalar, number, of_type, whole
+from ..sampling.permutation import SEEDS
+from ..timeline import Span, Tape, Timeline
+from .service import Service, check_times, draw
+
+TRAINER = "trainer"  # the lane of a trainer
+# Different, so that drawn times of loading and of steps are independent.
+_LOAD_STREAM = 0
+_STEP_STREAM = 1
+
+
+def loader_lane(loader: int) -> str:
+    return f"loader {loader}"
+
+
+def parts_ahead(queue_size: int, num_loaders: int) -> int:
+    """Return the number of parts that are loaded or being loaded before the trainer takes the first of them.
+
+    These are those in the queue and one per loader, rounded up to the same number for each loader.
+
+    >>> parts_ahead(1, 1), parts_ahead(2, 2), parts_ahead(1, 3)
+    (2, 4, 6)
+    """
+    queued_per_loader = -(-queue_size // num_loaders)  # rounded up
+    return num_loaders * (queued_per_loader + 1)
+
+
+def simulate_parts(
+    load_s: Service | Sequence[Sequence[float]],
+    steps_per_part: int | Sequence[Sequence[int]],
+    step_s: Service,
+    *,
+    queue_size: int | None = None,
+    num_loaders: int = 1,
+    barrier_s: float = 0.0,
+    seed: int = 0,
+) -> Timeline:
+    """Simulate trainers that take steps together, each on the parts of its own shard, and return the timeline.
+
+    `load_s` is the time to load a part, and `steps_per_part` the number of steps on a part. At least one of them must
+    be nested: one list per trainer, with one value per part. The other one may be a `Service` or an int for all parts;
+    each trainer then draws its own times. `step_s` is the time of each trainer's steps 0, 1, ….
+
+    If `queue_size` is None, a trainer loads its parts itself (`SyncPartDataset`), as spans of kind "load" on lane
+    "trainer". If it is a number, loaders load ahead (`AsyncPartDataset`). Loader n modulo `num_loaders` then loads part
+    n, once it has loaded its previous part and the trainer has taken the part that is
+    ``parts_ahead(queue_size, num_loaders)`` parts earlier. A trainer's other kinds are "wait" for a part, "barrier" for
+    the other trainers and "step". The all-reduce before each step and at the end takes `barrier_s`. A trainer without
+    batches does not delay the others.
+
+    Raises ValueError if a number is out of range, a time is negative, or `load_s` and `steps_per_part` have different
+    shards.
+
+    >>> spans = simulate_parts([[1.0, 1.0]], 2, 0.5, queue_size=1).select(lane="trainer", kind="wait")
+    >>> [(span.item, span.start_s, span.stop_s) for span in spans]
+    [(0, 0.0, 1.0), (1, 2.0, 2.0)]
+    """
+    tape = _play(load_s, steps_per_part, step_s, queue_size, num_loaders, barrier_s, seed)
+    return Timeline.of(sorted(tape.spans, key=_by_lane))
+
+
+def simulated_idle_share(load_s: Any, steps_per_part: Any, step_s: Service, **options: Any) -> float:
+    """Return the `idle_share` of what `simulate_parts` returns, in half the time, because it makes no timeline.
+
+    >>> simulated_idle_share([[1.0]], 1, 3.0)
+    0.25
+    """
+    tape = _play(load_s, steps_per_part, step_s, **options)
+    busy_s = sum(span.stop_s - span.start_s for span in tape.spans if span.kind == "step")
+    end_s = max(tape.free_s.values())  # the makespan, because the first span starts at 0
+    num_trainers = len({rank for rank, _ in tape.free_s})
+    return 1.0 - busy_s / num_trainers / end_s if end_s else 0.0
+
+
+def idle_share(timeline: Timeline) -> float:
+    """Return the mean share of the makespan during which a trainer is not in a step, or 0 if there are no trainers.
+
+    >>> idle_share(simulate_parts([[1.0]], 1, 3.0))
+    0.25
+    """
+    trainers = of_type("timeline", timeline, Timeline).select(lane=TRAINER)
+    steps = trainers.select(kind="step")
+    busy_s = [steps.select(rank=int(rank)).busy_s for rank in np.unique(trainers.rank)]
+    if not busy_s or not timeline.makespan_s:
+        return 0.0
+    return 1.0 - float(np.mean(busy_s)) / timeline.makespan_s
+
+
+def _by_lane(span: Span) -> tuple[int, bool, str, float, float]:
+    """Return a key that sorts by rank, and puts a rank's trainer before its loaders."""
+    return span.rank, span.lane != TRAINER, span.lane, span.start_s, span.stop_s
+
+
+class _Shard(NamedTuple):
+    """The seconds to load each part of a trainer, and the number of steps on it."""
+
+    load_s: list[float]
+    num_steps: list[int]
+
+    def new_parts(self) -> dict[int, list[int]]:
+        """Return the parts that the trainer takes before each step; those without a later step at the last barrier."""
+        parts: dict[int, list[int]] = {}
+        step = 0
+        for part, num_steps in enumerate(self.num_steps):
+            parts.setdefault(step, []).append(part)
+            step += num_steps
+        return parts
+
+
+def _play(
+    load_s: Any,
+    steps_per_part: Any,
+    step_s: Any,
+    queue_size: int | None = None,
+    num_loaders: int = 1,
+    barrier_s: float = 0.0,
+    seed: int = 0,
+) -> Tape:
+    """Let all trainers go through their parts, step by step."""
+    num_loaders = whole("num_loaders", num_loaders, 1)
+    num_ahead = None  # how many parts the loaders are ahead; None if trainers load their parts themselves
+    if queue_size is not None:
+        num_ahead = parts_ahead(whole("queue_size", queue_size, 1), num_loaders)
+    seed = whole("seed", seed, *SEEDS)
+    shards = _shards(load_s, steps_per_part, seed)
+    barrier_s = number("barrier_s", barrier_s, 0)
+    new_parts = [shard.new_parts() for shard in shards]
+    steps_s = []
+    for rank, shard in enumerate(shards):
+        steps_s.append(draw("step_s", step_s, sum(shard.num_steps), seed, rank, _STEP_STREAM).tolist())
+    tape = Tape()
+    taken_s: list[list[float]] = [[] for _ in shards]  # when each trainer has taken each of its parts
+    for step in range(max(map(len, steps_s)) + 1):  # trainers learn that nobody has a batch at one more barrier
+        for rank, shard in enumerate(shards):
+            for part in new_parts[rank].get(step, ()):
+                seconds = shard.load_s[part]
+                if num_ahead is None:
+                    tape.add(rank, TRAINER, "load", part, seconds)
+                    continue
+                space_s = taken_s[rank][part - num_ahead] if part >= num_ahead else 0.0
+                loaded_s = tape.add(rank, loader_lane(part % num_loaders), "load", part, seconds, after_s=space_s)
+                taken_s[rank].append(tape.wait(rank, TRAINER, "wait", part, loaded_s))
+        begin_s = max(tape.free_s[rank, TRAINER] for rank in range(len(shards))) + barrier_s
+        for rank, times_s in enumerate(steps_s):
+            tape.wait(rank, TRAINER, "barrier", step, begin_s)
+            if step < len(times_s):
+                tape.add(rank, TRAINER, "step", step, times_s[step])
+    return tape
+
+
+def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:
+    """Return the shard of each trainer; each argument is a list for each trainer, or what all trainers share."""
+    if not _is_nested(load_s) and not _is_nested(steps_per_part):
+        got = f"got {load_s!r} and {steps_per_part!r}"
+        raise ValueError(f"load_s or steps_per_part must be a list for each trainer, {got}")
+    if _is_nested(steps_per_part):
+        steps = []
+        for rank, counts in enumerate(steps_per_part):
+            steps.append([whole(f"steps_per_part[{rank}][{part}]", num, 0) for part, num in enumerate(counts)])
+    else:
+        steps = [[whole("steps_per_part", steps_per_part, 0)] * len(times_s) for times_s in load_s]
+    if _is_nested(load_s):
+        loads = [check_times(f"load_s[{rank}]", times_s).tolist() for rank, times_s in enumerate(load_s)]
+    else:
+        loads = []
+        for rank, counts in enumerate(steps):
+            loads.append(draw("load_s", load_s, len(counts), seed, rank, _LOAD_STREAM).tolist())
+    parts_of_each = list(map(len, loads))
+    if not parts_of_each or parts_of_each != list(map(len, steps)):
+        got = f"got {parts_of_each} and {list(map(len, steps))}"
+        raise ValueError(f"load_s and steps_per_part must have the same parts, of one trainer or more; {got}")
+    return [_Shard(times_s, counts) for times_s, counts in zip(loads, steps, strict=True)]
+
+
+def _is_nested(values: Any) -> bool:
+    """Whether this is a list for each trainer."""
+    if not isinstance(values, Sequence | np.ndarray) or is_scalar(values):
+        return False
+    return all(isinstance(item, Sequence | np.ndarray) for item in values)

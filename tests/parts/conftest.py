@@ -1,3 +1,0 @@
-"""Nothing here may hang, or leave processes, threads, open files or memory behind."""
-
-from ..processes import _no_hang, leaves_nothing  # noqa: F401

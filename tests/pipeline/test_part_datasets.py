@@ -1,0 +1,342 @@
+"""Part files for real: the same rows however they are loaded, bounded queues, and dead workers that are named."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from rankscope.pipeline import (
+    AsyncPartDataset,
+    DelayedLoad,
+    Lognormal,
+    PartError,
+    SyncPartDataset,
+    idle_share,
+    in_step,
+    part_datasets,
+    simulate_parts,
+    write_parts,
+)
+from rankscope.pipeline.part_files import load_part
+from rankscope.ranks import in_threads
+from rankscope.timeline import Recorder
+
+from ..processes import NOT_HANGING_S, alive, children, gone, soon
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("leaves_nothing"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+NUM_ROWS = 34
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Parts of 4 rows, and a last one of 2; the third is empty: rows 0 … 33."""
+    rows = np.arange(NUM_ROWS)
+    image = rows[:, None, None] * np.ones((2, 3), np.float32)
+    files = write_parts(tmp_path / "parts", 4, x=rows, image=image)
+    np.savez(tmp_path / "parts" / "part-00009.npz", x=rows[:0], image=image[:0])
+    return [*files, tmp_path / "parts" / "part-00009.npz"]
+
+
+def equal(batches, others):
+    assert len(batches) == len(others)
+    for batch, other in zip(batches, others, strict=True):
+        assert batch.keys() == other.keys()
+        for name in batch:
+            assert batch[name].dtype == other[name].dtype
+            assert torch.equal(batch[name], other[name])
+
+
+def workers():
+    """The processes that load parts."""
+    return sorted(children(os.getpid()))
+
+
+# ---- files
+
+
+def test_parts_hold_every_row_once_in_order(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)
+    for number, (rows_per_part, sizes) in enumerate([(4, [4, 4, 2]), (5, [5, 5]), (99, [10])]):
+        files = write_parts(tmp_path / str(number), rows_per_part, rows=rows, label=torch.arange(10))
+        parts = [load_part(file) for file in files]
+        assert [len(part["rows"]) for part in parts] == sizes
+        np.testing.assert_array_equal(np.concatenate([part["rows"] for part in parts]), rows)
+        assert np.concatenate([part["label"] for part in parts]).tolist() == list(range(10))
+    with pytest.raises(ValueError, match="folder"):  # parts of two data sets are not mixed
+        write_parts(tmp_path / "0", 2, x=[1, 2, 3])
+
+
+def test_a_pickle_is_not_read(tmp_path):
+    np.savez(tmp_path / "part-00000.npz", x=np.array([print], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="pickle"):
+        load_part(tmp_path / "part-00000.npz")
+
+
+def test_a_delay_depends_on_seed_and_part_alone(files):
+    load = DelayedLoad(Lognormal(0.01, cv=1.0), seed=3)
+    delays = [load.delay_s(file) for file in files]
+    again = pickle.loads(pickle.dumps(load))
+    assert [again.delay_s(file.name) for file in reversed(files)] == delays[::-1]
+    assert DelayedLoad(Lognormal(0.01, cv=1.0), seed=4).delay_s(files[0]) != delays[0]
+    start = time.perf_counter()
+    assert load(os.fspath(files[4]))["x"].tolist() == load_part(files[4])["x"].tolist()
+    assert time.perf_counter() - start >= delays[4]
+    assert DelayedLoad(lambda number: number / 1e15).delay_s("data_20240131120000.npz") == 20240131120000 / 1e15
+
+
+# ---- the same batches
+
+
+@pytest.mark.parametrize("num_trainers", [1, 4, 64])
+def test_every_row_is_read_once_and_batches_stay_in_their_part(files, num_trainers):
+    seen = []
+    for trainer in range(num_trainers):
+        for batch in SyncPartDataset(files, 3, num_trainers, trainer):
+            rows = batch["x"].tolist()
+            assert len({row // 4 for row in rows}) == 1
+            assert 1 <= len(rows) <= 3
+            assert torch.equal(batch["image"][:, 1, 2], batch["x"].float())
+            seen += rows
+    assert sorted(seen) == list(range(NUM_ROWS))
+
+
+def load_tensors(path):
+    return {name: torch.from_numpy(rows) for name, rows in load_part(path).items()}
+
+
+@pytest.mark.parametrize(
+    ("queue_size", "num_loaders", "drop_last", "load"),
+    [(1, 1, False, load_part), (2, 3, True, lambda path: load_part(path)), (4, 2, False, load_tensors)],
+)
+def test_loading_ahead_changes_no_bit_of_any_epoch(files, queue_size, num_loaders, drop_last, load):
+    """Nothing passes through files, so nothing there can be full or be left behind."""
+    before = set(os.listdir("/dev/shm")) | set(os.listdir(tempfile.gettempdir()))
+    arguments = {"drop_last": drop_last, "load": load}
+    now = SyncPartDataset(files, 3, 2, 1, 7, **arguments)
+    ahead = AsyncPartDataset(files, 3, 2, 1, 7, queue_size=queue_size, num_loaders=num_loaders, **arguments)
+    orders = []
+    with ahead:
+        pids = workers()
+        assert len(pids) == num_loaders
+        for epoch in (0, 1, 5):
+            now.set_epoch(epoch)
+            ahead.set_epoch(epoch)
+            batches = list(DataLoader(ahead, batch_size=None))
+            equal(batches, list(now))
+            orders.append([batch["x"].tolist() for batch in batches])
+            assert workers() == pids  # the same processes, epoch after epoch
+        batches[0]["x"] += 1000  # a batch may be written to, and kept
+        equal(list(ahead), list(now))
+        new = set(os.listdir("/dev/shm")) | set(os.listdir(tempfile.gettempdir()))
+        assert not [name for name in new - before if name.startswith(("torch_", "pymp-"))]
+    assert orders[0] != orders[1] != orders[2]
+    assert gone(pids)
+
+
+def test_a_data_loader_worker_is_told_that_it_is_the_wrong_place(files, monkeypatch):
+    monkeypatch.setattr(part_datasets, "get_worker_info", lambda: "that of worker 0")
+    for dataset in (SyncPartDataset(files, 3), AsyncPartDataset(files, 3)):
+        with pytest.raises(RuntimeError, match="num_workers=0"):
+            list(DataLoader(dataset, batch_size=None))
+
+
+@pytest.mark.parametrize(("queue_size", "num_loaders", "ahead"), [(1, 1, 2), (2, 1, 3), (1, 3, 6), (4, 2, 6)])
+def test_loaders_run_ahead_as_far_as_is_said_and_no_further(files, tmp_path, queue_size, num_loaders, ahead):
+    log = tmp_path / "log"
+
+    def load(path):
+        with open(log, "a") as file:
+            file.write(path + "\n")
+        return load_part(path)
+
+    def loaded():
+        return sorted(log.read_text().split(), key=dataset.shard.index) if log.exists() else []
+
+    recorder = Recorder()
+    options = {"queue_size": queue_size, "num_loaders": num_loaders}
+    dataset = AsyncPartDataset(files[:-1], 100, recorder=recorder, load=load, **options)
+    for taken, _ in enumerate(dataset, start=1):
+        expected = dataset.shard[: taken + ahead]
+        assert soon(lambda: len(loaded()) >= len(expected))  # noqa: B023
+        time.sleep(0.02)  # in which no other may follow
+        assert loaded() == expected
+    dataset.close()
+    timeline = recorder.timeline()
+    timeline.check()
+    loads = timeline.select(kind="load")
+    assert sorted(loads.item.tolist()) == list(range(9))
+    assert all(span.lane == f"loader {span.item % num_loaders}" for span in loads)
+    assert timeline.select(lane="trainer", kind="wait").item.tolist() == list(range(9))
+
+
+# ---- errors and deaths
+
+
+def fail_on_two(path):
+    if path.endswith("2.npz"):
+        raise OSError(5, "the disk is gone")
+    return load_part(path)
+
+
+@pytest.mark.parametrize("kind", [SyncPartDataset, AsyncPartDataset])
+def test_an_error_while_loading_comes_in_its_turn_with_file_and_cause(files, kind):
+    dataset = kind(files, 4, load=fail_on_two)
+    before = [file for file in dataset.shard[: dataset.shard.index(os.fspath(files[2]))] if file != os.fspath(files[9])]
+    seen = []
+    with pytest.raises(PartError, match="part-00002.npz .*the disk is gone") as caught:
+        seen.extend(dataset)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == 5
+    assert len(seen) == len(before)
+
+
+def halted_at(file, number):
+    """Return a load that stops or kills its process at a file."""
+
+    def load(path):
+        if path == file:
+            os.kill(os.getpid(), number)
+        return load_part(path)
+
+    return load
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_worker_that_is_stopped_or_killed_is_named_with_the_file_that_did_not_arrive(files, number):
+    second = SyncPartDataset(files[:-1], 100).shard[1]
+    dataset = AsyncPartDataset(files[:-1], 100, load=halted_at(second, number), timeout_s=1)
+    batches = iter(dataset)
+    next(batches)
+    (pid,) = workers()
+    with pytest.raises(PartError, match=rf"{re.escape(second)} .*{pid}.*(1 s|SIGKILL)"):
+        next(batches)
+    assert gone([pid])
+
+
+SCRIPT = """
+import os, signal, sys, time
+from rankscope.pipeline import AsyncPartDataset, write_parts
+
+files = write_parts(sys.argv[1], 1, x=range(4))
+
+def load(path):
+    print(os.getpid(), flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+batches = iter(AsyncPartDataset(files, 1, load=load))
+if sys.argv[2] == "exit":
+    import threading
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+next(batches)
+"""
+
+
+@pytest.mark.parametrize("ending", ["exit", "kill"])
+def test_no_stopped_worker_outlives_its_trainer_and_none_delays_its_exit(tmp_path, ending):
+    command = [sys.executable, "-c", SCRIPT, tmp_path / "parts", ending]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as trainer:
+        pid = int(trainer.stdout.readline())
+        assert alive(pid)
+        if ending == "kill":
+            trainer.kill()
+        trainer.wait(NOT_HANGING_S)
+        assert gone([pid])
+
+
+def test_workers_end_with_the_dataset_with_an_iteration_and_with_close(files):
+    dataset = AsyncPartDataset(files, 3)
+    good = list(SyncPartDataset(files, 3))
+    pairs = list(zip(dataset, dataset, strict=True))  # two at once do not mix
+    equal([one for one, _ in pairs], good)
+    equal([other for _, other in pairs], good)
+    assert len(workers()) == 2
+    batches = iter(dataset)
+    next(batches)
+    batches.close()
+    assert soon(lambda: len(workers()) == 1)
+    with pickle.loads(pickle.dumps(dataset)) as copy:  # has workers of its own
+        assert len(workers()) == 2
+        equal(list(copy), good)
+    watch = weakref.ref(dataset)
+    del dataset, batches
+    gc.collect()
+    assert watch() is None
+    assert soon(lambda: not workers())
+
+
+# ---- lock-step
+
+
+@pytest.mark.parametrize("kind", [SyncPartDataset, AsyncPartDataset])
+@pytest.mark.parametrize("num_files", [10, 3])
+def test_uneven_trainers_take_the_same_steps_and_read_all(files, kind, num_files):
+    def run(rank, group):
+        batches = in_step(kind(files[:num_files], 2, 4, rank), group)
+        return [None if batch is None else batch["x"].tolist() for batch in batches]
+
+    ranks = in_threads(4, run)
+    (num_steps,) = {len(batches) for batches in ranks}
+    for rank, batches in enumerate(ranks):
+        own = [batch["x"].tolist() for batch in SyncPartDataset(files[:num_files], 2, 4, rank)]
+        assert batches == own + [None] * (num_steps - len(own))
+    assert any(batches[-1] is not None for batches in ranks)
+
+
+def train(files, load, step_s, num_trainers, setting):
+    """The spans of lock-step trainers whose steps sleep."""
+    recorder = Recorder()
+
+    def run(rank, group):
+        record = recorder.for_rank(rank)
+        kind = AsyncPartDataset if setting else SyncPartDataset
+        dataset = kind(files, 1, num_trainers, rank, load=load, recorder=recorder, **setting)
+        with dataset if setting else contextlib.nullcontext():
+            group.allreduce([torch.zeros(1)]).wait()
+            for step, batch in enumerate(in_step(dataset, group, record)):
+                if batch is not None:
+                    with record.span("trainer", "step", step):
+                        time.sleep(step_s)
+
+    in_threads(num_trainers, run)
+    return recorder.timeline()
+
+
+def test_a_run_has_the_spans_of_its_twin_and_takes_about_as_long(tmp_path):
+    """Never less, since sleeps are never shorter; about as long at the best of some, others may use the machine."""
+    files = write_parts(tmp_path, 3, x=np.arange(26))
+    load, step_s = DelayedLoad(Lognormal(0.24, cv=1.0), seed=1), 0.06
+    shards = [SyncPartDataset(files, 1, 4, rank).shard for rank in range(4)]
+    steps = [[len(load_part(file)["x"]) for file in shard] for shard in shards]
+    loads = [[load.delay_s(file) for file in shard] for shard in shards]
+    idle = {}
+    for name, setting in {"sync": {}, "async": {"queue_size": 2, "num_loaders": 1}}.items():
+        expected = simulate_parts(loads, steps, step_s, **setting)
+        for _ in range(8):
+            timeline = train(files, load, step_s, 4, setting)
+            timeline.check()
+            assert sorted(span[:4] for span in timeline) == sorted(span[:4] for span in expected)
+            assert timeline.makespan_s > expected.makespan_s - 1e-6
+            idle[name] = idle_share(timeline)
+            if timeline.makespan_s < 1.25 * expected.makespan_s:
+                break
+        assert timeline.makespan_s < 1.25 * expected.makespan_s
+        assert abs(idle_share(expected) - idle[name]) < 0.25
+    assert idle["sync"] > idle["async"]
