@@ -127,14 +127,3 @@ def test_the_short_cut_of_steady_steps_loses_nothing(name: str, everything: bool
                     for detail in ("messages", "ranks")
                 ]
                 assert ends_s[0] == pytest.approx(ends_s[1], rel=1e-11)
-
-
-def test_what_the_spans_say() -> None:
-    spans = simulate(build("allreduce", "ring", 2), 8.0, Cluster.uniform(2, Link(1.0, 2.0), 0.5))
-    first_step = [(s.rank, s.lane, s.kind, s.item, s.start_s, s.stop_s) for s in spans.select(item=0, rank=0)]
-    assert first_step == [
-        (0, "send", "send", 0, 0.0, 3.0),
-        (0, "receive", "receive", 0, 0.0, 3.0),
-        (0, "reduce", "reduce", 0, 3.0, 5.0),
-    ]
-    assert spans.makespan_s == 8.0
