@@ -124,7 +124,7 @@ def test_every_corrupted_schedule_is_caught(everything: bool) -> None:
                 number = getattr(error, noun)
                 assert number is None or f"{noun} {number}" in str(error)
     assert min(tried[kind] for kind in KINDS) >= 200, tried
-    assert still_right <= 0.03 * tried["redirect"]
+    assert still_right <= 0.01 * sum(tried.values())
 
 
 def error_of(schedule: Schedule) -> ScheduleError | None:
