@@ -4,9 +4,9 @@ With --sharded the jobs are FSDP's (`fully_shard`, each layer for itself) on fou
 its twin without the cause, so that six seeds are 60 late ranks and 60 balanced jobs.
 
 Each cause on each of four ranks, by 20 and 60 ms in steps of 40 ms; with buffers that are broadcast in forward, with a
-metric that is reduced after each step, with a delay in every fourth step, on two ranks, with a rank that shares its
-core. Next to a sick job runs its twin without the cause: what the steps are shorter there is what the cause costs. The
-thresholds of the rule were chosen on seeds below 300.
+metric that is reduced after each step, with a delay in every fourth step, on two ranks. Next to a sick job runs its
+twin without the cause: what the steps are shorter there is what the cause costs. The thresholds of the rule were chosen
+on seeds below 300.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def settings(seed: int, short: bool) -> Iterator[tuple[int, list[tuple[str, Job]
     jobs.append(("balanced", Job(seed=seed, batch_norm=True, metric=True)))
     yield 4, [(name, job._replace(num_steps=_STEPS)) for name, job in jobs]
     two = [("two ranks", Job(cause, place % 2, seed=seed)) for place, cause in enumerate(CAUSES)]
-    two += [("starved", Job("starved", seed % 2, seed=seed, busy=True)), ("balanced", Job(seed=seed))]
+    two.append(("balanced", Job(seed=seed)))
     yield 2, [(name, job._replace(num_steps=_STEPS)) for name, job in two]
 
 
@@ -83,9 +83,7 @@ def run(seed: int, short: bool, is_sharded: bool = False) -> Iterator[Judged]:
                 said = diagnose(read_traces(ran_job.folder))
                 first = said.culprits[0] if said.culprits else None
                 rank = first is not None and bool(job.cause) and first.rank == job.rank
-                # a profiler does not record the time without a core
-                expected = "slower" if job.cause == "starved" else job.cause
-                cause = rank and first is not None and first.cause == expected
+                cause = rank and first is not None and first.cause == job.cause
                 others = any(not job.cause or culprit.rank != job.rank for culprit in said.culprits)
                 words = ", ".join(
                     f"{culprit.rank} {culprit.cause} {culprit.cost_s * 1e3:.1f} ms" for culprit in said.culprits

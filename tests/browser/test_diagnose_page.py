@@ -31,9 +31,9 @@ def test_the_page_loads_nothing_and_its_drawings_fit(tmp_path: Path) -> None:
         page.goto((tmp_path / "page.html").as_uri())
         assert said == []
         assert asked == [page.url]
-        assert page.locator("svg").count() == 4
+        assert page.locator("svg").count() == 1
         assert page.evaluate("() => getComputedStyle(document.body).maxWidth") != "none"
-        width, room = page.evaluate("() => ['svg', '.parts'].map(name => document.querySelector(name).clientWidth)")
+        width, room = page.evaluate("() => ['svg', 'section'].map(name => document.querySelector(name).clientWidth)")
         assert 200 < width <= room
 
 

@@ -6,12 +6,9 @@ sleeps, so that four ranks on two cores do not fight for them; its tensors are s
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,20 +29,12 @@ STEP_S = {"loader": 0.004, "forward": 0.012, "backward": 0.018, "optimizer": 0.0
 WARM_UP = 3  # DDP rebuilds its buckets in the second step
 _WIDTH, _LAYERS, _BATCH = 64, 4, 4
 _CAP_MB = 0.01  # a bucket for each layer
-_SPIN = """
-import os, sys
-core, parent = map(int, sys.argv[1:])
-os.sched_setaffinity(0, {core})
-while os.getppid() == parent:
-    sum(range(10**5))
-"""
 
 
 class Job(NamedTuple):
     """What is wrong, with which rank; a healthy job has no cause.
 
-    Every `every`-th step, `cause` takes `delay_s` longer on `rank`. "starved" needs two cores: processes that only spin
-    share a core with the rank, the other ranks have another one. Steps are of work rather than of sleep then.
+    Every `every`-th step, `cause` takes `delay_s` longer on `rank`.
     """
 
     cause: str = ""
@@ -55,7 +44,6 @@ class Job(NamedTuple):
     seed: int = 0
     batch_norm: bool = False  # whose buffers DDP broadcasts in forward
     metric: bool = False  # is reduced over all ranks after each step
-    busy: bool = False
     num_steps: int = 12
     is_sharded: bool = False  # by fully_shard, each layer for itself
 
@@ -101,7 +89,6 @@ def _train(job: Job, folder: Path) -> list[float]:
     schedule = torch.profiler.schedule(wait=0, warmup=WARM_UP, active=job.num_steps, repeat=1)
     path, ends_s = str(folder / f"rank_{rank}.json"), list[float]()
     with (
-        _starved(job, rank),
         profile(
             activities=[ProfilerActivity.CPU],
             schedule=schedule,
@@ -146,12 +133,7 @@ class _Times:
         job, seconds = self._job, share * STEP_S[phase] * self._random.uniform(0.9, 1.1)
         if late and self._late and job.cause == phase and self.step % job.every == 0:
             time.sleep(job.delay_s)
-        if not job.busy:
-            time.sleep(seconds)
-            return
-        stop_s, matrix = time.thread_time() + seconds, np.ones((64, 64))  # not torch's: it would fill the trace
-        while time.thread_time() < stop_s:
-            matrix @ matrix
+        time.sleep(seconds)
 
     def collate(self, samples: list[Tensor]) -> Tensor:
         self.spend("loader")
@@ -196,23 +178,3 @@ class _Slow(torch.optim.SGD):
     def step(self, closure: Any = None) -> None:
         self._times.spend("optimizer")
         super().step(closure)
-
-
-@contextlib.contextmanager
-def _starved(job: Job, rank: int) -> Iterator[None]:
-    """Pin the ranks where one is starved, and let two processes spin on the core of that one."""
-    cores = sorted(os.sched_getaffinity(0))
-    if job.cause != "starved":
-        yield
-        return
-    core = cores[rank == job.rank]
-    os.sched_setaffinity(0, {core})
-    command = [sys.executable, "-I", "-S", "-c", _SPIN, str(core), str(os.getpid())]
-    spinners = [subprocess.Popen(command) for _ in range(2 if rank == job.rank else 0)]
-    try:
-        yield
-    finally:
-        for spinner in spinners:
-            spinner.kill()
-            spinner.wait()
-        os.sched_setaffinity(0, cores)
