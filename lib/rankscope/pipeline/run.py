@@ -78,10 +78,6 @@ class StageError(RuntimeError):
         self.stage = stage
         self.item = item
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # pickle would call the class with the message alone
-        return type(self), (str(self), self.stage, self.item), self.__dict__
-
 
 class _Worker(NamedTuple):
     """A worker of a stage; `ended` counts those of the stage that have ended, and the last stage has no target."""
