@@ -207,7 +207,8 @@ def check_advice(options, read_s, step_s, part):
     kept = {"persistent_workers": best.persistent_workers, "worker_init_fn": options.get("worker_init_fn")}
     after = DataLoader(Waiting(read_s), batch_size=2, **settings, **kept)
     epoch_s(after, step_s)
-    assert epoch_s(after, step_s) == pytest.approx(advice.best.predicted_s, rel=0.25)
+    after_s = min(epoch_s(after, step_s) for _ in range(3))
+    assert after_s == pytest.approx(advice.best.predicted_s, rel=0.25)
 
 
 @pytest.mark.slow
