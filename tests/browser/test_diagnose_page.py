@@ -15,13 +15,6 @@ from tests.diagnose.made_traces import write_traces
 ROOT = Path(__file__).parents[2]
 LAYERS = LocalStep.modelled([1 << 20, 1 << 16] * 6, backward_s=0.03, forward_s=0.012)
 
-# The size of letters on the screen: that of the font, scaled as the picture around it is.
-LETTERS_PX = """texts => texts.map(text => {
-  const picture = text.ownerSVGElement;
-  const scale = picture.getBoundingClientRect().width / picture.viewBox.baseVal.width;
-  return parseFloat(text.closest("[font-size]").getAttribute("font-size")) * scale;
-})"""
-
 
 @pytest.mark.browser
 def test_the_page_loads_nothing_and_its_drawings_fit(tmp_path: Path) -> None:
@@ -45,18 +38,12 @@ def test_the_page_loads_nothing_and_its_drawings_fit(tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [390, 1280])
-def test_the_letters_of_a_hang_are_about_as_large_as_those_of_its_page(tmp_path: Path, width: int) -> None:
-    """A drawing of a few calls was as wide as the page, so that its title was larger than the page's."""
+def test_the_page_of_a_hang_fits_on_a_phone(tmp_path: Path) -> None:
     find_browser()
     write(tmp_path / "dumps", sick("missing", 4, 2))
     assert main(["diagnose", str(tmp_path / "dumps"), "-o", str(tmp_path / "page.html")]) == 0
     with browser_page(tmp_path / "browser", ROOT / "test-artifacts" / "hang-page.png") as page:
-        page.set_viewport_size({"width": width, "height": 900})
+        page.set_viewport_size({"width": 390, "height": 900})
         page.goto((tmp_path / "page.html").as_uri())
-        heights = page.locator("svg text").evaluate_all(LETTERS_PX)
-        head_px = float(page.locator("h1").evaluate("head => parseFloat(getComputedStyle(head).fontSize)"))
-        is_scrolled = page.evaluate("document.documentElement.scrollWidth > innerWidth")
-    assert min(heights) > 8
-    assert max(heights) < head_px
-    assert not is_scrolled
+        assert page.locator("table tr").count() == 5
+        assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")

@@ -1,27 +1,39 @@
-"""Whether a verdict on a hang is right, cannot tell, or names a wrong rank."""
+"""Whether an answer on a hang is right, says that it cannot tell, or names a wrong rank."""
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from rankscope.diagnose.hangs import Hang
 
+RIGHT = "right"
+WRONG = "wrong"
 CANNOT_TELL = "cannot tell"
+_CALLS = ("collective", "size", "dtype", "left out")
 
 
-def problem(hang: Hang, truths: frozenset[tuple[int, str]] | set[tuple[int, str]]) -> str:
-    """Say what is wrong with a verdict; ranks that are only said to differ from each other include the right one."""
+def judged(hang: Hang, truths: Set[tuple[int, str]]) -> str:
+    """Compare an answer with what is true: the ranks and causes that it may name; none if nothing can be told.
+
+    Ranks of which it says that it cannot tell which is wrong must include a right one, and so must a rank that it says
+    to look at because it has no line.
+    """
+    answers = {CANNOT_TELL}
     for finding in hang.findings:
-        named = {(rank, finding.cause) for rank in finding.ranks}
-        ranks = {rank for rank, _ in truths}
-        if finding.cause == "call":  # the text shows that a call differs, and not how
-            named = {
-                truth for truth in truths if truth[0] in finding.ranks and truth[1] in ("collective", "size", "dtype")
-            }
-            named |= {(rank, "call") for rank in finding.ranks if rank not in {rank for rank, _ in named}}
-        if finding.ranks and f"{CANNOT_TELL} which of them" in finding.words:
-            if not ranks & {*finding.ranks}:
-                return f"{finding.words} but it is {truths}"
-        elif not named <= {*truths}:
-            return f"{finding.words} but it is {truths}"
-        if not finding.ranks and CANNOT_TELL not in finding.words:
-            return f"no rank is named, and it does not say so: {finding.words}"
-    return "" if hang.findings else "no finding"
+        ranks = {*finding.ranks}
+        if not ranks:
+            if not finding.is_certain and CANNOT_TELL not in finding.words:
+                return WRONG
+        elif not finding.is_certain:
+            if not ranks & {rank for rank, _ in truths}:
+                return WRONG
+        elif all(any(_agrees(finding.cause, cause) for true, cause in truths if true == rank) for rank in ranks):
+            answers.add(RIGHT)
+        else:
+            return WRONG
+    return max(answers, key=(CANNOT_TELL, RIGHT).index)
+
+
+def _agrees(said: str, cause: str) -> bool:
+    """Return whether two names of a cause are the same; "call" is any difference of a call."""
+    return said == cause or (said == "call" and cause in _CALLS)

@@ -33,10 +33,23 @@ _LAB = [
 ]
 
 
-def _lab(color: str, eye: ArrayLike) -> NDArray[np.float64]:
+LEGIBLE = 4.5  # the contrast that WCAG 2 asks of text
+
+
+def _light(color: str) -> NDArray[np.float64]:
+    """The light of each channel of sRGB, from 0 to 1."""
     channels = np.array([int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)])
-    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(np.asarray(eye) @ linear, 0, 1)
+    return np.asarray(np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4))
+
+
+def contrast(color: str, other: str) -> float:
+    """The WCAG 2 contrast ratio of two colours, from 1 to 21."""
+    darker, lighter = sorted(float(_light(each) @ (0.2126, 0.7152, 0.0722)) for each in (color, other))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _lab(color: str, eye: ArrayLike) -> NDArray[np.float64]:
+    seen = np.clip(np.asarray(eye) @ _light(color), 0, 1)
     return np.asarray(np.array(_LAB) @ np.cbrt(np.array(_CONES) @ seen))
 
 

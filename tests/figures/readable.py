@@ -17,7 +17,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text as Artist
 from matplotlib.textpath import TextPath
 
-from rankscope.figures.palette import LEGIBLE, contrast
+from .hues import LEGIBLE, contrast
 
 SVG = "{http://www.w3.org/2000/svg}"
 SLACK_PX = 1.0

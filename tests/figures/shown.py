@@ -14,7 +14,7 @@ from rankscope.figures.plots import Plot
 def words_of(drawing: Drawing) -> list[str]:
     """All texts of a drawing's marks, in the order of painting; of a plot only those of its own texts."""
     if isinstance(drawing, Plot):
-        return [text for texts in drawing.texts for text in texts.text]
+        return [text for texts in drawing.texts for text in texts.text if text]
     return [mark.text for mark in drawing.marks if isinstance(mark, Box | Text) and mark.text]
 
 

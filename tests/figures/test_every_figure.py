@@ -18,14 +18,14 @@ from matplotlib.figure import Figure
 from rankscope import figures
 from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Box, Drawing, Line, Text
-from rankscope.figures.palette import DARK, LEGIBLE, LINES, RANKS, TONES, WORK, contrast, rank_colors
+from rankscope.figures.palette import DARK, LINES, RANKS, TONES, WORK, rank_colors
 from rankscope.figures.plots import Key, Plot, Rects
 from rankscope.figures.svg import to_svg
 
 from ..box import figure_cases as of_box
 from ..train import figure_cases as of_train
 from . import figure_cases
-from .hues import EYES, drawing_problems, nearest, painted
+from .hues import EYES, LEGIBLE, contrast, drawing_problems, nearest, painted
 from .readable import figure_problems, svg_problems
 from .shown import words_of
 

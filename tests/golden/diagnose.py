@@ -52,8 +52,9 @@ def _dumps(folder: Path) -> Any:
 
 
 def _hang(*dumps: Any, **logs: Any) -> Any:
-    """Cause, ranks, group and call of each finding, and which ranks came."""
-    return plain([finding[:5] for finding in explain_hang(*dumps, **logs).findings])
+    """Cause, ranks, group and call of each finding."""
+    found = explain_hang(*dumps, **logs).findings
+    return plain([[finding.cause, finding.ranks, finding.group, finding.call] for finding in found])
 
 
 def _traces(path: Path) -> Any:

@@ -110,7 +110,7 @@ def test_the_listing_order_does_not_matter_and_the_seed_does():
     assert shard_files(files, 8, 3, seed=1) != shard_files(files, 8, 3)
 
 
-def test_a_notebook_shows_a_drawing_unless_it_would_be_too_large():
+def test_a_notebook_shows_a_drawing_whatever_the_size():
     assert repr(assign(10, 4, epoch=3)) == "<Assignment: 10 samples, 4 ranks, 3 steps, sampler torch, epoch 3>"
     assert assign(10, 4)._repr_svg_().startswith("<svg")
-    assert assign(10**6, 4)._repr_svg_() is None
+    assert len(assign(10**6, 4)._repr_svg_()) < 80_000

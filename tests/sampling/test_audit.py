@@ -27,6 +27,7 @@ def test_one_epoch_counted_by_hand(size, ranks):
     reads = Counter(index for indices in ranks for index in indices)
     readers = Counter(index for indices in ranks for index in set(indices))
     (epoch,) = report.epochs
+    assert epoch.duplicated.tolist() == sorted(i for i, count in reads.items() if count > 1 and 0 <= i < size)
     assert epoch.overlap.tolist() == sorted(i for i, count in readers.items() if count > 1 and 0 <= i < size)
     assert epoch.dropped.tolist() == [index for index in range(size) if index not in reads]
     assert epoch.out_of_range.tolist() == sorted(index for index in reads if not 0 <= index < size)
@@ -61,7 +62,6 @@ def test_a_finding_is_an_error_unless_its_kind_is_allowed():
 def test_drop_last_with_fewer_samples_than_ranks_reads_nothing():
     report = audit(assign(3, 8, drop_last=True))
     assert kinds(report) == {"nothing_read", "dropped"}
-    assert report.epochs[0].drops_incomplete
 
 
 def test_a_forgotten_set_epoch_is_found_and_a_kept_one_is_not():

@@ -319,9 +319,13 @@ def streamed(folder, state):
 
 
 def test_mosaicml_streaming(package, tmp_path):
-    with package("streaming").MDSWriter(out=str(tmp_path), columns={"i": "int"}, size_limit=64) as writer:
+    streaming = package("streaming")
+    with streaming.MDSWriter(out=str(tmp_path), columns={"i": "int"}, size_limit=64) as writer:
         for number in range(SIZE):
             writer.write({"i": number})
+    alone = streaming.StreamingDataset(local=str(tmp_path), batch_size=2)
+    assert kinds(DataLoader(alone, batch_size=2), **FORMS) == []
+    assert kinds(streams(lambda rank: alone), **FORMS) == ["duplicates"]  # ranks that do not know of each other
     (first, state), (second, _) = launch(streamed, 2, (str(tmp_path), None))
     assert sorted(first + second) == list(range(SIZE))
     rests = launch(streamed, 2, (str(tmp_path), state))

@@ -18,6 +18,7 @@ from rankscope.sampling import (
     assign,
     audit,
     audit_loader,
+    epoch_work,
     shard_files,
 )
 
@@ -39,7 +40,6 @@ REFUSED = [
     ("size", lambda: assign(-1, 2)),
     ("num_ranks", lambda: assign(3, 2**16 + 1)),
     ("ranks read together", lambda: assign(2**28, 3, shuffle=False)),
-    ("seed", lambda: assign(3, 2, seed=1, sampler="libtorch_random")),
     ("shuffle", lambda: assign(3, 2, shuffle=False, sampler="libtorch_random")),
     ("lengths", lambda: assign(3, 2, sampler="balanced", lengths=[1] * 5)),
     ("colour", lambda: assign(3, 2, sampler="balanced", lengths=ONES, colour=3)),
@@ -58,9 +58,9 @@ REFUSED = [
     ("ranks", lambda: audit([assign(10, 2), assign(10, 4)])),
     ("padding", lambda: audit(assign(10, 2)).check(allow=["padding"])),
     ("assignments", lambda: audit([assign(10, 2), 3])),
+    ("rank 1", lambda: epoch_work(Assignment(3, ([0, 1], [2, -1])), ONES)),
     ("sample 2", lambda: audit(assign(3, 2), weights=[1, 2, np.nan])),
     ("loader", lambda: audit_loader([])),
-    ("size", lambda: audit_loader(DataLoader(range(3)), size=2.5)),
     ("key", lambda: audit_loader([DataLoader(Rows([{"id": 0}]), batch_size=1)] * 2)),
     ("read_before", lambda: audit_loader(DataLoader(range(3)), read_before=[{}])),
     ("use_distributed_sampler", lambda: balanced(DistributedSampler(3, 1, 0))),

@@ -1,180 +1,66 @@
-"""Flight-recorder dumps: the collectives that each rank has called, as torch writes them when a job hangs.
+"""`read_dumps`: the dumps of torch's flight recorder, which has the last collectives of each rank.
 
-How to get them. On NCCL, start the job with ``TORCH_NCCL_DUMP_ON_TIMEOUT=1`` and ``TORCH_FR_BUFFER_SIZE=2000``
-(``TORCH_NCCL_TRACE_BUFFER_SIZE`` in older versions). At a timeout each rank writes a pickle to the path in
-``TORCH_NCCL_DEBUG_INFO_TEMP_FILE`` followed by its number
-(https://docs.pytorch.org/tutorials/prototype/flight_recorder_tutorial.html). Gloo records too and writes nothing: while
-the job hangs, let a thread of each rank write ``torch._C._distributed_c10d._dump_fr_trace()`` to a file whose name ends
-in its rank, or take the JSON that the server of ``torch.distributed.debug`` shows.
+On NCCL, ``TORCH_NCCL_DUMP_ON_TIMEOUT=1`` makes each rank write one when a collective times out; see the
+[tutorial](https://docs.pytorch.org/tutorials/prototype/flight_recorder_tutorial.html). Gloo records too and writes
+nothing: while the job hangs, let a thread of each rank write ``torch._C._distributed_c10d._dump_fr_trace()`` to a file
+whose name ends in its rank, or take the JSON that the server of ``torch.distributed.debug`` shows.
 
 What they hold (version 2.10 is that of torch 2.13):
 https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/FlightRecorder.hpp.
 Versions 2.x are read, of torch 2.4 and later; older ones count collectives and point-to-point calls together. Gloo's
-dumps do not state the ranks of a group, leave point-to-point calls out, and never say "started" or "completed".
+dumps do not state the ranks of a group, and never say "started" or "completed".
 """
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import pickle
 import re
-import struct
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ..common.checks import optional, several, whole
 from ..common.files import FileError, PathLike, read_bytes, read_start
-from ..common.words import count_of, one_line
-from .pickles import read_pickle
-
-MOST_RANKS = 1 << 20  # of a job
-_MOST_LABELLED = 2  # tensors in the label of a call
+from ..common.words import one_line
+from .hang_groups import DEFAULT_GROUP, Call, Group, Progress
 
 _RANK = re.compile(r"(\d{1,9})(\.json|\.pkl|\.pickle)?$", re.ASCII)
 # how a dump begins: a pickle with its opcode PROTO, and JSON with a field of the dump
-_HEAD = re.compile(rb'\x80|\s*\{\s*"(version|entries|pg_config|pg_status|nccl_version|comm_lib_version)"')
+_HEAD = re.compile(rb'\x80|\s*\{\s*"(version|entries|pg_config|pg_status|comm_lib_version)"')
 # names of files whose frames are not the user's code: installed packages, torch, Python itself and C++
 _LIBRARY = re.compile(r"site-packages|dist-packages|[/\\]torch[/\\]|[/\\]lib[/\\]python3|^<frozen|\.(cpp|so|hpp|h|cc)$")
-
-_DAMAGE = (  # the errors that reading a damaged dump may raise
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    EOFError,
-    OverflowError,
-    RecursionError,
-    MemoryError,
-    struct.error,
-    pickle.UnpicklingError,
-)
+_DAMAGE = (ValueError, TypeError, LookupError, AttributeError, EOFError, OverflowError, pickle.UnpicklingError)
 
 
-class Tensors(NamedTuple):
-    """What a call reads or writes: of each tensor its sizes, its type and its number of elements."""
+class GroupKey(NamedTuple):
+    """What dumps state of a group; ranks with the same key are in one group."""
 
-    sizes: tuple[tuple[int, ...], ...]
-    types: tuple[str, ...]
-    num_elements: tuple[int, ...]
-
-
-class Call(NamedTuple):
-    """A collective that a rank has put into a group's queue, the `number`-th there; coalesced ones share a number.
-
-    `state` is "scheduled", "started", "completed", or "ended" where the recorder does not say how it ended, as on Gloo.
-    `is_peer` marks point-to-point calls. `where` is the innermost line of code outside of libraries.
-    """
-
-    group: str
-    number: int
-    collective: str
-    inputs: Tensors
-    outputs: Tensors
-    state: str
-    created_s: float
-    timeout_s: float | None
-    is_peer: bool
-    where: str
-
-    @property
-    def signature(self) -> tuple[Any, ...]:
-        """What must be the same on all ranks of the group: the collective, its elements and their types.
-
-        Only one rank has something to scatter, and only one gathers; the sizes of alltoall may differ.
-        """
-        is_alltoall = self.collective.startswith("all_to_all")
-        signature: list[Any] = [self.collective]
-        if self.collective != "scatter" and not is_alltoall:
-            signature.append((self.inputs.num_elements, self.inputs.types))
-        if self.collective != "gather" and not is_alltoall:
-            signature.append((self.outputs.num_elements, self.outputs.types))
-        return tuple(signature)
-
-    def label(self, types: bool = True) -> str:
-        """Return the collective with the sizes of its first tensors, and with their types if those are asked for."""
-        tensors = self.inputs if self.inputs.sizes else self.outputs  # in a scatter, only one rank has inputs
-        shown = []
-        for index, size in enumerate(tensors.sizes[:_MOST_LABELLED]):
-            words = str(list(size))
-            if types and index < len(tensors.types):  # a dump may leave out the types
-                words = f"{words} {tensors.types[index]}"
-            shown.append(words)
-        num_others = len(tensors.sizes) - _MOST_LABELLED
-        if num_others > 0:
-            shown.append(f"{num_others} more")
-        if not shown:  # a barrier has no tensors
-            return self.collective
-        return f"{self.collective} {' and '.join(shown)}"
-
-    def __str__(self) -> str:
-        return f"{self.label()} at {self.where}" if self.where else self.label()
+    name: str
+    description: str
+    ranks: tuple[int, ...]  # none if they are not stated
 
 
 class Dump(msgspec.Struct, frozen=True, eq=False):
-    """The contents of a rank's recorder: its calls in order, and each group's name and ranks (none: not stated)."""
+    """What the recorder of a rank had: how far the rank came in each group.
+
+    `problem` says why a file could not be read; then it states nothing. `note` is a sentence for the answer.
+    """
 
     rank: int
-    calls: tuple[Call, ...]
-    groups: Mapping[str, tuple[str, tuple[int, ...]]]
-    num_ranks: int  # of the job; 0 if neither the dump nor the caller of `read_dumps` states it
-    is_whole: bool  # the ring buffer still has the first call
     source: str
-
-
-_Count = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]  # -1: unknown, as Python says of some lines of code
-_Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
-
-
-class _Frame(msgspec.Struct):
-    name: str = ""
-    filename: str = ""
-    line: _Count = 0
-
-
-class _DumpEntry(msgspec.Struct):
-    """A call as the recorder writes it. What has a default may be missing, such as `frames` in JSON."""
-
-    record_id: _Count
-    process_group: tuple[str, str]
-    collective_seq_id: _Count
-    profiling_name: str
-    state: str
-    time_created_ns: _Count
-    input_sizes: tuple[tuple[_Count, ...], ...] = ()
-    output_sizes: tuple[tuple[_Count, ...], ...] = ()
-    input_dtypes: tuple[str, ...] = ()
-    output_dtypes: tuple[str, ...] = ()
-    retired: bool = False
-    is_p2p: bool = False
-    timeout_ms: _Count | None = None
-    frames: tuple[_Frame, ...] = ()
-
-
-class _DumpGroup(msgspec.Struct):
-    desc: str = ""
-    ranks: str | tuple[_Rank, ...] = "[]"
-
-
-_Undecoded = TypeVar("_Undecoded")  # a call as bytes of JSON, or as what a pickle contains
-
-
-class _File(msgspec.Struct, Generic[_Undecoded]):
-    """A dump whose calls are decoded one after another, because most of their contents are not kept."""
-
-    version: str
-    entries: list[_Undecoded] = []
-    pg_config: dict[str, _DumpGroup] = {}
+    progress: Mapping[GroupKey, Progress] = {}
+    num_ranks: int = 0  # of the job, if it is stated
+    problem: str = ""
+    note: str = ""
 
 
 def is_dump(path: PathLike) -> bool:
-    """Whether a file begins as a flight-recorder dump does.
-
-    Raises FileError for a folder, a FIFO, a socket or a device, and OSError for what cannot be opened.
-    """
+    """Whether a file begins as a flight-recorder dump does. Raises as `read_start`."""
     return _HEAD.match(read_start(path, 64)) is not None
 
 
@@ -183,35 +69,30 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
 
     Pass files, or a folder. In a folder, files are read if their names end in a number, or in a number and .json or
     .pkl. This number is the rank. `num_ranks` is the job's number of ranks, for dumps that do not state it, such as
-    most of Gloo's; without it, a missing dump from the last rank goes unnoticed. Pickles are not executed: only
-    containers, texts and numbers are decoded, about 10,000 calls per second.
+    Gloo's; without it, a missing dump from the last rank goes unnoticed. Pickles are not executed: only containers,
+    texts and numbers are decoded. A damaged file among good ones counts as no dump, and is named in the answer.
 
-    Raises FileError, which names the file, if a file is not a dump, is damaged, contains code, or has more than 64
-    MiB; ValueError if there are no dumps, two dumps of one rank, or dumps of jobs of different sizes, or if a dump
-    states another number of ranks than `num_ranks`.
+    Raises FileError if no file can be read; ValueError if there are no dumps, two dumps of one rank, dumps of jobs of
+    different sizes, or of another size than `num_ranks`.
     """
-    optional("num_ranks", num_ranks, whole, 1, MOST_RANKS)
-    files = _files(folder_or_files)
-    if not files:
-        raise ValueError("found no dumps, which are files whose names end in the number of a rank")
+    optional("num_ranks", num_ranks, whole, 1)
     dumps: dict[int, Dump] = {}
-    for path in files:
-        try:
-            dump = _read(path, num_ranks)
-        except _DAMAGE as error:
-            # the readers raise ValueErrors that say what is wrong; the other errors are Python's own
-            reason = str(error) if isinstance(error, ValueError) else "damaged or cut short"
-            raise FileError(path, f"not a readable flight-recorder dump: {reason}") from error
-        if num_ranks is not None and dump.num_ranks != num_ranks:  # then it is what the dump states
-            raise ValueError(f"num_ranks must be {dump.num_ranks}, as {dump.source} states, got {num_ranks}")
-        other = dumps.setdefault(dump.rank, dump)
-        if other is not dump:
-            raise ValueError(f"{dump.source} and {other.source} are both of rank {dump.rank}; pass one dump per rank")
-    dump_of_size = {dump.num_ranks: dump for dump in dumps.values() if dump.num_ranks}  # by the size of the job
-    if len(dump_of_size) > 1:
-        jobs = [f"{dump.source} is of a job of {count_of(size, 'rank')}" for size, dump in dump_of_size.items()]
-        raise ValueError(f"{jobs[0]} and {jobs[1]}; pass the dumps of one job")  # two are enough to show it
-    return tuple(dumps[rank] for rank in sorted(dumps))
+    for path in _files(folder_or_files):
+        dump = _read(path)
+        if dump.rank in dumps:
+            raise ValueError(f"{dump.source} and {dumps[dump.rank].source} are both of rank {dump.rank}")
+        dumps[dump.rank] = dump
+    if not dumps:
+        raise ValueError("found no dumps, which are files whose names end in the number of a rank")
+    if all(dump.problem for dump in dumps.values()):
+        dump = next(iter(dumps.values()))
+        raise FileError(dump.source, f"not a readable flight-recorder dump: {dump.problem}")
+    sizes = {dump.num_ranks for dump in dumps.values() if dump.num_ranks}
+    if num_ranks is not None:
+        sizes.add(num_ranks)
+    if len(sizes) > 1:
+        raise ValueError(f"the dumps, and num_ranks, must be of one job: they are of jobs of {sorted(sizes)} ranks")
+    return tuple(msgspec.structs.replace(dumps[rank], num_ranks=max(sizes, default=0)) for rank in sorted(dumps))
 
 
 def _files(folder_or_files: PathLike | Iterable[PathLike]) -> list[Path]:
@@ -223,117 +104,122 @@ def _files(folder_or_files: PathLike | Iterable[PathLike]) -> list[Path]:
     return [file for file in sorted(path.iterdir()) if _RANK.search(file.name) and file.is_file()]
 
 
-def _read(path: Path, num_ranks: int | None) -> Dump:
-    """Read a dump. `num_ranks` is the size of the job if the dump does not state it, or None if it is unknown.
+class _Plain(pickle.Unpickler):
+    """Refuses every class and function, so that nothing in the file can be called."""
 
-    Raises what is in `_DAMAGE` for damaged bytes.
-    """
-    raw = read_bytes(path)
+    def find_class(self, module: str, name: str) -> Any:
+        raise ValueError(f"it asks for {module}.{name}, which no dump has; nothing was executed")
+
+
+def read_pickle(raw: bytes) -> Any:
+    """Return what a pickle contains, if that is containers, texts, numbers, bools and None; else raise ValueError."""
+    return _Plain(io.BytesIO(raw)).load()
+
+
+def _read(path: Path) -> Dump:
     rank_in_name = _RANK.search(path.name)
     if not rank_in_name:
-        raise ValueError("its name must end in the number of its rank")
-    if b'"traceEvents"' in raw:
+        raise FileError(path, "not a readable flight-recorder dump: its name must end in the number of its rank")
+    rank = int(rank_in_name[1])
+    raw = read_bytes(path)
+    try:
+        return _to_dump(rank, path.name, read_pickle(raw) if raw.startswith(pickle.PROTO) else json.loads(raw))
+    except _DAMAGE as error:
+        reason = str(error) if type(error) is ValueError else "damaged or cut short"
+        return Dump(rank, path.name, problem=one_line(reason))
+
+
+def _to_dump(rank: int, source: str, contents: Mapping[str, Any]) -> Dump:
+    if "traceEvents" in contents:
         raise ValueError("it is a trace: rankscope.diagnose.read_traces reads it")
-    starts_as_pickle = raw.startswith(pickle.PROTO)
-    file, entries = _of_pickle(raw) if starts_as_pickle else _of_json(raw)
-    if not file.version.startswith("2."):
-        raise ValueError(f"version must be 2.x, of torch 2.4 or later, got {file.version!r}")
-    maker = _CallMaker()
-    groups: dict[str, tuple[str, tuple[int, ...]]] = {}  # the description and the ranks of each group, by its name
-    numbered_calls: list[tuple[int, Call]] = []
+    if not str(contents.get("version")).startswith("2."):
+        raise ValueError(f"version must be 2.x, of torch 2.4 or later, got {contents.get('version')!r}")
+    keys: dict[str, GroupKey] = {}
+    for config in contents.get("pg_config", {}).values():
+        ranks = config["ranks"]
+        members = json.loads(ranks) if isinstance(ranks, str) else ranks
+        keys[config["name"]] = GroupKey(config["name"], config["desc"], tuple(sorted(members)))
+    keys.pop("", None)  # Gloo's default group has neither a name nor ranks here
+    entries = sorted(contents.get("entries", []), key=lambda entry: entry["record_id"])
+    entries_of: dict[str, list[Any]] = {name: [] for name in keys}
     for entry in entries:
-        name, desc = entry.process_group
-        groups[name] = maker.text(desc), ()  # an entry does not state the ranks; `pg_config`, below, may
-        numbered_calls.append((entry.record_id, maker.call(entry)))
-    # The recorder writes its oldest record first, but another program may have written the file again.
-    numbered_calls.sort(key=lambda numbered_call: numbered_call[0])
-    calls = [call for _record_id, call in numbered_calls]
-    # A rank's records are numbered from 0. If their numbers are unknown (-1), the first calls may be lost: a rank
-    # counts the calls of a group itself, so one whose first call there is number 4 has made three before it.
-    is_whole = not numbered_calls or numbered_calls[0][0] == 0
-    size_of_default_group = 0
-    for name, group in file.pg_config.items():
-        ranks = maker.ranks(group.ranks)
-        has_name = name != ""  # Gloo's default group has none here
-        if has_name:
-            groups[name] = maker.text(group.desc), ranks
-        is_default_group = group.desc == "default_pg" or not has_name
-        if is_default_group and size_of_default_group == 0:  # of its entries, not every one states its ranks
-            size_of_default_group = len(ranks)
-    size = size_of_default_group or num_ranks or 0
-    num_possible_ranks = size or MOST_RANKS
-    rank = whole("the rank, the number at the end of its name,", int(rank_in_name[1]), 0, num_possible_ranks - 1)
-    return Dump(rank, tuple(calls), groups, size, is_whole, path.name)
+        name, description = entry["process_group"]
+        keys.setdefault(name, GroupKey(name, description, ()))
+        is_peer = entry.get("is_p2p") or _collective(entry) in ("send", "recv")
+        entries_of.setdefault(name, []).extend([] if is_peer else [entry])
+    status = contents.get("pg_status", {})
+    is_whole = bool(entries) and entries[0]["record_id"] == 0  # else the ring buffer has lost the first calls
+    progress = {}
+    for name, key in keys.items():
+        if entries_of[name]:
+            progress[key] = _progress(entries_of[name])
+        elif name in status:
+            progress[key] = Progress(None, max(status[name]["last_enqueued_collective"], 0), {})
+        elif is_whole:
+            progress[key] = Progress(None, 0, {})
+    size = max((len(key.ranks) for key in keys.values() if key.description == DEFAULT_GROUP), default=0)
+    note = "" if entries else f"{source} has no entries: the recorder was off or empty, so only its status counts."
+    return Dump(rank, source, progress, size, note=note)
 
 
-def _of_json(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:
-    """Return a dump, and its entries, each of which is decoded when it is asked for."""
-    file = msgspec.json.decode(raw, type=_File[msgspec.Raw])
-    decoder = msgspec.json.Decoder(_DumpEntry)
-    return file, (decoder.decode(entry) for entry in file.entries)
+def _progress(entries: list[Any]) -> Progress:
+    """Return how far a rank came, from its calls of one group in order; of those that share a number, the first."""
+    calls: dict[int, Call] = {}
+    unended = []
+    for entry in entries:
+        calls.setdefault(entry["collective_seq_id"], _call(entry))
+        is_retired = entry["profiling_name"].startswith("gloo:") and entry.get(
+            "retired"
+        )  # Gloo leaves the state as it was
+        if entry["state"] != "completed" and not is_retired:
+            unended.append(entry["collective_seq_id"])
+    return Progress(min(unended, default=None), max(calls), calls)
 
 
-def _of_pickle(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:
-    """The same as `_of_json`."""
-    file = msgspec.convert(read_pickle(raw), _File[Any])
-    return file, (msgspec.convert(entry, _DumpEntry) for entry in file.entries)
+def _collective(entry: Mapping[str, Any]) -> str:
+    """Return the collective of a name such as "nccl:all_reduce" or "nccl:send 0->1"."""
+    return str(entry["profiling_name"]).rpartition(":")[2].split(" ")[0]
 
 
-class _CallMaker:
-    """Turns the entries of a dump into calls. What entries have in common is computed once."""
+def _call(entry: Mapping[str, Any]) -> Call:
+    """Return a call with what must be the same on all ranks: the numbers of elements, and the types.
 
-    def __init__(self) -> None:
-        self.text = cache(one_line)
-        self.ranks = cache(_ranks)
-        self._operation = cache(_operation)
-        self._tensors = cache(_tensors)
-        self._is_library = cache(lambda filename: _LIBRARY.search(filename) is not None)
-        self._place = cache(lambda filename, line, name: one_line(f"{Path(filename).name}:{line} in {name}"))
-
-    def call(self, entry: _DumpEntry) -> Call:
-        operation = self._operation(entry.profiling_name)
-        # Gloo's recorder retires a call that has ended, and leaves its state as it was
-        has_ended = entry.retired and entry.state == "scheduled" and operation.backend == "gloo"
-        return Call(
-            group=entry.process_group[0],
-            number=entry.collective_seq_id,
-            collective=operation.collective,
-            inputs=self._tensors(entry.input_sizes, entry.input_dtypes),
-            outputs=self._tensors(entry.output_sizes, entry.output_dtypes),
-            state="ended" if has_ended else self.text(entry.state),
-            created_s=entry.time_created_ns / 1e9,
-            timeout_s=None if entry.timeout_ms is None else entry.timeout_ms / 1e3,
-            is_peer=entry.is_p2p or operation.is_peer,
-            where=self._where(entry.frames),
-        )
-
-    def _where(self, frames: tuple[_Frame, ...]) -> str:
-        for frame in frames:
-            if not self._is_library(frame.filename):
-                return self._place(frame.filename, frame.line, frame.name)
-        return ""
+    Only one rank has something to scatter, and only one gathers; the sizes of alltoall may differ.
+    """
+    collective = _collective(entry)
+    numbers = []
+    types = []
+    for side in () if collective.startswith(("scatter", "gather", "all_to_all")) else ("input", "output"):
+        numbers.append("+".join(str(math.prod(size)) for size in entry.get(f"{side}_sizes", [])))
+        types += entry.get(f"{side}_dtypes", [])
+    where = ""
+    for frame in entry.get("frames", []):
+        if not where and not _LIBRARY.search(frame["filename"]):
+            where = f"{Path(frame['filename']).name}:{frame['line']} in {frame['name']}"
+    timeout_ms = entry.get("timeout_ms")
+    return Call(
+        collective=one_line(collective),
+        size=" to ".join(dict.fromkeys(filter(None, numbers))),
+        dtype=one_line(" and ".join(dict.fromkeys(types))),
+        created_s=entry["time_created_ns"] / 1e9,
+        timeout_s=math.inf if timeout_ms is None else timeout_ms / 1e3,
+        where=one_line(where),
+    )
 
 
-class _RecordedOperation(NamedTuple):
-    backend: str
-    collective: str
-    is_peer: bool  # a point-to-point call
-
-
-def _operation(profiling_name: str) -> _RecordedOperation:
-    """Return the parts of a name such as "nccl:all_reduce" or "nccl:send 0->1"."""
-    backend, _colon, name = profiling_name.partition(":")
-    collective = name or backend  # a name without a colon has no backend
-    is_peer = name.split(" ")[0] in ("send", "recv")
-    return _RecordedOperation(backend, one_line(collective), is_peer)
-
-
-def _tensors(sizes: tuple[tuple[int, ...], ...], types: tuple[str, ...]) -> Tensors:
-    return Tensors(sizes, types, tuple(map(math.prod, sizes)))
-
-
-def _ranks(ranks: str | tuple[int, ...]) -> tuple[int, ...]:
-    """Return the ranks of a group in order; a dump may state them as a text of JSON."""
-    if isinstance(ranks, str):
-        ranks = msgspec.json.decode(ranks, type=tuple[_Rank, ...])
-    return tuple(sorted(set(ranks)))
+def groups_of(dumps: Iterable[Dump]) -> tuple[Group, ...]:
+    """Return the groups of all dumps, those of one name apart if their ranks differ."""
+    progress: dict[GroupKey, dict[int, Progress]] = {}
+    num_ranks = 0
+    for dump in dumps:
+        num_ranks = max(num_ranks, dump.num_ranks, dump.rank + 1)
+        for key, one in dump.progress.items():
+            progress.setdefault(key, {})[dump.rank] = one
+    groups = []
+    for key, of_ranks in progress.items():
+        is_default = key.description == DEFAULT_GROUP
+        ranks = key.ranks or (range(num_ranks) if is_default else of_ranks)
+        is_unique = [other.description for other in progress].count(key.description) == 1
+        name = one_line(key.description if is_unique else f"{key.description} ({key.name})")
+        groups.append(Group(name, tuple(ranks), of_ranks))
+    return tuple(groups)

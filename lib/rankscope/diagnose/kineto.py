@@ -28,7 +28,7 @@ from ..timeline.events import NoEvent, is_ours, read_trace, readable
 from .dumps import is_dump
 from .kineto_events import EventReader, KinetoEvent
 from .kineto_trace import to_trace
-from .logs import is_log_name, logs_in
+from .logs import is_log, logs_in
 from .trace import Trace
 
 _HEAD_BYTES = 256  # of a file, which `_TRACE_HEAD` looks at
@@ -112,7 +112,7 @@ def files_in(folder_or_files: Any) -> TraceFiles:
     dumps = [file for file in files if is_dump(file)]
     others = [file for file in files if file not in dumps]
     traces = [file for file in others if file.name.endswith((".json", ".json.gz")) and not is_ours(file)]
-    logs = [file for file in others if is_log_name(file)]
+    logs = [file for file in others if is_log(file)]
     if not (traces or dumps or logs):
         logs = logs_in(path)
     return TraceFiles(traces, dumps, logs)
@@ -128,7 +128,7 @@ def _by_kind(files: list[Path]) -> TraceFiles:
 
 def _may_be_trace(path: Path) -> bool:
     """Return whether a file is a trace by its name, or, if that does not tell, by how its text begins."""
-    if is_log_name(path):
+    if is_log(path):
         return False
     if path.name.endswith((".json", ".gz")):
         return True

@@ -1,405 +1,309 @@
-"""The facts in logs by rank and by event, for the rules in `log_hangs`.
+"""What each kind of line, or of block of lines, states about a job that hangs or has ended: the table `KINDS`.
 
-A log may cover several attempts of a job, or several jobs. Lines that c10 stamped with times far apart, or between
-which torchrun started the ranks again, are of different events, and the rules never compare what is of different ones.
+Names of groups in the patterns: `by` is the rank that speaks, by its number in its group; `ranks` are those of which it
+speaks; `call` is the number of a collective; `host`, `code` and `signal` are of a process; `what` is for the answer.
+Digits behind a name tell several wordings of the same apart.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import singledispatchmethod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .log_lines import (
-    DEFAULT_GROUP,
-    AddressWait,
-    BarrierMissed,
-    BarrierReached,
-    CallMismatch,
-    CommunicationError,
-    DesyncLag,
-    FirstFailure,
-    JoinCount,
-    LogFact,
-    LogOrigin,
-    OwnError,
-    QueueStatus,
-    Restart,
-    Stamp,
-    UniqueIdWait,
-    WatchdogTimeout,
+from .log_lines import Line
+
+_BY = r"\[(?:PG (?:ID \d+ PG GUID )?(?P<group>[^\s(\]]*) ?(?:\((?P<desc>[^)\]]*)\))? ?)?Rank (?P<by>\d{1,6})\] *"
+_WORK = (
+    r"WorkNCCL\(\s?(?:SeqNum=(?P<call>\d{1,18}), )?OpType=(?P<collective>\w+), "
+    r"(?:Tensor[Ss]hape=\[(?P<size>[\d, ]*)\], |NumelIn=(?P<num_in>\d+), NumelOut=(?P<num_out>\d+), )?"
+    r"Timeout\(ms\)=(?P<timeout>\d+)\)"
 )
-from .logs import HangLogs
-
-_QueueFact = QueueStatus | WatchdogTimeout  # facts of the queue of a rank in a group of NCCL
-_MOST_MISMATCHES = 2048  # reports of two ranks that differ: each odd rank of them is compared with each usual one
-# Ranks that time out in one hang print within seconds of each other, and those that the first one alarms do, too. A
-# job that starts again needs time to start, and the whole timeout until it prints that it hangs.
-_EVENT_S = 60
-# Calls that only some ranks of a group make, and that old versions of torch number together with the collectives. After
-# one of these, ranks have different numbers for the same collective.
-NOT_NUMBERED = ("SEND", "RECV", "RECVANYSOURCE", "COALESCED")
+_FINGERPRINT = (
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}_call>\d+),? ?)?OpType=(?P<{0}_collective>\w+)"
+    r"(?:, TensorShape=\[(?P<{0}_size>[\d, ]*)\], TensorDtypes=\(?(?P<{0}_dtype>\w+))?"
+)
+_ADDRESS = r"(?P<host>[\w.:%-]{1,99})<\d+>"
 
 
-class StuckQueue(NamedTuple):
-    """A rank's queue in a group: the last call in it, and the first one that did not end; from a dump or a log.
+class Kind(NamedTuple):
+    """A kind of evidence: a pattern and a sample.
 
-    `failed` is None if all calls ended, or if no line states which one did not.
+    If the text itself says what is wrong, `cause` and `words` are the answer. `accused` says which value of the pattern
+    has the ranks to look at; it is "speaker" for the rank that printed the line, and empty if there are none.
     """
 
-    rank: int
-    group: str
-    failed: int | None
-    enqueued: int
-    rank_in_group: int | None = None  # if it is stated
+    pattern: str
+    sample: str
+    cause: str = ""
+    accused: str = ""
+    words: str = ""
+    is_block: bool = False  # it is looked for in all lines of a process together
 
 
-class Timeout(NamedTuple):
-    """A collective of NCCL in which a process waited in vain. `group` is None if nothing shows it.
-
-    `rank` is None if the text only states the process's rank within its group.
-    """
-
-    rank: int | None
-    rank_in_group: int
-    group: str | None
-    sequence: int | None
-    collective: str
-    num_in: int | None
-    num_out: int | None
-
-
-class GroupRecords(NamedTuple):
-    """The queues and timeouts of one group; `name` is None for timeouts of which nothing shows the group."""
-
-    name: str | None
-    queues: list[StuckQueue]
-    timeouts: list[Timeout]
-
-    def failed_numbers(self) -> dict[int, set[int]]:
-        """Return, by rank, the numbers of the calls that did not end."""
-        numbers: dict[int, set[int]] = defaultdict(set)
-        for queue in self.queues:
-            if queue.failed is not None:
-                numbers[queue.rank].add(queue.failed)
-        for timeout in self.timeouts:
-            if timeout.sequence is not None and timeout.rank is not None:
-                numbers[timeout.rank].add(timeout.sequence)
-        return numbers
-
-    def first_waits(self) -> dict[int, int]:
-        """Return, by rank, the number of the call that did not end; without ranks whose lines state several numbers."""
-        waits = {}
-        for rank, numbers in self.failed_numbers().items():
-            if len(numbers) == 1:
-                (waits[rank],) = numbers
-        return waits
-
-
-class Event(NamedTuple):
-    """Queues and timeouts of one hang, and its time if it is stated.
-
-    `is_mixed` says that the lines may be of several attempts, and must not be compared.
-    """
-
-    queues: list[StuckQueue]
-    timeouts: list[Timeout]
-    stamp: Stamp | None
-    is_mixed: bool = False
-
-    def groups(self) -> dict[str | None, GroupRecords]:
-        """Return the records by group."""
-        groups: dict[str | None, GroupRecords] = {}
-        for queue in self.queues:
-            groups.setdefault(queue.group, GroupRecords(queue.group, [], [])).queues.append(queue)
-        for timeout in self.timeouts:
-            groups.setdefault(timeout.group, GroupRecords(timeout.group, [], [])).timeouts.append(timeout)
-        return groups
-
-    def waiting_in(self) -> dict[int, set[str | None]]:
-        """Return the groups in which each rank waits; None stands for a group that nothing shows."""
-        groups: dict[int, set[str | None]] = defaultdict(set)
-        for queue in self.queues:
-            if queue.failed is not None:
-                groups[queue.rank].add(queue.group)
-        for timeout in self.timeouts:
-            if timeout.rank is not None:
-                groups[timeout.rank].add(timeout.group)
-        return groups
-
-
-class _FailedCall(NamedTuple):
-    """A call of a rank that failed; its number in its group is None if nothing failed, or if no line states it."""
-
-    rank: int
-    number: int | None
-
-
-class _GroupMember(NamedTuple):
-    """A group, and the number that a rank has in it, if it is stated."""
-
-    group: str
-    rank_in_group: int | None
-
-
-class Evidence:
-    """The facts of the logs by rank, for those facts whose rank is certain, and by event; see `events`.
-
-    Ranks are those of the job, unless a comment says otherwise.
-    """
-
-    def __init__(self, logs: HangLogs, queues: Sequence[StuckQueue]) -> None:
-        self.logs = logs
-        self._trusted_labels = _trusted_labels(logs.facts)
-        self.own_errors: dict[int, list[str]] = defaultdict(list)  # the errors that ended each rank
-        self.communication_errors: dict[int, set[str]] = defaultdict(set)  # kinds of lost connections and waits
-        self.errors_without_rank: set[str] = set()  # such kinds, of processes whose rank is unknown
-        self.first_failures: list[FirstFailure] = []  # one for each node
-        self.barrier_reports: list[BarrierMissed] = []  # of monitored_barrier, with the numbers of the job's ranks
-        self.reached_barrier: set[int] = set()  # ranks that came to it
-        self.subgroup_barriers: set[str] = set()  # sentences on such barriers of groups that number ranks differently
-        self.mismatches: list[CallMismatch] = []
-        self.mismatched_ranks: set[int] = set()  # ranks that report a call that differs from their own
-        self.lags: list[DesyncLag] = []
-        self.awaited: set[int] = set()  # ranks for whose address others waited
-        self.has_agent = False  # torchrun keeps the store, so that no rank serves it
-        self.joins: dict[str, list[JoinCount]] = defaultdict(list)  # by barrier
-        self.connected: set[int] = set()  # ranks that waited for others, and so were there
-        self.id_waits: set[int | None] = set()  # ranks that waited for NCCL's first collective; None for an unknown one
-        self.restarts: list[Restart] = []
-        self.shared_names: set[str] = set()  # names that several groups may have
-        self._statuses: list[QueueStatus] = []
-        self._watchdogs: list[WatchdogTimeout] = []
-        for fact in logs.facts:
-            self._take(fact)
-        self.events = self._events(queues)
-
-    def rank_of(self, origin: LogOrigin) -> int | None:
-        """Return the rank of a process: as torch states it, else by a label that can be trusted in this text."""
-        if origin.rank is not None:
-            return origin.rank
-        return origin.label if origin.label_kind in self._trusted_labels else None
-
-    def timeouts(self) -> Iterator[Timeout]:
-        for event in self.events:
-            yield from event.timeouts
-
-    @property
-    def waiting_ranks(self) -> set[int]:
-        """The ranks that waited in a collective of NCCL."""
-        return {timeout.rank for timeout in self.timeouts() if timeout.rank is not None}
-
-    @property
-    def has_subgroups(self) -> bool:
-        """Whether some rank has another number in a group than in the job, or some group is not the default one."""
-        for timeout in self.timeouts():
-            has_other_number = timeout.rank is not None and timeout.rank != timeout.rank_in_group
-            is_other_group = timeout.group is not None and timeout.group != DEFAULT_GROUP
-            if has_other_number or is_other_group:
-                return True
-        return any(queue.group != DEFAULT_GROUP for event in self.events for queue in event.queues)
-
-    # ---- one method per kind of fact; `_take` calls the one for the fact's class
-
-    @singledispatchmethod
-    def _take(self, fact: Any) -> None:
-        raise TypeError(f"no rule reads a {type(fact).__name__}")
-
-    @_take.register
-    def _take_status(self, fact: QueueStatus) -> None:
-        self._statuses.append(fact)
-
-    @_take.register
-    def _take_watchdog(self, fact: WatchdogTimeout) -> None:
-        self._watchdogs.append(fact)
-
-    @_take.register
-    def _take_missed(self, fact: BarrierMissed) -> None:
-        rank = self.rank_of(fact.origin)
-        # if the process has another number in the job, the barrier is of a group with numbers of its own
-        if rank is None or rank == fact.reporter:
-            self.barrier_reports.append(fact)
-        else:
-            self.subgroup_barriers.add("Ranks of a group did not reach its monitored_barrier, as its rank 0 reports")
-
-    @_take.register
-    def _take_reached(self, fact: BarrierReached) -> None:
-        rank = self.rank_of(fact.origin)
-        # see `_take_missed`
-        if rank is None or rank == fact.rank_in_group:
-            self.reached_barrier.add(fact.rank_in_group)
-        else:
-            self.subgroup_barriers.add(
-                "A rank reached the monitored_barrier of its group and heard nothing from rank 0"
-            )
-
-    @_take.register
-    def _take_mismatch(self, fact: CallMismatch) -> None:
-        if len(self.mismatches) < _MOST_MISMATCHES:
-            self.mismatches.append(fact)
-        rank = self.rank_of(fact.origin)
-        if rank is not None:
-            self.mismatched_ranks.add(rank)
-
-    @_take.register
-    def _take_lag(self, fact: DesyncLag) -> None:
-        self.lags.append(fact)
-
-    @_take.register
-    def _take_join(self, fact: JoinCount) -> None:
-        self.joins[fact.barrier].append(fact)
-        self._connect(fact.origin)
-
-    @_take.register
-    def _take_address(self, fact: AddressWait) -> None:
-        self.awaited.add(fact.awaited)
-        self.has_agent = self.has_agent or fact.origin.label_kind == "torchrun"
-        self._connect(fact.origin)
-
-    @_take.register
-    def _take_unique_id(self, fact: UniqueIdWait) -> None:
-        self.id_waits.add(self.rank_of(fact.origin))
-
-    @_take.register
-    def _take_communication(self, fact: CommunicationError) -> None:
-        rank = self.rank_of(fact.origin)
-        if rank is None:
-            self.errors_without_rank.add(fact.kind)
-        else:
-            self.communication_errors[rank].add(fact.kind)
-
-    @_take.register
-    def _take_own_error(self, fact: OwnError) -> None:
-        rank = self.rank_of(fact.origin)
-        if rank is not None:
-            self.own_errors[rank].append(fact.error)
-
-    @_take.register
-    def _take_first_failure(self, fact: FirstFailure) -> None:
-        self.first_failures.append(fact)
-
-    @_take.register
-    def _take_restart(self, fact: Restart) -> None:
-        self.restarts.append(fact)
-
-    def _connect(self, origin: LogOrigin) -> None:
-        rank = self.rank_of(origin)
-        if rank is not None:
-            self.connected.add(rank)
-
-    # ---- events
-
-    def _events(self, queues: Sequence[StuckQueue]) -> list[Event]:
-        """Return the events in the order of time; `queues` are those of dumps, which have no time.
-
-        If the log has a single event, and no attempt before it, whatever has no time is of that one. Otherwise it
-        becomes an event of its own, which comes last.
-        """
-        facts: list[_QueueFact] = [*self._statuses, *self._watchdogs]
-        for fact in facts:
-            if fact.group is not None and fact.group.is_shared:
-                self.shared_names.add(fact.group.key)
-        dated = sorted((fact for fact in facts if fact.origin.stamp), key=_seconds)
-        undated = [fact for fact in facts if not fact.origin.stamp]
-        restarts = sorted(restart.origin.stamp.seconds for restart in self.restarts if restart.origin.stamp)
-        facts_of_events: list[list[_QueueFact]] = []
-        for fact in dated:
-            if not facts_of_events or _are_apart(_seconds(facts_of_events[-1][-1]), _seconds(fact), restarts):
-                facts_of_events.append([])
-            facts_of_events[-1].append(fact)
-        if len(facts_of_events) <= 1 and not self.restarts:
-            stamp = dated[0].origin.stamp if dated else None
-            return [self._event([*undated, *dated], queues, stamp)]
-        events = [self._event(dated_facts, (), dated_facts[0].origin.stamp) for dated_facts in facts_of_events]
-        if undated or queues:
-            # lines without a time may be of any attempt; dumps are all of the last one
-            undated_event = self._event(undated, queues, None)
-            events.append(undated_event._replace(is_mixed=bool(undated)))
-        return events
-
-    def _event(self, facts: Sequence[_QueueFact], queues: Sequence[StuckQueue], stamp: Stamp | None) -> Event:
-        """Return these facts of one event, and these queues of dumps, with the job's ranks as far as they are known."""
-        all_queues = list(queues)
-        for fact in facts:
-            if isinstance(fact, QueueStatus):
-                group = fact.group.key
-                rank = self._job_rank(fact.origin, fact.rank_in_group, group)
-                if rank is not None:
-                    all_queues.append(StuckQueue(rank, group, fact.failed, fact.enqueued, fact.rank_in_group))
-        groups_of_failed: dict[_FailedCall, set[_GroupMember]] = defaultdict(set)
-        for queue in all_queues:
-            groups_of_failed[_FailedCall(queue.rank, queue.failed)].add(_GroupMember(queue.group, queue.rank_in_group))
-        timeouts = []
-        for fact in facts:
-            if isinstance(fact, WatchdogTimeout):
-                timeouts.append(self._timeout(fact, groups_of_failed))
-        return Event(all_queues, timeouts, stamp)
-
-    def _timeout(self, fact: WatchdogTimeout, groups_of_failed: Mapping[_FailedCall, set[_GroupMember]]) -> Timeout:
-        """Return a timeout with its rank and its group.
-
-        If its line does not state the group, it is the only one in which the same rank, with the same number in the
-        group, reports that the call with this number failed. A report that does not state the rank's number in the
-        group agrees with any. Without a number of the call, nothing says which queue the call was in.
-        """
-        group = fact.group.key if fact.group else None
-        rank = self._job_rank(fact.origin, fact.rank_in_group, group)
-        if group is None and rank is not None and fact.sequence is not None:
-            members = groups_of_failed.get(_FailedCall(rank, fact.sequence), set())
-            groups = {member.group for member in members if member.rank_in_group in (None, fact.rank_in_group)}
-            if len(groups) == 1:
-                (group,) = groups
-        return Timeout(rank, fact.rank_in_group, group, fact.sequence, fact.collective, fact.num_in, fact.num_out)
-
-    def _job_rank(self, origin: LogOrigin, rank_in_group: int, group: str | None) -> int | None:
-        """Return the job's rank of a process that states its rank in a group; None if that is not certain."""
-        rank = self.rank_of(origin)
-        if group != DEFAULT_GROUP:
-            return rank
-        # in the default group, ranks have the job's numbers
-        if origin.rank is not None and origin.rank != rank_in_group:
-            return None  # torch states two different numbers: the line is damaged
-        return rank_in_group  # which is more reliable than a launcher's label
+KINDS = {
+    "wait": Kind(
+        _BY + "(?:Watchdog caught collective operation timeout: +|Work )" + _WORK
+        + r" (?:ran for \d+ milli|timed out in block)",
+        "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, NumelIn=4, "
+        "NumelOut=4, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.",
+    ),
+    "queue": Kind(
+        _BY + r"(?:Exception \(either an error or timeout\) detected by watchdog at work: (?P<failed>\d+), "
+        r"|Timeout at NCCL work: (?P<failed2>\d+), |failure detected by watchdog at work sequence id: (?P<failed3>\d+) "
+        r"PG status: |Received a (?:dump signal|timeout signal|global timeout)(?:(?!\[PG).){0,250}?)"
+        r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+        "[PG ID 0 PG GUID 0(default_pg) Rank 1] failure detected by watchdog at work sequence id: 8 PG status: last "
+        "enqueued work: 9, last completed work: 7",
+    ),
+    "restart": Kind(
+        "will restart worker group",
+        "Worker group FAILED. 3/3 attempts left; will restart worker group",
+    ),
+    "report": Kind(r"Root Cause \(first observed failure\)", "Root Cause (first observed failure):"),
+    "error": Kind(
+        r"^(?P<ignored>Exception ignored in.*\n)?"
+        r"(?:-- Process (?P<process>\d+) terminated with the following error:\n)?"
+        r"Traceback \(most recent call last\):\n(?:(?:[ \t].*)?\n)*"
+        r"(?P<what>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Iteration|Interrupt|Failure|Timeout|Killed|OutOfMemory)\w*"
+        r"(?:: .*)?)$",
+        "Traceback (most recent call last):\n  File 'train.py', line 3, in main\nKeyError: 'labels'",
+        "error", "speaker", "{who} ended with {what}",
+        is_block=True,
+    ),
+    "last line": Kind(
+        r"^(?P<what>[A-Za-z_][\w.]*(?:Error|Exception|StopIteration)(?:: .*)?)$",
+        "ValueError: bad sample",
+        "error", "speaker", "{who} ended with {what}",
+    ),
+    "failure": Kind(
+        r"Root Cause.*\n\[\d+\]:\n\s*time +: (?P<time>\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)\n\s*host +: (?P<host>\S+)\n"
+        r"\s*rank +: (?P<ranks>\d+) .*\n\s*exitcode +: (?P<code>-?\d+)",
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-24_01:50:00\n  host      : node1\n"
+        "  rank      : 2 (local_rank: 0)\n  exitcode  : -9 (pid: 4002)",
+        "dead", "ranks", "{who} on {host} {end}",
+        is_block=True,
+    ),
+    "exit": Kind(
+        r"failed \(exitcode: (?P<code>-?\d+)\) (?P<who>local_rank: \d+)"
+        r"|(?:--(?P<who2>local_rank=\d+).*)?exits with return code = (?P<code2>-?\d+)"
+        r"|(?P<who3>process \d+) terminated with (?:signal (?P<signal>SIG\w+)|exit code (?P<code3>\d+))"
+        r"|Child process with PID \d+ terminated with code (?P<code4>-?\d+)"
+        r"|(?:--(?P<who4>local_rank=\d+).*)died with <Signals\.(?P<signal2>SIG\w+)"
+        r"|traceback +: Signal \d+ \((?P<signal3>SIG\w+)\) received by PID \d+"
+        r"|(?P<who5>process rank \d+) with PID \d+ on node \S+ exited on signal (?P<number>\d+)",
+        "failed (exitcode: -9) local_rank: 2 (pid: 161617) of binary: /usr/bin/python3",
+        "dead", "speaker", "{who} {end}",
+    ),
+    "out of memory": Kind(
+        r"Detected \d+ oom[_-]kill event|task (?P<who>\d+): Out Of Memory|Out of memory: Killed process \d+"
+        r"|OutOfMemoryError: Task was killed due to the node running low",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0. Some of the step tasks have been OOM Killed.",
+        "dead", "", "the system killed a process because the memory of a node (not of its GPUs) was full, task {who}",
+    ),
+    "actor": Kind(
+        r"The actor (?:died|is dead) because (?P<what>.*)|(?P<what2>Worker exit type: .*)"
+        r"|(?P<what3>A worker died (?:or was killed|unexpectedly).*)",
+        "The actor died because its node has died. Node Id: 12ab, node IP address: 10.0.0.7",
+        "dead", "", "a worker of Ray ended: {what}",
+    ),
+    "mismatch": Kind(
+        r"Detected mismatch between collectives on ranks\. Rank (?P<by>\d+) is running (?P<odd>inconsistent )?collective: "
+        + _FINGERPRINT.format("own")
+        + r"(?:(?:(?!Detected mismatch).)*?, but Rank (?P<other>\d+) is running (?:inconsistent )?collective: "
+        + _FINGERPRINT.format("other")
+        + ")?",
+        "Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint("
+        "SequenceNumber=1OpType=BARRIER), but Rank 2 is running collective: CollectiveFingerPrint(SequenceNumber=0"
+        "OpType=BARRIER).Collectives differ in the following aspects: Sequence number: 1vs 0",
+    ),
+    "barrier": Kind(
+        r"\[Rank (?P<by>\d+)\]: Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier",
+        "[Rank 0]: Ranks 1, 12 failed to pass monitoredBarrier in 2000 ms",
+        "missing", "ranks", "{who} did not reach monitored_barrier in time",
+    ),
+    "lag": Kind(
+        r"\[(?P<ranks>\d{1,6}(?:, \d{1,6})*)\] (?:(?:finished collective #\d+, but )?.{0,20}?didn't join collective "
+        r"#(?P<call>\d+)|are the lagging ranks that caused)",
+        "[1, 3] finished collective #4, but didn't join collective #5 (count from 1)",
+        "missing", "ranks", "{who} did not reach collective {call}",
+    ),
+    "not joined": Kind(
+        r"sequence number: (?P<call>\d+)\n(?:.*\n){0,3}?collective: (?P<collective>\S+)\n"
+        r"missing ranks: \{(?P<ranks>[\d, ]+)\}",
+        "Not all ranks joining collective: sequence number: 4\ncollective: nccl:all_reduce\nmissing ranks: {3, 4}",
+        "missing", "ranks", "{who} did not reach collective {call}, {collective}",
+        is_block=True,
+    ),
+    "same GPU": Kind(
+        r"Duplicate GPU detected : rank (?P<who>\d+ and rank \d+) both on CUDA device (?P<gpu>\w+)",
+        "init.cc:795 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000",
+        "error", "", "rank {who} use the same GPU, {gpu}: call torch.cuda.set_device(LOCAL_RANK) on each",
+    ),
+    "port": Kind(
+        r"server socket has failed to (?:listen|bind).*?(?P<what>port: \d+|:\d+(?= \(errno)|EADDRINUSE)",
+        "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false",
+        "error", "", "the port of the job is taken ({what}), by an earlier job or another: choose another MASTER_PORT",
+    ),
+    "store": Kind(
+        r"client socket has (?:timed out|failed)[^\n]*?connect to [(\[]?(?P<host>[^\],\s]+)",
+        "The client socket has timed out after 900s while trying to connect to (node-a, 29500).",
+        "system", "", "{who} did not reach the store of rank 0 at {host}: is that process up, and is this its address?",
+    ),
+    "barrier, others": Kind(
+        r"Rank (?P<by>\d+) successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+        r"rank (?P<other>\d+)",
+        "Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0.",
+        "unknown", "", "{who} reached monitored_barrier, and waited in vain for rank {other} of the group: the log of "
+        "that rank says who did not come",
+    ),
+    "model": Kind(
+        r"same model across all ranks, but Rank (?P<by>\d+) has "
+        r"(?P<what>\d+ params, while rank \d+ has inconsistent \d+)"
+        r"|\[?Rank (?P<by2>\d+)\]?: (?P<what2>params\[\d+\] in this process with sizes \[.*?\] appears not to match)",
+        "DDP expects same model across all ranks, but Rank 1 has 160 params, while rank 0 has inconsistent 158 params.",
+        "model", "by", "the models of {who} and rank 0 differ: {what}",
+    ),
+    "unused": Kind(
+        r"Parameters which did not receive grad for rank (?P<by>\d+): (?P<what>.+)",
+        "Parameters which did not receive grad for rank 3: head.bias, head.weight",
+        "unused", "by", "{who} got no gradient for {what}: use them in the loss, or set find_unused_parameters=True",
+    ),
+    "unused, unnamed": Kind(
+        r"parameters that were not used in producing loss"
+        r"|Parameter indices which did not receive grad for rank (?P<by>\d+): (?P<what>.+)",
+        "your module has parameters that were not used in producing loss.",
+        "unused", "by", "{who} has parameters without a gradient ({what}): use them in the loss, or set "
+        "find_unused_parameters=True; TORCH_DISTRIBUTED_DEBUG=DETAIL prints their names",
+    ),
+    "CUDA error": Kind(
+        r"watchdog thread terminated with exception: (?P<what>CUDA error: .*)",
+        "[PG 3 Rank 3] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access",
+        "error", "speaker", "{who} ended with {what}",
+    ),
+    "Xid": Kind(
+        r"NVRM: Xid \((?P<gpu>PCI:[\w:.]+)[^)]*\): (?P<what>\d+, .*)",
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.",
+        "error", "", "the driver reports an error of GPU {gpu}: Xid {what}",
+    ),
+    "NCCL's CUDA error": Kind(
+        r"\b(?P<host>[\w.-]{1,99}):\d+:\d+ \[(?P<gpu>\d+)\] .*NCCL WARN Cuda failure (?P<what>.*)",
+        "node1:163028:166152 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'",
+        "error", "", "GPU {gpu} of {host} failed in NCCL: {what}",
+    ),
+    "connect": Kind(
+        rf"(?P<what>[Cc]onnect to {_ADDRESS}.{{0,99}}?(?:fail|refus|timed out|abort|No route|unreach|returned).*)",
+        "socketStartConnect: Connect to 10.0.0.7<45821> failed : Software caused connection abort",
+        "system", "", "{who} did not reach {host}: look at its network (NCCL_SOCKET_IFNAME), and at the process there. "
+        "{what}",
+    ),
+    "link": Kind(
+        rf"NET/IB ?: (?:Got completion (?:from peer {_ADDRESS} )?with (?P<what>(?:error|status=?) ?\d+.*)"
+        r"|.*(?P<what2>Got async event : .*))|Call to (?P<what3>ibv_modify_qp failed.*)",
+        "NCCL WARN NET/IB : Got completion from peer 10.0.0.7<43> with error 12, opcode 0, len 0, vendor err 129",
+        "system", "", "InfiniBand failed at {who}, to {host}: look at cables, ports and GIDs. {what}",
+    ),
+    "system error": Kind(
+        r"ncclSystemError: (?P<what>.*)",
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+        "system", "", "{who} failed in a call of the system: look at the network and at limits. {what}",
+    ),
+    "stuck watchdog": Kind(
+        _BY + r".*?(?:[Hh]eartbeat monitor timed out|watchdog got stuck for|watchdog hang|Could not acquire GIL)",
+        "[PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making "
+        "progress in monitoring enqueued collectives.",
+        "watchdog", "", "{who}: the watchdog thread itself hangs, in a call of CUDA or NCCL, or it waits for Python's "
+        "lock; after the last step, it is the teardown: call destroy_process_group",
+    ),
+    "id": Kind(
+        r"\[(?P<by>\d+)\] is setting up NCCL communicator and ret\w+ ncclUniqueId from \[(?P<from>\d+)\]",
+        "[1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0'",
+        "no id", "", "{who} waits for NCCL's id: rank {from} of its group never gave it, or is gone; look at that one",
+    ),
+    "joined": Kind(
+        r"store based barrier on rank:? (?P<by>\d+), for key: store_based_barrier_key:(?P<key>\w+) "
+        r"\(world_size=(?P<size>\d+), (?:worker_count|num_workers_joined)=(?P<there>\d+)"
+        r"|waiting for clients\. (?P<there2>\d+)/(?P<size2>\d+) clients",
+        "Timed out initializing process group in store based barrier on rank 0, for key: store_based_barrier_key:1 "
+        "(world_size=4, worker_count=3, timeout=0:30:00)",
+        "unknown", "", "only {there} of {size} ranks joined the group",
+    ),
+    "address": Kind(
+        r"ait timeout after \d+ms, keys: \S*/default_pg/0//cpu//0/(?P<ranks>\d+)$",
+        "wait timeout after 10000ms, keys: /default_pg/0//cpu//0/2",
+        "missing", "ranks", "{who} did not connect when the default group was made",
+    ),
+    "RAS, no answer": Kind(
+        r"Missing communicator data from (?P<few>\d+) ranks?\n\s*Rank (?P<ranks>\d+) -- GPU \d+ managed by (?P<what>.*)"
+        r'|"missing_ranks"\s*:\s*\[\s*\{\s*"rank"\s*:\s*(?P<ranks2>\d+),?\s*(?P<what2>"host"[^{}]*?"pid"[^,{}]*)',
+        "Missing communicator data from 1 rank\n  Rank 1 -- GPU 0 managed by process 60004 on node 10.0.0.13",
+        "no answer", "ranks", "{who} ({what}) does not answer NCCL's RAS: look at it",
+        is_block=True,
+    ),
+    "RAS": Kind(
+        r"different (?P<collective>\w+) operation counts\n"
+        r"\s*(?P<few>\d+) ranks? ha\w+ launched up to operation (?P<call>\d+)\n"
+        r"\s*(?P<rest>\d+) ranks? ha\w+ launched up to operation (?P<last>\d+)",
+        "different AllGather operation counts\n30 ranks have launched up to operation 640\n"
+        "  2 ranks have launched up to operation 641",
+        "behind", "", "{few} ranks launched operation {call} ({collective}), and {rest} ranks {last}: those with the "
+        "lower number, or what they wait for, hold the job up; cannot tell which of them",
+        is_block=True,
+    ),
+    "stack": Kind(
+        r"^(?:Process \d+: (?:.*--local[_-]rank[= ](?P<local>\d+))?.*\n(?:.+\n){0,3}?)?"
+        r"Thread \S+ \(\w+(?:\+\w+)?\): \"MainThread\"\n(?P<frames>(?:[ \t]+\S.*\n?)+)",
+        'Thread 0x7F (active): "MainThread"\n    all_reduce (torch/distributed/distributed_c10d.py:1316)\n',
+        is_block=True,
+    ),
+    "peer": Kind(
+        r"Call to (?:recv|send)\w* (?:from|to) (?P<host2>[\w.:%-]+)<\d+> failed|ncclRemoteError|remote process exited"
+        r"|Connection (?:closed|reset) by (?:remote )?peer(?: (?P<host>[\w.:\[\]-]+[\w\]]))?|Broken pipe",
+        "socketProgress: Connection closed by remote peer node-b<45821>",
+        "unknown", "", "{who} lost the connection to {host}: the process there ended or hung first; look at its log",
+    ),
+    "gloo": Kind(
+        r"Timed out waiting \d+ms for (?:send|recv) operation|Socket Timeout|doesn't match expected size",
+        "[unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete",
+        "unknown", "", "{who} waited in vain for another rank, or for data of another size",
+    ),
+}  # fmt: skip
+_PATTERNS = {name: re.compile(kind.pattern, re.MULTILINE) for name, kind in KINDS.items()}
 
 
-def _trusted_labels(facts: Iterable[LogFact]) -> set[str]:
-    """Return the kinds of labels that are ranks of the job.
+class Fact(NamedTuple):
+    """What a line, or a block of lines, states: the values of its kind by name, of which some may be missing."""
 
-    A label is a number that a launcher or the name of a file adds to a line. A kind of label is not trusted if it
-    contradicts a rank that torch states. torchrun's prefix counts the processes of a node, so some line must show that
-    this node's are the first ones.
-    """
-    wrong = set()
-    confirmed = set()
-    for fact in facts:
-        origin = fact.origin
-        if origin.rank is None or origin.label is None:
-            continue
-        if origin.rank == origin.label:
-            confirmed.add(origin.label_kind)
-        else:
-            wrong.add(origin.label_kind)
-    trusted = {"srun", "mpirun", "file"}
-    if "torchrun" in confirmed:
-        trusted.add("torchrun")
-    return trusted - wrong
+    kind: str
+    line: Line
+    values: dict[str, str]
+
+    def number(self, name: str) -> int | None:
+        return int(self.values[name]) if name in self.values else None
 
 
-def _seconds(fact: _QueueFact) -> int:
-    return fact.origin.stamp.seconds if fact.origin.stamp else 0
+Facts = dict[str, list[Fact]]
 
 
-def _are_apart(before_s: int, after_s: int, restarts_s: Sequence[int]) -> bool:
-    """Return whether two neighbouring lines are of two events: long after each other, or with a restart in between.
+def facts_of(lines: list[Line]) -> Facts:
+    """Return all facts by kind, in the order of the lines."""
+    texts_of: dict[tuple[str, ...], list[Line]] = defaultdict(list)
+    for line in lines:
+        texts_of[tuple(f"{kind} {value}" for kind, value in line.labels.items())].append(line)
+    blocks = [said[0]._replace(text="\n".join(line.text for line in said)) for said in texts_of.values()]
+    facts: Facts = {}
+    for name, kind in KINDS.items():
+        facts[name] = []
+        for line in blocks if kind.is_block else lines:
+            facts[name] += [_fact(name, line, match) for match in _PATTERNS[name].finditer(line.text)]
+    return facts
 
-    Times are in seconds, and `restarts_s` are sorted.
-    """
-    if after_s - before_s > _EVENT_S:
-        return True
-    next_restart = bisect_left(restarts_s, before_s)
-    is_restart_between = next_restart < len(restarts_s) and restarts_s[next_restart] <= after_s
-    # Stamps are in whole seconds: lines of the same second as the restart may both precede it, or both follow it.
-    are_of_different_seconds = before_s < after_s
-    return are_of_different_seconds and is_restart_between
+
+def _fact(name: str, line: Line, match: re.Match[str]) -> Fact:
+    values = {key.rstrip("0123456789"): value for key, value in match.groupdict().items() if value is not None}
+    if "num_in" in values:
+        values["size"] = " to ".join(dict.fromkeys([values["num_in"], values["num_out"]]))
+    if "who" in values:
+        values["who"] = re.sub(r"[_:=]+ ?", " ", values["who"])
+    text = match[0] if KINDS[name].is_block else line.text
+    return Fact(name, line._replace(text=text), values)

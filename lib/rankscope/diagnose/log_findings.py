@@ -1,45 +1,39 @@
-"""`HangFinding`: why a group stops, and the words that findings from logs share."""
+"""What rules on logs have in common: findings with the lines that show them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
 
-from ..common.words import one_line
-from .log_lines import DEFAULT_GROUP
+from .hang_groups import HangFinding
+from .log_evidence import KINDS, Fact
 
 UNKNOWN = "unknown"
-MOST_LISTED = 8  # ranks, calls or groups of which one finding says what they did
+_MOST_QUOTED = 6  # lines of a log below an answer
+_QUOTED = 220  # letters of each
 
 
-class HangFinding(NamedTuple):
-    """Why a group stops at its `call`-th collective: the cause, the ranks to look at, those that came, a verdict.
-
-    `group` is empty and `call` 0 if the finding is from logs whose text does not state them.
-    """
-
-    cause: str
-    ranks: tuple[int, ...]
-    group: str
-    call: int
-    came: tuple[int, ...]
-    words: str
-
-
-def sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
+def finding_of(
+    cause: str, ranks: Collection[int], words: str, found: Sequence[Fact], is_certain: bool = True
+) -> HangFinding:
+    """Return a finding with the lines that show it, shortened."""
+    lines: dict[str, None] = {}
+    for fact in found:
+        label = "" if fact.line.rank is None else f"rank {fact.line.rank}: "
+        text = " ".join(fact.line.text.split())
+        lines[label + (text[-_QUOTED:] if KINDS[fact.kind].is_block else text[:_QUOTED])] = None
+    sentence = f"{words[0].upper()}{words[1:]}" + "." * (words[-1] not in ".?")
+    quoted = tuple(lines)[:_MOST_QUOTED]
+    return HangFinding(cause, tuple(sorted(ranks)), sentence, is_certain=is_certain, lines=quoted)
 
 
-def group_words(group: str | None) -> str:
-    if group == DEFAULT_GROUP:
-        return "the default group"
-    return one_line(group) if group else "a group that the log does not name"
+def unknown(why: str, found: Sequence[Fact]) -> HangFinding:
+    return finding_of(UNKNOWN, (), f"rankscope cannot tell which rank is wrong: {why}", found, is_certain=False)
 
 
-def odd_ranks(parties: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Return the ranks that differ from most, and the others; of equal parties all ranks differ."""
-    sizes = sorted((len(party) for party in parties), reverse=True)
-    if len(sizes) > 1 and sizes[0] == sizes[1]:
-        return sorted(rank for party in parties for rank in party), []
-    usual = max(parties, key=len)
-    return sorted(rank for party in parties if party is not usual for rank in party), sorted(usual)
+def speakers(facts: Iterable[Fact]) -> set[int]:
+    return {fact.line.rank for fact in facts if fact.line.rank is not None}
+
+
+def in_job(facts: Iterable[Fact]) -> bool:
+    """Return whether ranks give themselves the number in their group that they have in the job."""
+    return all(fact.line.rank in (None, fact.number("by")) for fact in facts if "by" in fact.values)

@@ -14,7 +14,8 @@ from ..sampling.assignment import Assignment
 from ..sampling.audit import audit
 from ..sampling.epoch_audit import EpochAudit
 from .marks import DIGIT_PX, LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
-from .palette import ramp, rank_colors
+from .palette import ALARM, TONES, ramp, rank_colors
+from .plots import WIDE_PX, Plot, Rects, numbers_on, whole_ticks
 
 _ROWS_PX = 240.0  # of all ranks together, whatever their number, so that the drawing keeps its height
 _CELL_PX = 44.0  # the side of a cell, at most
@@ -75,6 +76,7 @@ class _Picture:
         self.has_numbers = self.has_cells and self.columns.cell_px >= self.number_px and self.row_px >= 14
         colors = rank_colors(self.num_ranks)
         self.hue: Callable[[int, int], str] = lambda rank, sample: colors[rank]
+        self.by_position = by_position
         if by_position:
             self.hue = lambda rank, sample: ramp([sample / max(self.size - 1, 1)])[0]
 
@@ -90,22 +92,17 @@ class _Picture:
         self.marks.append(row_name(16, "dataset"))
         readers = _readers(self.assignment, min(self.size, _MOST_SAMPLES))
         side = min((RIGHT_PX - LEFT_PX) / max(len(readers), 1), _CELL_PX)
-        has_numbers = side >= self.number_px
-        every = 5 if side > 6 else 10
+        every = next(every for every in (1, 5, 10) if every * side >= 30 or every == 10)
         for sample, ranks in enumerate(readers):
             key = ("sample", sample) if self.has_cells else None
             x = LEFT_PX + sample * side
-            words = str(sample) if has_numbers else ""
+            at = Box(x, 0, side * 0.86, _STRIP_PX, "alarm", "solid", key=key)
             if ranks:
-                is_again = len(ranks) > 1
-                edge = "ink" if is_again else ""
-                hue = self.hue(ranks[0], sample)
-                self.marks.append(Box(x, 0, side * 0.86, _STRIP_PX, hue, "tint", is_again, words, key, edge))
-            else:
-                look = "hole" if has_numbers else "solid"
-                self.marks.append(Box(x, 0, side * 0.86, _STRIP_PX, "alarm", look, text=words, key=key))
+                edge = "ink" if ranks[1:] else ""
+                at = at._replace(fill=self.hue(ranks[0], sample), look="tint", hatched=len(ranks) > 1, edge=edge)
+            self.marks.append(at)
             is_clear = len(readers) == self.size or sample < len(readers) - 25
-            if not has_numbers and sample % every == 0 and is_clear:
+            if sample % every == 0 and is_clear:
                 self.marks.append(Text(x + 0.43 * side, 36, str(sample), "number", "mute", "middle"))
         if len(readers) < self.size:
             self.marks.append(Text(RIGHT_PX, 36, f"… of {self.size:,}", "number", "mute", "end"))
@@ -136,6 +133,7 @@ class _Picture:
             left, right = self.columns.x_of[reads[0]], self.columns.x_of[reads[-1]] + self.columns.cell_px
             half = DIGIT_PX / 2 * len(f"{step:,}")
             middle = (left + right - self.gap_px) / 2
+            middle = min(middle, RIGHT_PX - 1.32 * half)
             if middle - half >= free:
                 self.say(middle, _TOP_PX - 8, f"{step:,}", "mute", "middle")
                 free = middle + half + 8
@@ -156,7 +154,7 @@ class _Picture:
             self._paper_lines(bottom)
         reads = self.assignment.num_steps
         if len(self.rows) < self.num_ranks or len(self.columns.x_of) < reads:
-            words = f"{self.num_ranks:,} ranks × {reads:,} reads; the first and the last are shown"
+            words = f"{self.num_ranks:,} ranks × {reads:,} reads, in part"
             self.say(LEFT_PX, bottom + 16, words)
         if any(repeated.any() for repeated in repeats):
             right = self.columns.x_of[max(self.columns.x_of)] + self.columns.cell_px
@@ -171,7 +169,8 @@ class _Picture:
             self.say(LEFT_PX, y + height / 2 + 4, "reads nothing", "alarm")
         if shown and not self.has_cells:  # one box, which lines of paper divide
             right = x_of[shown[-1]] + cell_px - self.gap_px
-            self.marks.append(Box(LEFT_PX, y, right - LEFT_PX, height, self.hue(rank, rank)))
+            fill = "mute" if self.by_position else self.hue(rank, 0)
+            self.marks.append(Box(LEFT_PX, y, right - LEFT_PX, height, fill))
         for step, reads in self.columns.steps:
             for read in reads:
                 if read >= indices.size or not (self.has_cells or repeated[read]):
@@ -318,32 +317,34 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None, deck: 
     if num_cells > _MOST_EPOCH_CELLS:
         raise ValueError(f"a drawing has at most {_MOST_EPOCH_CELLS} cells, got {num_cells}: take fewer samples")
     colors = rank_colors(report.num_ranks)
-    side = min((RIGHT_PX - LEFT_PX) / max(report.size, 1), _CELL_PX)
-    has_numbers = side >= DIGIT_PX * len(str(report.num_ranks)) + 4
-    marks: list[Mark] = []
+    rects, texts = [], []
     for row, assignment in enumerate(epochs):
-        y = 26.0 * row
-        marks.append(row_name(y + 16, f"epoch {assignment.epoch}"))
-        for sample, ranks in enumerate(_readers(assignment, report.size)):
-            at = Box(LEFT_PX + sample * side, y, max(0.86 * side, side - 2), _STRIP_PX, "alarm", "solid")
-            if ranks:
-                words = str(min(ranks)) if has_numbers else ""
-                edge = "ink" if ranks[1:] else ""
-                at = at._replace(fill=colors[min(ranks)], look="tint", hatched=len(ranks) > 1, text=words, edge=edge)
-            marks.append(at._replace(key=("sample", sample) if num_cells <= _MOST_CELLS else None))
-    y = 26.0 * len(epochs) + 6
-    marks.append(row_name(y + 10, "any"))
-    never = set(report.never_seen.tolist())
-    for sample in range(report.size):
-        fill = "alarm" if sample in never else "mute"
-        marks.append(Box(LEFT_PX + sample * side, y, max(0.86 * side, side - 2), 12, fill, "solid"))
-    every = next(every for every in (1, 5, 10, 50, 100, 500, 1000, 5000, 10_000) if every * side >= 26)
-    for sample in range(0, report.size, every):
-        marks.append(Text(LEFT_PX + (sample + 0.5) * side, y + 28, str(sample), "number", "mute", "middle"))
+        readers = _readers(assignment, report.size)
+        fills = [colors[min(ranks)] if ranks else ALARM for ranks in readers]
+        hatched = [len(ranks) > 1 for ranks in readers]
+        cells = Rects(np.arange(report.size), row, fills, width=0.94, height=0.86, hatched=hatched)
+        words = np.array([str(min(ranks)) if ranks else "" for ranks in readers])
+        has_room = WIDE_PX / max(report.size, 1) >= DIGIT_PX * len(str(report.num_ranks)) + 4
+        rects.append(cells)
+        texts += numbers_on(cells, words, wanted=(words != "") & has_room)
+    never = report.never_seen
+    last_row = len(epochs) + 0.2
+    any_fills = [ALARM if sample in never else TONES["mute"] for sample in range(report.size)]
+    rects.append(Rects(np.arange(report.size), last_row, any_fills, width=0.94, height=0.5))
     samples, within = count_of(report.size, "sample"), count_of(len(epochs), "epoch")
     found = f"All of {samples} are read within {within}"
-    if never:
-        found = f"{len(never)} of {samples} *never read* in {within}"
-    if deck is None:
-        deck = "number: the rank; hatched: read more than once; red: never read"
-    return Drawing(title or found, marks, y + 36, deck)
+    if never.size:
+        found = f"{never.size} of {samples} *never read* in {within}"
+    names = [(row + 0.5, f"epoch {assignment.epoch}") for row, assignment in enumerate(epochs)]
+    return Plot(
+        title=title or found,
+        deck=deck or "number: the rank; hatched: read more than once; red: never read",
+        x_label="sample",
+        width=max(report.size, 1),
+        height=last_row + 0.5,
+        size_px=(min(WIDE_PX, _CELL_PX * report.size), 24 * (last_row + 0.5)),
+        rects=rects,
+        texts=texts,
+        x_ticks=whole_ticks(report.size, most=20),
+        y_ticks=[*names, (last_row + 0.25, "any")],
+    )

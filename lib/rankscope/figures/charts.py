@@ -23,7 +23,6 @@ from .plots import spread_out
 Floats = NDArray[np.float64]
 LABEL_PT, TITLE_PT = 9.0, 13.0  # as the sizes of drawings, at 96 px an inch
 WIDE_INCHES = 8.0
-_SAME = 1e-9  # logarithms that differ by less are those of one number
 _MARKERS = ("o", "s", "^", "D")
 
 
@@ -59,7 +58,9 @@ def chart(
     ax.set_ylabel(y_label, color=TONES["mute"], parse_math=False)
     if x is not None:
         ax.set(xscale="log", xlim=(x[0] / x_margin, x[-1] * x_margin))
-        _power_ticks(ax, x, x_words, most_ticks)
+        ax.xaxis.set_major_locator(LogLocator(base=2, numticks=most_ticks + 1))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: x_words(value)))
+        ax.xaxis.set_minor_formatter(NullFormatter())
     if y_limits is not None:
         ax.set_ylim(y_limits)
     ax.spines[["top", "right", "left"]].set_visible(False)
@@ -89,15 +90,6 @@ def _plain_number(value: float) -> str:
     if 0 < value < 1:
         return np.format_float_positional(value, precision=6, fractional=False, trim="-")
     return f"{value:,.6g}" if value < 1e6 else f"{value:,.0f}"
-
-
-def _power_ticks(ax: Axes, x: Sequence[float] | Floats, words: Callable[[float], str], most: int) -> None:
-    """Put ticks at powers of two between the first and the last x: at each, at each second one, and so on."""
-    powers = np.arange(np.ceil(np.log2(x[0]) - _SAME), np.floor(np.log2(x[-1]) + _SAME) + 1)
-    every = next(step for step in (1, 2, 5, 10, 20, 50) if powers.size <= most * step)
-    shown = 2.0 ** powers[powers % every == 0]
-    ax.set_xticks(shown, [words(size) for size in shown.tolist()])
-    ax.set_xticks([], minor=True)
 
 
 def dash(look: Look) -> Any:

@@ -130,9 +130,9 @@ def row_name(y: float, words: str, tone: str = "ink") -> Text:
     return Text(LEFT_PX - 12, y, words, "label", tone, "end")
 
 
-def axis(y: float, ticks: Sequence[tuple[float, str]], tone: str = "rule") -> list[Mark]:
+def axis(y: float, ticks: Sequence[tuple[float, str]], left: float, right: float = RIGHT_PX) -> list[Mark]:
     """Return a horizontal axis, with its ticks at these places in pixels."""
-    marks: list[Mark] = [Line(((LEFT_PX, y), (RIGHT_PX, y)), tone)]
+    marks: list[Mark] = [Line(((left, y), (right, y)))]
     for x, words in ticks:
         marks.append(Line(((x, y), (x, y + 5)), "mute"))
         is_at_edge = x + LETTER_PX * len(words) / 2 > WIDTH_PX - 4

@@ -22,7 +22,7 @@ _SCRIPT = (
 _ACTIONS = {
     "▶ play": "still?stop():s.unpauseAnimations()",
     "❚❚ pause": "s.pauseAnimations()",
-    "⏭ step": "if(still)stop();else{s.unpauseAnimations();s.timer=setTimeout(stop,(n-t)*1e3)}",
+    "» step": "if(still)stop();else{s.unpauseAnimations();s.timer=setTimeout(stop,(n-t)*1e3)}",
 }
 
 
@@ -44,7 +44,7 @@ def movie(frames: Sequence[tuple[float, Drawing]], seconds: float, buttons: bool
     first = frames[0][1]
     height = page(first).height_px + (28 if buttons else 0)
     if buttons:
-        times = ",".join(f"{key * total_s:.3f}" for key in [*keys, 1])
+        times = ",".join(f"{key * total_s:.3f}" for key in [*keys[1:], 1])
         inside += _buttons(first.height_px, _SCRIPT.format(times=times))
     return frame_svg(first, inside, height)
 

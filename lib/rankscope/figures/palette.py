@@ -33,7 +33,6 @@ DARK = {
     "paper": "#0d1117",
 }
 INK, PAPER, ALARM, FAINT = TONES["ink"], TONES["paper"], TONES["alarm"], TONES["rule"]
-LEGIBLE = 4.5  # the contrast that WCAG 2 asks of text
 OTHER = "#8492a6"  # work of no known kind
 WAITING = "#c4cbd3"
 
@@ -139,30 +138,20 @@ _BLUE, _ORANGE, _GREEN, _PLUM, _VIOLET, _OLIVE, _GREY, _BLACK = LINES
 _MARKERS = "o^vsD>dP*pXH<h"
 PROTOCOLS = {"LL": _BLUE, "LL128": _VIOLET, "Simple": _ORANGE, "NVLS": _GREEN, "measured": _PLUM}  # of NCCL
 
-# Algorithms of one hue are relatives; those that cost the same have different ones, so that both lines show.
-_LOOKS = {
-    "flat": Look(_BLACK, False, "o"),
-    "swing": Look(_BLACK, True, "X"),
-    "binomial_tree": Look(_GREEN, False, "^"),
-    "double_binary_tree": Look(_GREEN, True, "v"),
-    "recursive_doubling": Look(_OLIVE, False, "s"),
-    "mesh_2d": Look(_OLIVE, True, "H"),
-    "halving_doubling": Look(_ORANGE, False, "D"),
-    "ring": Look(_BLUE, False, ">"),
-    "segmented_ring": Look(_BLUE, True, "d"),
-    "hierarchical_ring": Look(_VIOLET, False, "P"),
-    "bidirectional_ring": Look(_VIOLET, True, "*"),
-    "torus_2d": Look(_PLUM, False, "p"),
-    "torus_3d": Look(_PLUM, True, "h"),
-    "native": Look(_GREY, False, "<"),  # the backend's own
-    # ways to copy between host and GPU
-    "pinned": Look(_VIOLET, True, "s"),
-    "pinned_non_blocking": Look(_BLUE, False, "o"),
-    "pageable": Look(_ORANGE, False, "^"),
-    "pageable_non_blocking": Look(_OLIVE, True, "v"),
-    "pin_on_the_fly": Look(_GREEN, False, "D"),
-    "pin_on_the_fly_cached": Look(_PLUM, True, "d"),
-}
+# Algorithms below each other have one hue, as relatives; those of the second row are dashed.
+_KNOWN = (
+    *(
+        "ring",
+        "halving_doubling",
+        "binomial_tree",
+        "torus_2d",
+        "hierarchical_ring",
+        "recursive_doubling",
+        "native",
+        "flat",
+    ),
+    *("segmented_ring", "chain", "double_binary_tree", "torus_3d", "bidirectional_ring", "mesh_2d", "pat", "swing"),
+)
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
@@ -172,7 +161,10 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     True
     """
     names = list(names)
-    chosen = {name: _LOOKS[name] for name in names if name in _LOOKS}
+    chosen = {}
+    for place, name in enumerate(_KNOWN):
+        if name in names:
+            chosen[name] = Look(LINES[place % 8], place >= 8, _MARKERS[place % len(_MARKERS)])
     every = (Look(color, dashed, marker) for marker, dashed, color in product(_MARKERS, (False, True), LINES))
     for name in names:
         if name not in chosen:
@@ -207,7 +199,7 @@ def diverging(differences: ArrayLike) -> tuple[str, ...]:
     return ramp((np.asarray(differences, dtype=float) + 1) / 2, _DIVERGING)
 
 
-# ---- contrast
+# ---- mixes
 
 
 def mixed(color: str, ground: str, share: float) -> str:
@@ -217,35 +209,14 @@ def mixed(color: str, ground: str, share: float) -> str:
 
 
 def ink_on(fill: str) -> str:
-    """Return the text colour that is legible on an opaque fill, black or white.
+    """Return the text colour that is legible on an opaque fill in both themes: black, or nearly white, but no tone.
 
     >>> ink_on("#f0e442"), ink_on("#00224e")
-    ('#000000', '#ffffff')
+    ('#000000', '#fefefe')
     """
-    return max(("#000000", PAPER), key=lambda ink: contrast(ink, fill))
-
-
-def contrast(color: str, other: str) -> float:
-    """Return the WCAG 2 contrast ratio of two colours, from 1 to 21.
-
-    >>> round(contrast("#000000", "#ffffff"))
-    21
-    """
-    darker, lighter = sorted((_luminance(color), _luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)  # 0.05 is WCAG's, for light that a screen reflects
-
-
-def _luminance(color: str) -> float:
-    """Return the relative luminance of WCAG 2, from 0 for black to 1 for white."""
-    red, green, blue = (_linear(channel) for channel in _channels(color))
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def _linear(share: float) -> float:
-    """Return the light that a channel of sRGB stands for, both from 0 to 1."""
-    if share <= 0.04045:
-        return share / 12.92
-    return float(((share + 0.055) / 1.055) ** 2.4)
+    red, green, blue = (channel**2.2 for channel in _channels(fill))
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "#000000" if luminance > 0.18 else "#fefefe"  # where black and white stand out alike
 
 
 def _channels(color: str) -> tuple[float, float, float]:

@@ -101,7 +101,7 @@ class _Strip:
         if not flying.size:
             return ""
         step = int(self.play.step[flying].min()) + 1
-        return f"step {step} of {self.play.schedule.num_steps}: {count_of(flying.size, 'message')} on the way"
+        return f"step {step} of {self.play.schedule.num_steps}: {count_of(flying.size, 'message')}"
 
     def _chunk(self, at: Box, shares: int, chunk: int) -> Box:
         """Return a chunk with so many shares, in the colour of its origin or of its sum, and with its number."""

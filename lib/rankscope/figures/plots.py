@@ -117,7 +117,7 @@ class Plot(Drawing, frozen=True, eq=False, kw_only=True):
 def _marks(plot: Plot) -> tuple[list[Mark], float]:
     """The marks in pixels, and how high all are together."""
     longest = max([len(label) for _, label in plot.y_ticks], default=0)
-    left = max(LEFT_PX, LETTER_PX * longest + 20)
+    left = max(LEFT_PX, 1.32 * LETTER_PX * longest + 16)  # with the letters of a phone
     across = min(RIGHT_PX - left, max(plot.size_px[0], 160.0)) / plot.width
     keys, top = key_marks(plot.legend)
     down = plot.size_px[1] / plot.height
@@ -136,7 +136,8 @@ def _marks(plot: Plot) -> tuple[list[Mark], float]:
         columns = zip(rects.x, rects.y, rects.width, rects.height, rects.fill, rects.hatched, strict=True)
         for x, y, width, height, fill, hatched in columns:
             px = max(width * across - 1, 1), max(height * down - 1, 1)
-            marks.append(Box(*at(x, y), *px, fill, _look(fill), bool(hatched), edge=edge if edge != "paper" else ""))
+            tone = _TONE_OF.get(fill, fill)
+            marks.append(Box(*at(x, y), *px, tone, _look(fill), bool(hatched), edge=edge if edge != "paper" else ""))
     bottom = plot.height if plot.rules_to is None else plot.rules_to
     for rule in plot.rules:
         marks.append(Line((at(rule, 0), at(rule, bottom)), "accent", 1.5))
@@ -150,16 +151,17 @@ def _marks(plot: Plot) -> tuple[list[Mark], float]:
     for texts in plot.texts:
         has_halo = bool(texts.halo) and PAPER in texts.halo
         for x, y, words, color in zip(texts.x, texts.y, texts.text, texts.color, strict=True):
-            text_x, text_y = at(x, y)
-            tone = _TONE_OF.get(color, color)
-            marks.append(Text(text_x, text_y + 4, plain(words), "number", tone, texts.anchor, has_halo))
+            if words:
+                text_x, text_y = at(x, y)
+                tone = _TONE_OF.get(color, color)
+                marks.append(Text(text_x, text_y + 4, plain(words), "number", tone, texts.anchor, has_halo))
     for y, label in plot.y_ticks:
         marks.append(Text(left - 12, at(0, y)[1] + 4, plain(label), "label", "ink", "end"))
     end = top + plot.size_px[1] + 4
     start_x, stop_x = plot.x_axis or (0.0, plot.width)
     if plot.x_ticks:
-        marks.append(Line(((at(start_x, 0)[0], end), (at(stop_x, 0)[0], end))))
-        marks += axis(end, [(at(x, 0)[0], plain(label)) for x, label in plot.x_ticks])[1:]
+        ticks = [(at(x, 0)[0], plain(label)) for x, label in plot.x_ticks]
+        marks += axis(end, ticks, at(start_x, 0)[0], at(stop_x, 0)[0])
         end += 22
     if plot.x_label:
         middle = at((start_x + stop_x) / 2, 0)[0]
@@ -244,23 +246,16 @@ def whole_ticks(count: int, most: int = 12) -> tuple[tuple[float, str], ...]:
 def spread_out(places: Sequence[float], least: float) -> list[float]:
     """Return rising places, moved so that they are at least this far apart, and at most 1.
 
-    >>> [round(place, 3) for place in spread_out([0.0, 0.0, 1.0], 0.1)]
-    [-0.05, 0.05, 1.0]
+    >>> [round(place, 3) for place in spread_out([0.0, 0.0, 1.0, 1.0], 0.1)]
+    [0.0, 0.1, 0.9, 1.0]
     """
-    spread: list[float] = []
-    groups: list[list[float]] = []  # of places that are too close, each around its middle
-
-    def middle(group: list[float]) -> float:
-        return min(sum(group) / len(group), 1 - (len(group) - 1) * least / 2)
-
+    upwards: list[float] = []
     for place in places:
-        groups.append([place])
-        while len(groups) > 1:
-            lower, upper = groups[-2:]
-            if middle(upper) - middle(lower) >= least * (len(lower) + len(upper)) / 2:
-                break
-            groups[-2:] = [lower + upper]
-    for group in groups:
-        start = middle(group) - (len(group) - 1) * least / 2
-        spread += [start + number * least for number in range(len(group))]
-    return spread
+        lowest = upwards[-1] + least if upwards else place
+        upwards.append(max(place, lowest))
+    downwards: list[float] = []
+    highest = 1.0
+    for place in reversed(upwards):
+        downwards.append(min(place, highest))
+        highest = downwards[-1] - least
+    return downwards[::-1]

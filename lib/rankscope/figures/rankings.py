@@ -158,18 +158,12 @@ def draw_slowdowns(
 
 def _times_by_size(seconds: Mapping[str, Mapping[float, float]]) -> FloatArray:
     """Return the checked times as a matrix, algorithms by sizes."""
-    num_columns = len(next(iter(seconds.values()))) if seconds else 0
-    _check_cells("a table", "sizes × algorithms", num_columns, len(seconds))
-    sizes = list(next(iter(seconds.values())))
-    rows = []
+    sizes = list(next(iter(seconds.values()), ()))
+    _check_cells("a table", "sizes × algorithms", len(sizes), len(seconds))
     for name, by_size in seconds.items():
-        if list(by_size) != sizes:
-            raise ValueError(f"{name}: all algorithms must have the same sizes in the same order")
-        times_s = np.array(list(by_size.values()), dtype=float)
-        if not (np.isfinite(times_s) & (times_s > 0)).all():
-            raise ValueError(f"{name}: times must be finite and above 0")
-        rows.append(times_s)
-    return np.stack(rows)
+        if list(by_size) != sizes or not all(0 < time_s < math.inf for time_s in by_size.values()):
+            raise ValueError(f"{name}: times must be finite and above 0, at the same sizes as the others'")
+    return np.array([list(by_size.values()) for by_size in seconds.values()], dtype=float)
 
 
 def _check_cells(what: str, of: str, num_columns: int, num_rows: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable
 from itertools import islice
 from typing import NamedTuple
@@ -14,8 +13,8 @@ from ..collectives.schedule import MOVES, Schedule
 from ..collectives.steps import Step
 from ..collectives.verify import holdings
 from ..common.checks import of_type, optional, whole
-from ..common.words import count_of, run_words
-from .marks import DIGIT_PX, LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
+from ..common.words import count_of
+from .marks import DIGIT_PX, LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
 from .palette import ADDED, COPIED, mixed, rank_colors
 
 SHARES = "#2377ce"  # of sums of more than eight ranks: more of it, the more shares
@@ -24,8 +23,7 @@ _MOST_STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
 _TOP_PX = 44.0  # of the ranks, below the heads and the numbers of chunks
 _ROWS_PX = 300.0
 _LEAST_ROW_PX, _MOST_ROW_PX = 10.0, 40.0
-_ARROWS_PX = 150.0  # between two grids
-_LABEL_LETTERS = 7  # of a list of chunks; a longer one is written as their number
+_ARROWS_PX = 110.0  # between two grids
 
 
 class Message(NamedTuple):
@@ -35,15 +33,6 @@ class Message(NamedTuple):
     dst: int
     chunks: tuple[int, ...]
     reduce: bool
-
-    def words(self) -> str:
-        """Return the chunks as text, or only how many they are if their list is long.
-
-        >>> Message(0, 1, (0, 1, 2, 5), False).words(), Message(0, 1, (1, 3, 5, 7, 9), False).words()
-        ('0–2,5', '5 chunks')
-        """
-        text = ",".join(run_words(sorted(self.chunks), "–"))
-        return text if len(text) <= _LABEL_LETTERS else f"{len(self.chunks)} chunks"
 
 
 def messages(step: Step) -> list[Message]:
@@ -94,7 +83,7 @@ def draw_schedule(
         received = {(one.dst, chunk) for one in sent for chunk in one.chunks}
         marks += after.cells(holdings(schedule, step + 1), received)
         marks += [Text(LEFT_PX, 12, "before the step", "deck"), Text(after.left, 12, "after it", "deck")]
-        marks += _arrows(sent, num_chunks, LEFT_PX + before.width, after.left, row_px)
+        marks += _arrows(sent, LEFT_PX + before.width, after.left, row_px)
     for first_of_node in range(gpus_per_node or num_ranks, num_ranks, gpus_per_node or num_ranks):
         y = _TOP_PX + first_of_node * row_px
         marks.append(Line(((8, y), (RIGHT_PX, y)), "mute"))
@@ -164,26 +153,14 @@ def shade(share: float) -> str:
     return mixed(SHARES, "#ffffff", 0.25 + 0.75 * share**0.5)
 
 
-def _arrows(sent: list[Message], num_chunks: int, left: float, right: float, row_px: float) -> list[Mark]:
-    """An arrow for each message, with its chunks in front of it if ranks have several and there is room."""
+def _arrows(sent: list[Message], left: float, right: float, row_px: float) -> list[Mark]:
+    """An arrow for each message, from its sender before the step to its receiver after it."""
     marks: list[Mark] = []
-    num_of_sender = Counter(message.src for message in sent)
-    has_labels = num_chunks > 1 and max(num_of_sender.values(), default=0) * 13 <= row_px
-    widest = max([len(message.words()) for message in sent], default=0) if has_labels else 0
-    start = left + 8 + (LETTER_PX * widest + 6 if has_labels else 0)
-    placed = Counter[int]()
     for message in sent:
-        offset = (placed[message.src] - (num_of_sender[message.src] - 1) / 2) * 13 if has_labels else 0.0
-        placed[message.src] += 1
-        y0 = _TOP_PX + (message.src + 0.5) * row_px + offset
-        y1 = _TOP_PX + (message.dst + 0.5) * row_px
-        if has_labels:
-            marks.append(Text(left + 8, y0 + 4, message.words(), "number", "mute"))
+        start = left + 8, _TOP_PX + (message.src + 0.5) * row_px
+        stop = right - 6, _TOP_PX + (message.dst + 0.5) * row_px
         dash = "" if message.reduce else "4 3"
-        tone = ADDED if message.reduce else COPIED
-        marks.append(Line(((start, y0), (right - 6, y1)), tone, 2, dash, arrow=True))
-    if has_labels:
-        marks.append(Text(left + 8, _TOP_PX - 8, "chunk", "label", "mute"))
+        marks.append(Line((start, stop), ADDED if message.reduce else COPIED, 2, dash, arrow=True))
     return marks
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from ..sampling.values import CostFunction, checked_lengths
 from ..sampling.work import epoch_work
 from .marks import Drawing
 from .palette import WAITING, WORK
-from .plots import WIDE_PX, FloatArray, Key, Plot, Rects, Texts, numbers_on, stacked, whole_ticks
+from .plots import WIDE_PX, FloatArray, Key, Plot, Texts, numbers_on, stacked, whole_ticks
 
 _MOST_STEPS, _MOST_RANGES, _MOST_ROWS = 40, 20, 64
 _WIDTH_WITH_TEXT = 1.08  # times the longest bar: the text behind it needs the rest
@@ -34,12 +34,9 @@ def draw_lengths(lengths: ArrayLike, title: str | None = None, deck: str | None 
     num_samples = np.bincount(tokens // range_width, minlength=num_ranges)
     in_range = np.bincount(tokens // range_width, weights=tokens, minlength=num_ranges)
     shares = in_range / max(int(tokens.sum()), 1)  # all samples may have 0 tokens
-    width = float(max(num_samples.max(initial=0), 1))
-    rows = np.arange(num_ranges)
-    filled = np.flatnonzero(num_samples)
     labels = [str(first) for first in range(num_ranges)]
     if range_width > 1:
-        labels = [f"{first} to {first + range_width - 1}" for first in (rows * range_width).tolist()]
+        labels = [f"{first} to {first + range_width - 1}" for first in range(0, longest + 1, range_width)]
     found = "No samples"
     if tokens.size:
         num_longest = max(round(tokens.size / 10), 1)
@@ -47,27 +44,10 @@ def draw_lengths(lengths: ArrayLike, title: str | None = None, deck: str | None 
         found = f"The longest tenth has {percent_words(share)} of all tokens"
         if deck is None:
             deck = f"half of {tokens.size:,} samples have at most {np.median(tokens):.0f}; in per cent: share of tokens"
-    return Plot(
-        title=title or found,
-        deck=deck or "",
-        x_label="samples",
-        y_label="tokens",
-        width=_WIDTH_WITH_TEXT * width,
-        height=num_ranges,
-        size_px=(WIDE_PX, max(_ROW_PX * num_ranges, 40)),
-        rects=[Rects(0.0, rows + 0.1, _COMPUTE, width=num_samples, height=0.8)],
-        texts=[
-            Texts(
-                num_samples[filled] + 0.01 * width,
-                filled + 0.5,
-                [f"{share:.0%}" for share in shares[filled]],
-                anchor="start",
-            )
-        ],
-        x_axis=(0.0, width),
-        x_ticks=[(tick, words) for tick, words in round_ticks(width) if tick == int(tick)],
-        y_ticks=[(row + 0.5, label) for row, label in enumerate(labels)],
-    )
+    y_ticks = [(row + 0.5, label) for row, label in enumerate(labels)]
+    words = [f"{share:.0%}" if share else "" for share in shares]
+    parts = {Key("", _COMPUTE): num_samples.astype(float)}
+    return _bars(title or found, deck, "samples", "tokens", parts, words, y_ticks)
 
 
 def draw_step_costs(
@@ -90,31 +70,48 @@ def draw_step_costs(
     step_costs = work.step_costs[:_MOST_STEPS]
     num_steps, num_all_steps = len(step_costs), len(work.step_costs)
     means, highest = step_costs.mean(axis=1), step_costs.max(axis=1)
-    width = float(highest.max(initial=0.0)) or 1.0
-    rows = np.arange(num_steps)
     words = [f"{share:.0%}" for share in work.step_padding_shares[:num_steps].tolist()]
     waiting = percent_words(1 - 1 / work.imbalance)  # the mean rank works for 1 / imbalance of the costliest one's time
     unit = {"linear": "tokens", "quadratic": "tokens²"}[cost] if isinstance(cost, str) else "cost"
     if deck is None:
         deck = f"{percent_words(work.padding_share)} of the tokens are padding (per step: the number behind its bar)"
     y_label = "step" if num_steps == num_all_steps else f"first {num_steps} steps"
+    parts = {
+        Key("mean over the ranks", _COMPUTE): means,
+        Key("wait for the costliest rank", WAITING, hatched=True): highest - means,
+    }
+    found = f"Ranks wait for {waiting} of the time"
+    y_ticks = whole_ticks(num_steps, most=20)
+    return _bars(title or found, deck, f"cost of the step [{unit}]", y_label, parts, words, y_ticks)
+
+
+def _bars(
+    title: str,
+    deck: str | None,
+    x_label: str,
+    y_label: str,
+    parts: Mapping[Key, FloatArray],
+    words: Sequence[str],
+    y_ticks: Sequence[tuple[float, str]],
+) -> Plot:
+    """Draw bars of stacked parts, with a word behind each."""
+    lengths = sum(parts.values(), np.zeros(len(words)))
+    longest = float(lengths.max(initial=0.0)) or 1.0
+    behind = Texts(lengths + 0.01 * longest, np.arange(len(words)) + 0.5, words, anchor="start")
     return Plot(
-        title=title or f"Ranks wait for {waiting} of the time",
-        deck=deck,
-        x_label=f"cost of the step [{unit}]",
+        title=title,
+        deck=deck or "",
+        x_label=x_label,
         y_label=y_label,
-        width=_WIDTH_WITH_TEXT * width,
-        height=max(num_steps, 1),
-        size_px=(WIDE_PX, max(_ROW_PX * num_steps, 40)),
-        rects=[
-            Rects(0.0, rows + 0.1, _COMPUTE, width=means, height=0.8),
-            Rects(means, rows + 0.1, WAITING, width=highest - means, height=0.8, hatched=True),
-        ],
-        texts=[Texts(highest + 0.01 * width, rows + 0.5, words, anchor="start")],
-        x_axis=(0.0, width),
-        x_ticks=round_ticks(width),
-        y_ticks=whole_ticks(num_steps, most=20),
-        legend=[Key("mean over the ranks", _COMPUTE), Key("wait for the costliest rank", WAITING, hatched=True)],
+        width=_WIDTH_WITH_TEXT * longest,
+        height=max(len(words), 1),
+        size_px=(WIDE_PX, max(_ROW_PX * len(words), 40)),
+        rects=stacked(parts, margin=0.1),
+        texts=[behind],
+        x_axis=(0.0, longest),
+        x_ticks=round_ticks(longest),
+        y_ticks=y_ticks,
+        legend=[key for key in parts if key.label],
     )
 
 

@@ -220,7 +220,7 @@ def frame_svg(drawing: Drawing, inside: str, height_px: float, style: bool = Tru
         f'viewBox="0 0 {WIDTH_PX:g} {height_px:g}" style="max-width:100%;height:auto" font-family="{FONT}">'
         f"{f'<style>{STYLE}</style>' if style else ''}"
         f"<title>{escape(drawing.title.replace('*', ''))}</title><desc>{escape(drawing.deck)}</desc>"
-        f'<rect width="100%" height="100%" class="f-paper" fill="{TONES["paper"]}"/>'
+        f'<rect width="{WIDTH_PX:g}" height="{height_px:g}" class="f-paper" fill="{TONES["paper"]}"/>'
         f"{''.join(mark_svg(text) for text in head)}"
         f'<g transform="translate(0 {top:g})">{inside}</g></svg>'
     )

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..common.extras import naming_extra
+from ..common.extras import when_used
 from .assignment import Assignment
 from .audit import audit
 from .balanced import BalancedSampler
@@ -43,18 +43,7 @@ __all__ = [
     "shard_files",
 ]
 
-
-@naming_extra()
-def __getattr__(name: str) -> Any:
-    if name == "DistributedSampler":
-        from .torch_samplers import DistributedSampler
-
-        return DistributedSampler
-    if name == "audit_loader":
-        from .loader_audit import audit_loader
-
-        return audit_loader
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(__name__, DistributedSampler="torch_samplers", audit_loader="loader_audit")
 
 
 def __dir__() -> list[str]:

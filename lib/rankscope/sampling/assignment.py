@@ -173,15 +173,27 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
         counts = f"{self.size} samples, {self.num_ranks} ranks, {self.num_steps} steps"
         return f"<Assignment: {counts}, sampler {self.sampler}, epoch {self.epoch}>"
 
-    def _repr_svg_(self) -> str | None:
-        """Draw the reads in a notebook; None, which shows the plain line instead, if there are too many."""
+    def _repr_svg_(self) -> str:
+        """Draw the reads in a notebook; of many, the first and the last."""
         from ..figures.assignments import draw_assignment
-        from ..figures.svg import to_svg
 
-        try:
-            return to_svg(draw_assignment(self))
-        except ValueError:
-            return None
+        return draw_assignment(self)._repr_svg_()
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame with a row per read, rank by rank.
+
+        >>> from rankscope.sampling import assign
+        >>> print(assign(3, 2, shuffle=False).to_frame().to_string(index=False))
+         rank  step  sample
+            0     0       0
+            0     1       2
+            1     0       1
+            1     1       0
+        """
+        import pandas as pd
+
+        rank, step = self.coordinates()
+        return pd.DataFrame({"rank": rank, "step": step, "sample": np.concatenate(self.ranks)})
 
     def coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rank and the step of every read, in the order of ``np.concatenate(ranks)``."""

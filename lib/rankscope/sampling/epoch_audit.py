@@ -18,7 +18,7 @@ class EpochAudit(msgspec.Struct, frozen=True, eq=False):
     """The audit of one epoch.
 
     `duplicated`, `overlap`, `dropped` and `out_of_range` are sorted indices: those of the dataset that are read more
-    than once, that more than one rank reads, and that no rank reads, and those outside the dataset. `num_reads` is the
+    than once, that more than one rank reads and that no rank reads, and those outside the dataset. `num_reads` is the
     number of reads of all ranks, `num_repeats` the number of reads after an index's first, `shortest` and `longest` the
     fewest and the most reads of a rank, or its batches if the sampler makes them (`unit`). `drops_incomplete` says that
     the sampler or the loader is known to drop incomplete shares or batches.
@@ -74,13 +74,12 @@ def audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool
 
 def _read_by_many(assignment: Assignment) -> IntArray:
     """Return the indices of the dataset that at least two ranks read."""
-    reader = np.full(assignment.size, -1)  # the last rank so far that reads each sample, or -1
+    is_read = np.zeros(assignment.size, dtype=bool)  # by the ranks so far
     is_shared = np.zeros(assignment.size, dtype=bool)
-    for rank, indices in enumerate(assignment.ranks):
+    for indices in assignment.ranks:
         inside = indices[(indices >= 0) & (indices < assignment.size)]
-        earlier_reader = reader[inside]
-        is_shared[inside[(earlier_reader != -1) & (earlier_reader != rank)]] = True
-        reader[inside] = rank
+        is_shared[inside[is_read[inside]]] = True
+        is_read[inside] = True
     return np.flatnonzero(is_shared)
 
 

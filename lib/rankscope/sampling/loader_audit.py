@@ -195,6 +195,7 @@ def audit_loader(
     """Audit two epochs of a DataLoader: its batches, and the random numbers that its workers draw.
 
     A map-style dataset is not read; the loader's own sampler, workers and worker_init_fn run on its indices instead.
+    These are compared, so it must be the same dataset on all ranks.
     An iterable dataset is read. `key` returns the name of one of its rows, such as a number or a text (or a list of
     names, if a row is a batch); then rows are compared by name, and else only counted.
 

@@ -94,7 +94,7 @@ def libstdcxx_shuffled(num_items: int, seed: int) -> IntArray:
     return order
 
 
-def _libstdcxx_partners(num_items: int, seed: int) -> NDArray[np.intp]:
+def _libstdcxx_partners(num_items: int, seed: int) -> NDArray[np.integer]:
     """Return the items with which `std::shuffle` swaps item 1, item 2, and so on.
 
     Numpy's `Generator.integers` and libstdc++ use Lemire's method alike: a random number below a bound is the upper 32
@@ -104,7 +104,7 @@ def _libstdcxx_partners(num_items: int, seed: int) -> NDArray[np.intp]:
     words.state = np.random.RandomState(seed & 0xFFFFFFFF).get_state(legacy=False)
     generator = np.random.Generator(words)
     if num_items**2 >= 2**32:
-        return generator.integers(np.arange(2, num_items + 1), dtype=np.uint32).astype(np.intp)
+        return generator.integers(np.arange(2, num_items + 1), dtype=np.uint32)
     # One number below (i + 1)(i + 2) decides the swaps of items i and i + 1. An even number of items has an odd number
     # of swaps, of which the first is alone.
     num_single = 1 - num_items % 2
@@ -112,7 +112,7 @@ def _libstdcxx_partners(num_items: int, seed: int) -> NDArray[np.intp]:
     i = np.arange(1 + num_single, num_items, 2)
     pairs = generator.integers((i + 1) * (i + 2), dtype=np.uint32)
     partners = np.stack(np.divmod(pairs, i + 2), axis=1)
-    return np.concatenate([single, partners.ravel()]).astype(np.intp)
+    return np.concatenate([single, partners.ravel()])
 
 
 class _RandomWords:
@@ -165,7 +165,7 @@ def _shuffle_as_torch(order: IntArray, seed: int, stop: int) -> Iterator[int]:
         yield first
 
 
-def _swap(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
+def _swap(items: IntArray, first: int, partner: NDArray[np.integer]) -> None:
     """Swap item ``first + t`` with item ``partner[t]`` for t = 0, 1, …, as if one after the other.
 
     The items are all different, and those from `first` to ``first + partner.size`` are the block. Most steps share no
@@ -196,7 +196,7 @@ def _swap(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
         items[own], items[other] = items[other], items[own]
 
 
-def _swap_singly(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
+def _swap_singly(items: IntArray, first: int, partner: NDArray[np.integer]) -> None:
     """Do the same as `_swap`, one step after the other, on a list of the part that changes."""
     start = min(first, int(partner.min()))
     stop = max(first + partner.size, int(partner.max()) + 1)

@@ -44,7 +44,7 @@ def test_every_dot_is_at_what_was_measured(view: str) -> None:
         sizes = np.array([size for size in SIZES if size >= 2**10])
         expected = took_s * 1e6 if view == "time" else 1.75 * sizes / took_s / 1e9
         assert heights(drawing, place, view != "busbw") == pytest.approx(expected, rel=1e-6, abs=1e-9)
-    assert drawing.x_ticks[0][1] == "1 KiB"
+    assert drawing.x_ticks[0][1] == "4 KiB"
     assert drawing.y_label == ("time [µs]" if view == "time" else "bus bandwidth (busbw) [GB/s]")
 
 

@@ -120,7 +120,7 @@ def test_the_curve_is_the_predicted_step_and_the_areas_are_its_parts() -> None:
     expected = np.array([(candidate.bucket_cap_mb, candidate.step_s * 1e3) for candidate in shown], dtype=float)
     np.testing.assert_allclose(points(ax, "step, predicted"), expected)
     assert (ax.get_xscale(), ax.get_ylim()[0], ax.get_ylabel()) == ("log", 0.0, "step [ms]")
-    assert [label.get_text() for label in ax.get_xticklabels()][:4] == ["1", "2", "4", "8"]
+    assert {"1", "2", "4", "8"} <= {label.get_text() for label in ax.get_xticklabels()}
     four = recommended.candidates[2]
     edges = np.array([0, recommended.alone_s, four.step_s - four.wait_s, four.step_s]) * 1e3
     for name, low, high in zip(PARTS, edges[:-1], edges[1:], strict=True):

@@ -23,7 +23,7 @@ SETTINGS = (
     Setting("first", "b200_8", (), "machine 1"),  # `boxes` offers the given machines and those of the bank
     Setting("second", "h100_8", (), "machine 2"),
     Setting("third", "a100_80gb_8", (), "machine 3"),
-    Setting("view", "busbw", tuple(UNITS), "view"),
+    Setting("view", "log", tuple(UNITS), "view"),
     Setting("message", "64 MiB", sizes(10, 33), "message"),
 )
 PRESETS: dict[str, dict[str, Any]] = {

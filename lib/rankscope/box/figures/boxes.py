@@ -39,7 +39,7 @@ _YOUR_CURVE_PX = 2.6
 _LEADER_START = 1.015  # where the line that leads to a name begins, as a part of the width
 _NAMES_START = 1.05  # where it ends, and the name begins
 _NAME_GAP = 0.01  # between the two, as a part of the width
-_MOST_SIZE_TICKS = 11
+_MOST_SIZE_TICKS = 7
 _LOG_MARGIN = 0.1  # of a decade, below and above the lines
 _FEW_DECADES = 2.5  # an axis with fewer needs more ticks than the powers of ten
 

@@ -92,11 +92,12 @@ def _explain_hang(path: Path, files: TraceFiles, is_stdin: bool, as_json: bool, 
     from ...cli.output import print_parts
     from ...common.files import write_whole
     from .. import explain_hang, read_dumps, read_hang_text, read_logs
+    from ..logs import decoded
 
     dumps = read_dumps(files.dumps) if files.dumps else ()
     logs = None
     if is_stdin:
-        logs = read_hang_text(_standard_input())
+        logs = read_hang_text(decoded(sys.stdin.buffer.read()))
     elif files.logs:
         logs = read_logs(files.logs)
     hang = explain_hang(dumps, logs)
@@ -115,16 +116,6 @@ def _explain_hang(path: Path, files: TraceFiles, is_stdin: bool, as_json: bool, 
 
         title = "standard input" if is_stdin else path.resolve().name  # "." alone has no name
         write_whole(output, hang_page(title, hang).encode())
-
-
-def _standard_input() -> str:
-    """Return what is piped in. Raises ValueError if it has more than 1 GiB."""
-    from ...common.files import MOST_BYTES
-
-    raw = sys.stdin.buffer.read(MOST_BYTES + 1)
-    if len(raw) > MOST_BYTES:
-        raise ValueError(f"standard input must have at most {MOST_BYTES} bytes; pass the file itself")
-    return raw.decode("utf-8", "replace")
 
 
 # ---- traces

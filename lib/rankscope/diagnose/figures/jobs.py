@@ -26,7 +26,7 @@ from ..diagnosis import JobDiagnosis
 from ..hangs import Hang
 from ..join import Joined
 from ..trace import CALL_KINDS, PHASES, Trace
-from .hangs import draw_hang, is_drawable
+from .hangs import calls_table
 
 _WIDE_PX = 270.0
 _WIDTH_PER_LONGEST = 1.02  # the width of a drawing by its longest bar, which so does not touch the edge
@@ -38,7 +38,6 @@ _MOST_ROWS = 32  # of ranks or buckets
 _MOST_TIMELINES = 8  # ranks on one clock
 _ALWAYS_DRAWN = ("main", "backward")  # lanes of a rank
 _MOST_LANES = 16  # others of a rank
-_MOST_HANGS = 20  # findings of a hang that are drawn
 _SCALED_SHARE = 0.95  # of the cells of lateness lie within the scale of colours …
 _LEAST_SCALE = 0.02  # … which reaches to at least this share of a step, so that less than that looks pale
 EXPOSED = "the rank only waits or communicates"
@@ -158,8 +157,9 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     launches = timelines[latest].select(kind="launch", between_s=(backward.begin_s, backward.end_s))
     if not len(launches) or len(traces) == 1:  # without other ranks, none is the latest
         return drawing
-    words = f"rank {diagnosis.ranks[columns[latest]]} starts its last collective"
-    return draw_timeline(spans, " ", "; ".join(notes), callouts_s={words: float(launches.start_s.max())})
+    at_s = float(launches.start_s.max()) - spans.begin_s
+    notes.append(f"rank {diagnosis.ranks[columns[latest]]} starts its last collective at {time_words(at_s)}")
+    return draw_timeline(spans, " ", "; ".join(notes))
 
 
 def _left_out(num_shown: int, num_all: int, noun: str, which: str) -> list[Key]:
@@ -245,11 +245,10 @@ p:first-of-type {{ font-weight: bold; }}
 .parts {{ display: grid; gap: 2rem; margin-top: 1.5rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }}
 .wide, .hang {{ grid-column: 1 / -1; overflow-x: auto; }} .wide svg {{ min-width: 860px; }}
-.hang svg {{ width: auto; zoom: 1.25; }}
+table {{ border-collapse: collapse; }} th, td {{ border: 1px solid {FAINT}; padding: .2rem .6rem; text-align: left; }}
 section::before {{ content: "The next drawing scrolls to the right."; display: none; position: sticky; left: 0;
   width: max-content; color: {ALARM}; }}
-@media (max-width: 900px) {{ .wide::before {{ display: block; }} .hang svg {{ zoom: 1; }} }}
-@media (max-width: 580px) {{ .hang::before {{ display: block; }} }}
+@media (max-width: 900px) {{ .wide::before {{ display: block; }} }}
 svg {{ width: 100%; height: auto; }} p {{ margin: .5rem 0; }}
 """
 
@@ -257,8 +256,7 @@ svg {{ width: 100%; height: auto; }} p {{ margin: .5rem 0; }}
 class _Section(NamedTuple):
     """A part of a page: HTML under a title; `width` is "wide" or "hang" for one with a row of its own, else empty.
 
-    A wide drawing is as wide as the page, and so wide that its spans can be told from each other. That of a hang is as
-    wide as its cells need, so that its letters are about as large as the page's, however few cells there are.
+    A wide drawing is as wide as the page, and so wide that its spans can be told from each other.
     """
 
     width: str
@@ -284,19 +282,9 @@ def job_page(name: str, traces: Sequence[Trace], joined: Joined, diagnosis: JobD
 
 
 def hang_page(name: str, hang: Hang) -> str:
-    """Return the HTML of a page on a job that hangs: the findings in words, and drawings of the calls they name."""
-    first_of_stop: dict[tuple[str, int], int] = {}  # a drawing of it shows what all findings about this call name
-    for index, finding in enumerate(hang.findings):
-        if is_drawable(hang, finding):
-            first_of_stop.setdefault((finding.group, finding.call), index)
-    drawable = [*first_of_stop.values()]
-    sections = [
-        _Section(width="hang", title="", html=to_svg(draw_hang(hang, index))) for index in drawable[:_MOST_HANGS]
-    ]
-    num_others = len(drawable) - len(sections)
-    if num_others > 0:
-        sections.append(_Section(width="", title=f"{num_others} more are named above and not drawn", html=""))
-    return _page(name, str(hang), sections)
+    """Return the HTML of a page on a job that hangs: the findings in words, and tables of the calls they name."""
+    tables = dict.fromkeys(calls_table(hang, finding) for finding in hang.findings)
+    return _page(name, str(hang), [_Section(width="hang", title="", html=table) for table in tables if table])
 
 
 def _page(name: str, verdict: str, sections: Sequence[_Section]) -> str:

@@ -80,31 +80,26 @@ def picture(now: Now) -> Drawing:
     """Both steps on one axis: a row for each GPU, which at any time computes, sends or receives, or waits."""
     steps = [step(now, how, now.num_gpus) for how in _NAMES]
     times = times_in_one_unit(*[timeline.makespan_s for timeline in steps])
-    spans = []
-    headings = {}
-    for block, (name, timeline, time) in enumerate(zip(_NAMES.values(), steps, times, strict=True)):
-        spans += _in_block(timeline, block, now.num_gpus)
-        headings[block] = f"{name}: {time} per step"
-    data_parallel_time, ddp_time = times
-    title = f"{now.model} on {now.num_gpus} GPUs: {data_parallel_time} with DataParallel, {ddp_time} with DDP"
-    return draw_timeline(Timeline.of(spans), title, rank_names=headings)
+    panels = {}
+    for name, timeline, time in zip(_NAMES.values(), steps, times, strict=True):
+        panels[f"{name}: {time} per step"] = Timeline.of(_by_gpu(timeline, now.num_gpus))
+    factor = steps[0].makespan_s / steps[1].makespan_s
+    return draw_timeline(panels, f"{now.num_gpus} GPUs: DDP is {factor:.3g} times as fast", now.model)
 
 
-def _in_block(timeline: Timeline, block: int, num_gpus: int) -> list[Span]:
-    """Return the spans of a step for a picture of several steps, in which each is a block with a row for each GPU.
+def _by_gpu(timeline: Timeline, num_gpus: int) -> list[Span]:
+    """Return the spans of a step for a picture with a row for each GPU.
 
-    A timeline is drawn with a block for each rank and a row for each lane. So the block becomes the rank, and the GPU
-    becomes the lane. One lane is enough, because no GPU computes while it sends or receives. A GPU without work waits
-    for the others.
+    One lane is enough, because no GPU computes while it sends or receives. A GPU without work waits for the others.
     """
     spans = []
     for span in timeline:
         if span.stop_s > span.start_s:  # the loss takes no time here
-            spans.append(span._replace(rank=block, lane=f"GPU {span.rank}"))
+            spans.append(span._replace(rank=0, lane=f"GPU {span.rank}"))
     used_gpus = {span.rank for span in timeline}
     for gpu in range(num_gpus):
         if gpu not in used_gpus:
-            spans.append(Span(block, f"GPU {gpu}", "wait", _NO_ITEM, 0.0, timeline.makespan_s))
+            spans.append(Span(0, f"GPU {gpu}", "wait", _NO_ITEM, 0.0, timeline.makespan_s))
     return spans
 
 

@@ -10,7 +10,7 @@ from ...common.words import count_of
 from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
 from ...explorers.opening import shows
 from ...figures.marks import Drawing
-from ...figures.timelines import COMMUNICATION, draw_timeline
+from ...figures.timelines import draw_timeline
 from ...sampling import Assignment, audit
 from ..uneven.model import HANDLINGS, predict, simulate
 
@@ -46,8 +46,7 @@ def picture(now: Now) -> Drawing:
     else:
         ending = f"ranks {' and '.join(stuck)} cannot go on"
     timeline = simulate(batches, now.handling, _STEP_S, now.allreduce_ms * 1e-3, _TIMEOUT_S)
-    communication = COMMUNICATION | {"shadow"}  # a rank without batches shadows the allreduces of the others
-    return draw_timeline(timeline, title=f"{now.handling}: {ending}", hatched=communication)
+    return draw_timeline(timeline, title=f"{now.handling}: {ending}")
 
 
 def report(now: Now) -> list[str]:

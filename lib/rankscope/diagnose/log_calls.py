@@ -1,0 +1,191 @@
+"""Rules on lines of torch about collectives: DETAIL's mismatches, and the watchdog of NCCL."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from ..common.words import listed
+from .hang_groups import DEFAULT_GROUP, Call, Group, HangFinding, Progress, explain_groups
+from .log_evidence import Fact, Facts
+from .log_findings import UNKNOWN, finding_of, in_job, speakers, unknown
+
+_EVENT_S = 60  # ranks of one hang print within seconds; after a restart, the whole timeout passes first
+_MISREAD = Call("another call")  # torch cannot read one of other dimensions
+_NOT_COUNTED = ("SEND", "RECV", "RECVANYSOURCE", "COALESCED")  # only some ranks of a group make them
+_OWN_SIZES = ("ALLTOALL", "ALLTOALL_BASE", "GATHER", "SCATTER")  # which may differ between ranks
+
+
+def mismatches(facts: Facts) -> list[HangFinding]:
+    """DETAIL: each rank reports itself, and the first rank that differs, so that those before it are like itself."""
+    found = facts["mismatch"]
+    own: dict[int, set[Call]] = defaultdict(set)
+    called: dict[int, Call] = {}
+    for fact in found:
+        rank, other = int(fact.values["by"]), fact.number("other")
+        mine = _fingerprint(fact, "own")
+        own[rank].add(mine)
+        if "odd" in fact.values:  # older versions of torch name no other rank
+            return [finding_of("collective", (rank,), f"rank {rank} called {mine}, and others something else", found)]
+        if other is None:  # the line is cut
+            continue
+        theirs = _fingerprint(fact, "other")
+        if mine.size and not theirs.size and mine.number != theirs.number:
+            theirs = _MISREAD
+        else:
+            own[other].add(theirs)
+        called = dict.fromkeys(range(other), mine) | {other: theirs} | called
+    called |= {rank: call for rank, said in own.items() for call in said}
+    numbers = {int(call.number) for call in called.values() if call.number}
+    is_mixed = any(len(said) > 1 for said in own.values())
+    is_mixed |= len(numbers) > 1 and len({call.parts[:3] for call in called.values()}) > 1
+    if is_mixed or not in_job(found):
+        return [unknown("the reports are of two calls, or their numbers of ranks are those of a group", found)]
+    if len(numbers) == 1:
+        called = {rank: call._replace(number="") for rank, call in called.items()}
+    number = max(numbers, default=0)
+    progress = {rank: Progress(number, number, {number: call}) for rank, call in called.items()}
+    findings = []
+    for finding in explain_groups([Group("", tuple(called), progress)] if found else []):
+        cause = "call" if _MISREAD in called.values() else finding.cause
+        lines = finding_of(cause, (), finding.words, found).lines
+        if finding.cause != "stuck":  # nobody differs, as far as whole lines show
+            findings.append(finding._replace(cause=cause, lines=lines))
+    return findings
+
+
+def _fingerprint(fact: Fact, side: str) -> Call:
+    collective, size, dtype, number = [
+        fact.values.get(f"{side}_{part}", "") for part in ("collective", "size", "dtype", "call")
+    ]
+    return Call(collective, size, dtype, number)
+
+
+def calls(facts: Facts) -> list[HangFinding]:
+    """Compare the ranks of each group of NCCL that are in collectives."""
+    used = facts["wait"] + facts["queue"]
+    if not used:
+        return []
+    why = _contradiction(facts, used)
+    if why:
+        return [_waits(why, used)]
+    groups = [group for group in _groups(used) if _is_one(group, used)]
+    findings = [_judged(finding, groups, used) for finding in explain_groups(groups)]
+    return findings or [_waits("nothing shows that the lines are of one group", used)]
+
+
+def _contradiction(facts: Facts, used: Sequence[Fact]) -> str:
+    """Say why lines of the watchdog must not be compared; empty if they may be."""
+    seconds = [fact.line.second_of_year for fact in used]
+    if facts["restart"] or max(seconds) - min(seconds) > _EVENT_S:
+        return "the lines are of several attempts, or of several times"
+    said: dict[object, set[str]] = defaultdict(set)
+    for fact in used:
+        rank = _rank(fact)
+        if rank is None:
+            return "the lines show numbers of ranks within a group, and not the ranks of the job"
+        # one build of torch: the same message comes from the same line of its source
+        said[re.sub(r"\[.*?\]|\d", "", fact.line.text)[:45]].add(fact.line.place)
+        for name in {"enqueued", "failed", "call", "size", "collective", "timeout"} & {*fact.values}:
+            where = () if name == "timeout" else (rank, _group_name(fact), fact.values["by"])
+            said[name, *where].add(fact.values[name])
+        numbers = [fact.number(name) for name in ("completed", "failed", "enqueued")]
+        known = [number for number in numbers if number is not None]
+        if known != sorted(known) or (len(known) == 3 and known[0] == known[1]):
+            return "the numbers of a line contradict each other"
+    if any(len(values) > 1 for values in said.values()):
+        return "a rank, or a line of torch, appears in two ways: two jobs, or two attempts"
+    return ""
+
+
+def _group_name(fact: Fact) -> str:
+    """Return the group that a line names, or an empty text."""
+    if fact.values.get("group") == "0" or fact.values.get("desc") == DEFAULT_GROUP:
+        return DEFAULT_GROUP
+    return fact.values.get("group", "")
+
+
+def _rank(fact: Fact) -> int | None:
+    """Return the rank of the job: the label's, or the number in the default group."""
+    is_default = fact.line.rank is None and _group_name(fact) == DEFAULT_GROUP
+    return fact.number("by") if is_default else fact.line.rank
+
+
+def _groups(used: Sequence[Fact]) -> list[Group]:
+    """Return the groups that lines name, with the progress of each rank; "" is a group that no line names."""
+    calls: dict[int, dict[int, Call]] = defaultdict(dict)
+    progress: dict[str, dict[int, Progress]] = defaultdict(dict)
+    alone: dict[int, Fact] = {}  # lines of ranks whose group no other line names
+    for fact in used:
+        rank, number = _rank(fact) or 0, fact.number("call")
+        if number is not None:
+            collective = fact.values["collective"]
+            calls[rank][number] = Call(collective, "" if collective in _OWN_SIZES else fact.values.get("size", ""))
+            alone[rank] = fact
+    in_queue = [fact for fact in used if fact.kind == "queue"]
+    for fact in sorted(in_queue, key=lambda fact: "failed" in fact.values):
+        rank, failed = _rank(fact) or 0, fact.number("failed")
+        progress[_group_name(fact)][rank] = Progress(failed, int(fact.values["enqueued"]), calls[rank])
+        if failed is not None:
+            alone.pop(rank, None)
+    for rank, fact in alone.items():
+        number = int(fact.values["call"])
+        progress[_group_name(fact)][rank] = Progress(number, number, calls[rank])
+    return [Group(name, tuple(of_ranks), of_ranks) for name, of_ranks in progress.items()]
+
+
+def _is_one(group: Group, used: Iterable[Fact]) -> bool:
+    """Return whether these ranks are of one group: its name is a hash, or each rank has its own number in it.
+
+    If they have, the group has all ranks up to the last one, as the ranks of a group are in ascending order.
+    """
+    if any(call.collective in _NOT_COUNTED for one in group.progress.values() for call in one.calls.values()):
+        return False
+    is_hash = re.match(r"(?=.*[a-f])(?=.*\d)[0-9a-f]{6,}", group.name) is not None
+    return is_hash or in_job(fact for fact in used if _group_name(fact) == group.name)
+
+
+def _judged(finding: HangFinding, groups: Iterable[Group], used: Sequence[Fact]) -> HangFinding:
+    """Return a finding as certain as lines make it: they may leave out ranks, and have groups that look alike."""
+    progress = next(group.progress for group in groups if group.name == finding.group)
+    waits_in = [one.waits_in for one in progress.values() if one.waits_in is not None]
+    by_interest = sorted(used, key=lambda fact: _rank(fact) not in finding.ranks)
+    finding = finding._replace(lines=finding_of("", (), finding.words, by_interest).lines)
+    if finding.cause == "missing":
+        # all ranks made the call before, or it would not have ended on those that wait
+        is_next = all(progress[rank].enqueued == finding.call - 1 for rank in finding.ranks)
+        elsewhere = {_rank(fact) for fact in used if fact.kind == "wait" or "failed" in fact.values}
+        if is_next and finding.call in waits_in and finding.group and not elsewhere & {*finding.ranks}:
+            if finding.group.isdecimal():
+                question = f"torch before 2.5 numbers groups on each rank: is {finding.group} the same on all?"
+                finding = finding._replace(words=f"{finding.words}\n  {question}")
+            return finding
+        return _waits("a rank is behind, but it waits in another group, or its line is of another time or group", used)
+    if len({*waits_in}) > 1 or finding.cause == "group":
+        return _waits("they are out of step: ranks wait in different calls", used)
+    if finding.cause != "stuck":
+        return (
+            finding
+            if finding.group
+            else _waits(f"they differ in the {finding.cause}, and no line names the group", used)
+        )
+    silent = {*range(max(progress))} - {*progress} - {_rank(fact) for fact in used}
+    is_known = all(one.waits_in in one.calls for one in progress.values())
+    if silent and is_known and 3 * len(silent) <= len(waits_in):
+        head = "\n".join(finding.words.splitlines()[:2])
+        words = f"{head}\n  Look at {listed('rank', silent)} first: there is no line of it. rankscope cannot tell why."
+        finding = finding._replace(cause="silent", ranks=tuple(sorted(silent)), words=words)
+    elif silent or not is_known or len(waits_in) == 1:
+        return _waits("lines of other ranks, or of their calls, are missing", used)
+    else:
+        words = f"{finding.words}\n  rankscope cannot tell whether other ranks have no line."
+        finding = finding._replace(words=words)
+    return finding._replace(is_certain=False)
+
+
+def _waits(why: str, used: Sequence[Fact]) -> HangFinding:
+    """Say that the log does not show the rank."""
+    whose = f" of {listed('rank', speakers(used))}" if speakers(used) else ""
+    words = f"the log shows collectives{whose} that do not end; rankscope cannot tell who holds up the job: {why}"
+    return finding_of(UNKNOWN, (), words, used, is_certain=False)

@@ -1,0 +1,222 @@
+"""`explain_facts`: rules on what logs state, from the strongest evidence down."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+from ..common.words import listed
+from .hang_groups import HangFinding
+from .log_calls import calls, mismatches
+from .log_evidence import KINDS, Fact, Facts
+from .log_findings import UNKNOWN, finding_of, in_job, speakers, unknown
+
+_SIGNALS = {
+    "-9": "SIGKILL: out of memory, or over a limit?",
+    "-7": "SIGBUS: shared memory (/dev/shm) may be full",
+    "-11": "SIGSEGV, a fault in native code",
+    "-4": "SIGILL: code for another processor",
+}
+_SIGNALS |= {re.split(r"\W", words)[0]: words for words in _SIGNALS.values()}  # by name
+# What a process raises that starts others, or that somebody else ended; it says nothing of its own work.
+_LAUNCHERS = re.compile(
+    r"\b(?:ChildFailed|CalledProcess|RayTask|ActorDied|ActorUnavailable|WorkerCrashed)Error"
+    r"|\b(?:Signal|ProcessExited|ProcessRaised)Exception|^KeyboardInterrupt|^SystemExit"
+)
+# What a rank raises when another one ended, came late, or called something else; whole phrases, and names of classes.
+_CONSEQUENCE = re.compile(
+    r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|Timed out waiting \d|Socket Timeout"
+    r"|[Ww]ait timeout after|Timeout waiting for key|\[Rank \d+\]: |reached monitoredB|NCCL error|nccl\w+Error"
+    r"|Watchdog caught coll"
+    r"|NCCL communicator was aborted|Timed out initializing process group|store->get|waiting for clients|gloo/"
+    r"|connectFullMesh|server socket has failed|watchdog thread|Received data size doesn't match|Detected mismatch between coll"
+    r"|expects same model|appears not to match sizes|Expected to have finished reduction"
+    r"|\b(?:DistBackend|DistStore|DistNetwork|Rendezvous\w+)Error|^EOFError$"
+    # cut, or damaged
+    r"|^RuntimeError(?:: .{0,8})?$|^RuntimeError: (?:\[/|Detected mis)|\[\[?rank\d|\[default\d|\[\d+,\d+\]<"
+)
+_IN_COLLECTIVE = re.compile(
+    r"torch/distributed/|^\s*(?:all_?reduce|all_?gather|reduce_scatter|all_to_all|broadcast|barrier)\w* \(",
+    re.MULTILINE,
+)
+
+
+def explain_facts(facts: Facts) -> list[HangFinding]:
+    """Return what the first rule says that is certain; if none is, what each rule says."""
+    findings = []
+    for rule in _RULES:
+        found = rule(facts) if callable(rule) else _says(rule, facts)
+        if certain := [finding for finding in found if finding.is_certain]:
+            return certain
+        findings += found
+    return findings
+
+
+def _says(kind: str, facts: Facts) -> list[HangFinding]:
+    """What a kind of lines states itself, if the lines agree, and their numbers are those of the job."""
+    found = facts[kind]
+    if found and KINDS[kind].accused == "ranks":
+        calls = {fact.values.get("call") for fact in found}
+        if len(calls) > 1 or not in_job(found + facts["wait"]):
+            return [unknown("the lines are of several calls, or their numbers of ranks are those of a group", found)]
+    return _stated(found)
+
+
+def _stated(found: Sequence[Fact], **more: str) -> list[HangFinding]:
+    """What lines of one kind say themselves; `more` are values for the words."""
+    if not found:
+        return []
+    kind = KINDS[found[0].kind]
+    ranks = {int(rank) for fact in found for rank in re.findall(r"\d+", fact.values.get(kind.accused, ""))}
+    if kind.accused and not ranks:
+        ranks = speakers(found)
+    named = ranks or speakers(found)
+    who = listed("rank", named) if named else "a process whose rank the log does not show"
+    values = defaultdict(lambda: "another one", who=who)
+    for fact in reversed(found):
+        values |= fact.values
+    words = kind.words.format_map(values | more)
+    call = int(values["call"]) if "call" in found[0].values and ranks else 0
+    is_certain = kind.cause != UNKNOWN
+    if not is_certain:
+        words = f"{words}; rankscope cannot tell more"
+    return [finding_of(kind.cause, ranks, words, found, is_certain)._replace(call=call)]
+
+
+# ---- a process was killed, or ended by itself
+
+
+def _reported_kill(facts: Facts) -> list[HangFinding]:
+    """torchrun's report of the process that ended first; of those of several nodes, the earliest."""
+    reports = facts["failure"]
+    if len(facts["report"]) > len(reports) > 0:
+        return [unknown("one of torchrun's reports is damaged, and it may be the first", reports)]
+    first_time = min((fact.values["time"] for fact in reports), default="")
+    return _killed([fact for fact in reports if fact.values["time"] == first_time])
+
+
+def _launcher_says(facts: Facts) -> list[HangFinding]:
+    return [] if facts["failure"] else _killed(facts["exit"])
+
+
+def _killed(ends: Iterable[Fact]) -> list[HangFinding]:
+    findings = {}
+    for fact in ends:
+        signal = fact.values.get("signal") or fact.values.get("code") or f"-{fact.values['number']}"
+        if signal in _SIGNALS:
+            (finding,) = _stated([fact], end=f"was killed by {_SIGNALS[signal]}")
+            # a launcher's number of a process is one within its node
+            findings[finding.words] = finding._replace(ranks=() if "who" in fact.values else finding.ranks)
+    return [*findings.values()]
+
+
+def _ended_first(facts: Facts) -> list[HangFinding]:
+    """A process that ended with an exit code, or aborted: perhaps because of others."""
+    ended = [fact for fact in facts["failure"] or facts["exit"] if fact.values.get("code", "-15") != "-15"]
+    if not ended:
+        return []
+    first = min(ended, key=lambda fact: fact.values.get("time", ""))
+    code = first.values["code"]
+    end = f"ended first (exit code {code}); rankscope cannot tell whether because of others: look at its log"
+    (finding,) = _stated([first], end=end)
+    return [finding._replace(cause=UNKNOWN, ranks=(), is_certain=False)]
+
+
+def _own_errors(facts: Facts) -> list[HangFinding]:
+    """Errors that a rank raised itself: the last one of each process, unless it also lost the others."""
+    errors = [fact for fact in facts["error"] if "ignored" not in fact.values]
+    errors += [fact for fact in facts["last line"] if "rank" in fact.line.labels]
+    lost = [
+        fact.line.labels for fact in errors if _CONSEQUENCE.search(fact.values["what"]) and "rank" in fact.line.labels
+    ]
+    last = {}
+    for fact in errors + facts["CUDA error"]:
+        is_own = fact.line.labels not in lost and not _CONSEQUENCE.search(fact.values["what"])
+        if fact.kind == "CUDA error" or (is_own and not _LAUNCHERS.search(fact.values["what"])):
+            last[str(fact.line.labels)] = fact
+    first = {fact.number("ranks") for fact in facts["failure"]}  # as torchrun saw it
+    is_seen = bool(first & speakers(last.values()))
+    same: dict[str, list[Fact]] = defaultdict(list)
+    for fact in last.values():
+        if fact.line.rank in first or not is_seen:
+            same[fact.values["what"]].append(fact)
+    findings = []
+    for found in same.values():
+        process = found[0].values.get("process")  # of torch.multiprocessing
+        (finding,) = _stated(found, **({"who": f"process {process}"} if process else {}))
+        findings.append(finding._replace(is_certain=bool(finding.ranks or process or not facts["wait"])))
+    return findings
+
+
+# ---- where ranks are, and whether they came
+
+
+def _stacks(facts: Facts) -> list[HangFinding]:
+    """Stacks of py-spy: ranks that are outside a collective while others are in one."""
+    frames = {}
+    for fact in facts["stack"]:
+        rank = fact.number("local") if fact.line.rank is None else fact.line.rank
+        frames[rank] = fact.values["frames"]
+    inside = {rank for rank in frames if rank is not None and _IN_COLLECTIVE.search(frames[rank])}
+    outside = {rank for rank in frames if rank is not None} - inside
+    if not frames:
+        return []
+    if len(frames) < len(facts["stack"]) or None in frames or not inside or not outside:
+        return [unknown("the stacks are all alike, or do not show their ranks", facts["stack"])]
+    words = f"{listed('rank', outside)} outside of a collective, in which {listed('rank', inside)} wait"
+    for rank in sorted(outside):
+        innermost = [line.strip() for line in frames[rank].splitlines()[:4]]
+        words += f"; rank {rank} is in {', called by '.join(innermost)}"
+    return [finding_of("elsewhere", outside, words, facts["stack"])]
+
+
+def _joins(facts: Facts) -> list[HangFinding]:
+    """Ranks that did not come when a group was made, if all that came say so."""
+    found = facts["joined"]
+    came = {fact.number("by") if "by" in fact.values else fact.line.rank for fact in found + facts["address"]}
+    counts = {(int(fact.values["there"]), int(fact.values["size"])) for fact in found}
+    late = {rank for _, size in counts for rank in range(size)} - came
+    if any(there > size for there, size in counts):
+        words = "more processes joined than the job has ranks: an earlier job, or another one, uses the same store"
+        return [finding_of("store", (), words, found)]
+    is_whole_job = all(fact.values.get("key", "1").isdecimal() for fact in found) and not facts["restart"]
+    if None not in came and is_whole_job and counts == {(len(came), len(came) + len(late))}:
+        return [finding_of("missing", late, f"{listed('rank', late)} did not join the group", found)]
+    came.add(0)  # which serves the store, so others wait for its address, too
+    return _stated([fact for fact in facts["address"] if fact.number("ranks") not in came]) or _stated(found)
+
+
+_RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
+    _reported_kill,
+    _own_errors,
+    _launcher_says,
+    "out of memory",
+    "same GPU",
+    "port",
+    "model",
+    "barrier",
+    mismatches,
+    "lag",
+    "not joined",
+    "unused",
+    "unused, unnamed",
+    "Xid",
+    "NCCL's CUDA error",
+    "link",
+    "connect",
+    "store",
+    "system error",
+    calls,
+    _stacks,
+    "RAS, no answer",
+    "RAS",
+    _joins,
+    "stuck watchdog",
+    "id",
+    "actor",
+    "barrier, others",
+    "peer",
+    "gloo",
+    _ended_first,
+)

@@ -1,0 +1,331 @@
+"""What people paste, in the form of public issues with made-up names and numbers, and the right answer to each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Paste(NamedTuple):
+    """A text, the ranks that the answer must name and no others, whether it is certain, and a pattern that it has."""
+
+    name: str
+    text: str
+    ranks: tuple[int, ...]
+    is_certain: bool
+    words: str
+
+
+_WAIT = (
+    "[rank{0}]:[E419 10:42:28.8{0} ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=44, OpType={1}, NumelIn={2}, NumelOut={2}, Timeout(ms)=600000) ran for 600013 milliseconds before "
+    "timing out.\n"
+)
+_TRACEBACK = "Traceback (most recent call last):\n  File 'train.py', line 3, in <module>\n    main()\n{}\n"
+_REPORT = (
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\nRoot Cause (first observed failure):\n[0]:\n"
+    "  time      : 2026-02-21_15:43:03\n  host      : node-a\n  rank      : 3 (local_rank: 1)\n"
+    "  exitcode  : {} (pid: 24)\n"
+)
+_PRINT = (
+    "CollectiveFingerPrint(SequenceNumber={}, OpType={}, TensorShape=[{}], TensorDtypes=Float, TensorDeviceTypes=x(y))"
+)
+_MISMATCH = (
+    "RuntimeError: Detected mismatch between collectives on ranks. Rank {} is running collective: {}, but Rank {} is "
+    "running collective: {}.Collectives differ in the following aspects: x"
+)
+
+
+def _tagged(tag: str, text: str) -> str:
+    return "".join(f"{tag}{line}\n" for line in text.splitlines())
+
+
+PASTES = [
+    # a rank's own error, in any tagging
+    Paste("torch's tag", _tagged("[rank2]: ", _TRACEBACK.format("KeyError: 'labels'")), (2,), True, "KeyError"),
+    Paste(
+        "mpirun", _tagged("[1,3]<stderr>:", _TRACEBACK.format("ValueError: loss is nan on rank 0")), (3,), True, "nan"
+    ),
+    Paste(
+        "Determined",
+        _tagged("[rank=1] || ", _TRACEBACK.format("FileNotFoundError: optim_rank0.pt")),
+        (1,),
+        True,
+        "rank0",
+    ),
+    Paste(
+        "srun --label",
+        _tagged("5: ", _TRACEBACK.format("RuntimeError: CUDA error: an illegal access")),
+        (5,),
+        True,
+        "CUDA",
+    ),
+    Paste(
+        "Ray", _tagged("(Worker pid=77, ip=10.0.0.9) ", _TRACEBACK.format("OSError: disk full")), (), True, "disk full"
+    ),
+    Paste(
+        "spawn",
+        "-- Process 1 terminated with the following error:\n" + _TRACEBACK.format("IndexError: 3"),
+        (),
+        True,
+        "rocess 1",
+    ),
+    Paste(
+        "out of memory",
+        "[rank4]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n",
+        (4,),
+        True,
+        "memory",
+    ),
+    Paste("error under torchrun", _TRACEBACK.format("NameError: x") + _REPORT.format(1), (), True, "NameError"),
+    Paste(
+        "watchdog",
+        "[PG 3 Rank 3] Process group watchdog thread terminated with exception: CUDA error: x",
+        (),
+        True,
+        "CUDA",
+    ),
+    Paste(
+        "consequence",
+        _tagged("[rank2]: ", _TRACEBACK.format("BrokenPipeError: [Errno 32] Broken pipe")),
+        (),
+        False,
+        "cannot",
+    ),
+    Paste(
+        "ignored", "Exception ignored in: <function x>\n" + _TRACEBACK.format("TypeError: y"), (), False, "cannot tell"
+    ),
+    # killed processes
+    Paste("torchrun's report", _REPORT.format(-9), (3,), True, "node-a was killed by SIGKILL"),
+    Paste("torchrun's report, exit code", _REPORT.format(1), (), False, "ended first"),
+    Paste(
+        "torchrun's first line",
+        "failed (exitcode: -7) local_rank: 2 (pid: 16) of binary: /python",
+        (),
+        True,
+        "rank 2 .*SIGBUS",
+    ),
+    Paste(
+        "DeepSpeed",
+        "['python', 'a.py', '--local_rank=1', '--x'] exits with return code = -9",
+        (),
+        True,
+        "rank 1 .*SIGKILL",
+    ),
+    Paste(
+        "Lightning", "[rank: 3] Child process with PID 123 terminated with code -9. Forcefully", (3,), True, "SIGKILL"
+    ),
+    Paste(
+        "terminated by launcher",
+        "failed (exitcode: -15) local_rank: 0 (pid: 16) of binary: /python",
+        (),
+        False,
+        "cannot",
+    ),
+    Paste(
+        "mpirun noticed",
+        "process rank 3 with PID 0 on node n1 exited on signal 11 (Segmentation fault)",
+        (),
+        True,
+        "SIGSEGV",
+    ),
+    Paste(
+        "SLURM",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\nsrun: error: n: task 5: Out Of Memory",
+        (),
+        True,
+        "5",
+    ),
+    Paste(
+        "Ray's actor",
+        "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR",
+        (),
+        True,
+        "Ray",
+    ),
+    # calls of NCCL
+    Paste("all wait", "".join(_WAIT.format(rank, "ALLTOALL", 466) for rank in range(4)), (), False, "network"),
+    Paste(
+        "all but one wait",
+        "".join(_WAIT.format(rank, "ALLREDUCE", 9) for rank in (0, 1, 3)),
+        (2,),
+        False,
+        "no line of it",
+    ),
+    Paste("one waits", _WAIT.format(1, "ALLREDUCE", 9), (), False, "cannot tell"),
+    Paste("wrapped", _WAIT.format(1, "ALLREDUCE", 9).replace("milli", "milli\n"), (), False, "rank 1 that"),
+    Paste(
+        "watchdog hangs",
+        "[rank6]:[E429 13:55:49.3 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's "
+        "watchdog got stuck for 480 seconds without making progress",
+        (),
+        True,
+        "Rank 6.* hangs",
+    ),
+    # checks of torch
+    Paste(
+        "other sizes",
+        _MISMATCH.format(1, _PRINT.format(7, "ALLREDUCE", 4), 2, _PRINT.format(7, "ALLREDUCE", 5)),
+        (2,),
+        True,
+        "size",
+    ),
+    Paste(
+        "two differ",
+        _MISMATCH.format(1, _PRINT.format(7, "ALLREDUCE", 4), 0, _PRINT.format(7, "BARRIER", 4)),
+        (0, 1),
+        False,
+        "BARR",
+    ),
+    Paste(
+        "one call less",
+        _MISMATCH.format(1, _PRINT.format(1, "BARRIER", ""), 2, _PRINT.format(0, "BARRIER", "")),
+        (2,),
+        True,
+        "number 0",
+    ),
+    Paste(
+        "old mismatch",
+        _MISMATCH.split(", but")[0].replace("running", "running inconsistent").format(3, _PRINT.format(1, "SEND", 1)),
+        (3,),
+        True,
+        "SEND",
+    ),
+    Paste(
+        "parameters",
+        "DDP expects same model across all ranks, but Rank 1 has 9 params, while rank 0 has inconsistent 0 params.",
+        (1,),
+        True,
+        "9 params",
+    ),
+    Paste(
+        "unused",
+        "[rank3]: Parameters which did not receive grad for rank 3: head.gate.bias",
+        (3,),
+        True,
+        "head.gate.bias",
+    ),
+    Paste(
+        "barrier",
+        "[Rank 0]: Ranks 1, 12 failed to pass monitoredBarrier in 2000 ms",
+        (1, 12),
+        True,
+        "monitored_barrier",
+    ),
+    Paste(
+        "the others' barrier",
+        "Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0.",
+        (),
+        False,
+        "rank 0",
+    ),
+    Paste(
+        "fr_trace",
+        "sequence number: 31\ncollective: nccl:all_reduce\nmissing ranks: {3, 4, 5}",
+        (3, 4, 5),
+        True,
+        "collective 31",
+    ),
+    Paste(
+        "store",
+        "in store based barrier on rank: 0, for key: store_based_barrier_key:1 (world_size=2, worker_count=1, x)",
+        (1,),
+        True,
+        "join",
+    ),
+    Paste(
+        "too many",
+        "in store based barrier on rank: 7, for key: store_based_barrier_key:1 (world_size=8, worker_count=9, x)",
+        (),
+        True,
+        "same store",
+    ),
+    Paste(
+        "NCCL's id",
+        "[1] is setting up NCCL communicator and retreiving ncclUniqueId from [0] via c10d key-value store",
+        (),
+        True,
+        "rank 0 of its group",
+    ),
+    Paste(
+        "port",
+        "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false",
+        (),
+        True,
+        "29500",
+    ),
+    # networks, GPUs, NCCL
+    Paste(
+        "connect",
+        "[rank3]: socketStartConnect: Connect to 10.0.0.7<458> failed : Software caused connection abort",
+        (),
+        True,
+        "ank 3 .*10.0.0.7",
+    ),
+    Paste(
+        "link-local",
+        "n20:12:13 [5] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to fe80::16d%ib1<279> failed : x",
+        (),
+        True,
+        "fe80::16d%ib1",
+    ),
+    Paste(
+        "peer",
+        "[0] node3:71:12 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer node5<418>",
+        (),
+        False,
+        "node5",
+    ),
+    Paste(
+        "InfiniBand",
+        "NCCL WARN NET/IB : Got completion from peer 10.0.0.7<43> with error 12, opcode 0, len 0, vendor err 129",
+        (),
+        True,
+        "10.0.0.7",
+    ),
+    Paste(
+        "NCCL out of memory",
+        "gpu930:16:19 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'",
+        (),
+        True,
+        "GPU 3 of gpu930",
+    ),
+    Paste(
+        "same GPU",
+        "init.cc:795 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000",
+        (),
+        True,
+        "1 and rank 0",
+    ),
+    Paste(
+        "Xid",
+        "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', GPU has fallen off the bus.",
+        (),
+        True,
+        "3b:00.*79",
+    ),
+    Paste(
+        "RAS, no answer",
+        "Missing communicator data from 1 rank\n  Rank 1 -- GPU 0 managed by process 7 on node 10.0.0.3",
+        (1,),
+        True,
+        "process 7",
+    ),
+    Paste(
+        "RAS, behind",
+        "different AllGather operation counts\n  30 ranks have launched up to operation 640\n"
+        "  2 ranks have launched up to operation 641",
+        (),
+        True,
+        "30 ranks .*640 .*cannot tell which",
+    ),
+    Paste(
+        "py-spy",
+        'Process 3100: python train.py --local_rank=0\nThread 1 (active): "MainThread"\n'
+        "    all_reduce (torch/distributed/c10d.py:13)\n"
+        'Process 3101: python train.py --local_rank=1\nThread 1 (idle): "MainThread"\n'
+        "    get (queue.py:170)\n    __next__ (data.py:64)\n",
+        (1,),
+        True,
+        "queue.py",
+    ),
+]
