@@ -92,6 +92,7 @@ except ModuleNotFoundError as error:
     [
         ("rankscope.sampling", "audit_loader", "", "torch pip install 'rankscope[torch]'"),
         ("rankscope.train", "gradients", "", "torch pip install 'rankscope[torch]'"),
+        ("rankscope.ranks", "launch", "launch(int, 2)", "cloudpickle pip install 'rankscope[torch]'"),
         ("rankscope", "watch", "", "torch pip install 'rankscope[torch]'"),
         ("rankscope.figures", "curves", "", "matplotlib pip install 'rankscope[notebooks]'"),
         ("rankscope.explorers", "zero", "zero()", "ipywidgets pip install 'rankscope[notebooks]'"),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,12 +15,9 @@ from rankscope.collectives import (
     Step,
     best,
     build,
-    forms,
     simulate,
     verify,
 )
-from rankscope.collectives.builders import rings
-from rankscope.collectives.forms import Terms
 
 LINK = Link(5e-6, 10e9)
 
@@ -64,13 +58,6 @@ def test_shapes_follow_the_nodes() -> None:
     assert cube.candidates[0].options == {"shape": (2, 2, 3)}  # the last axis stays in the nodes
 
 
-def test_other_collectives() -> None:
-    for collective in ALGORITHMS:
-        assert best(1e6, Cluster.uniform(8, LINK), collective).seconds >= 0
-    names = [c.algorithm for c in best(1e6, Cluster.uniform(6, LINK), "allgather").candidates]
-    assert "recursive_doubling" not in names  # does not exist for 6 ranks
-
-
 LINKS = st.builds(Link, st.sampled_from([0.0, 1e-6, 1e-4, 1.0]), st.sampled_from([1e9, 10e9, 200e9]))
 
 
@@ -99,92 +86,29 @@ def test_a_switch_that_adds_has_algorithms_of_its_own() -> None:
     assert {candidate.algorithm for candidate in best(1e9, Cluster(1, 8, link, link)).candidates} == names
 
 
-@pytest.mark.parametrize(
-    ("collective", "name"),
-    [("allreduce", "segmented_ring"), ("allreduce", "double_binary_tree"), ("broadcast", "chain")],
-)
-def test_no_other_number_of_segments_does_much_better(collective: str, name: str) -> None:
-    for ranks in (2, 3, 8):
-        cluster = Cluster.uniform(ranks, LINK, 3e-11)
-        for size in (1e4, 1e6, 1e7):
-            picked = best(size, cluster, collective, [name]).seconds
-            for segments in 2 ** np.arange(7):
-                schedule = build(collective, name, ranks, num_segments=int(segments))
-                assert picked <= simulate(schedule, size, cluster, detail="ranks").makespan_s * 1.001
-
-
-def test_the_margin_and_the_text() -> None:
-    assert best(1e3, Cluster.uniform(4, Link(0.0, math.inf))).margin == 0.0  # all take no time
-    nothing_to_send = best(0.0, Cluster(1, 4, Link(0.0, 1e9), LINK))
-    assert nothing_to_send.seconds == nothing_to_send.margin == 0.0
-    text = str(best(1e6, Cluster.uniform(6, LINK), algorithms=["torus_2d", "ring"]))
-    for word in ("torus_2d", "197 µs", "ring", "10 %", "167 µs"):
-        assert word in text
-    assert best(1e6, Cluster.uniform(6, LINK), algorithms=["ring"]).margin == math.inf
-
-
 # ---- records that you add
-
-NODES = Cluster(3, 4, Link(2e-6, 300e9), LINK)
-
-
-def add(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(**fields))
-
-
-def in_segments(num_ranks: int, num_segments: int = 4) -> Schedule:
-    return rings.segmented_ring(num_ranks, num_segments)
-
-
-def test_your_record_is_tried_with_the_segments_that_it_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster.uniform(6, LINK, 3e-11)
-    for form in (None, forms.segmented_ring):
-        add(monkeypatch, builder=in_segments, form=form, segments=(1, 5, 9))
-        for size in (1e3, 1e8):
-            (own,) = best(size, cluster, algorithms=["mine"]).candidates
-            assert own.options["num_segments"] == (1 if size == 1e3 else 5)
-            schedule = in_segments(6, **own.options)
-            assert own.seconds == pytest.approx(simulate(schedule, size, cluster).makespan_s, rel=1e-9)
-
-
-def test_your_record_follows_the_nodes_that_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def on_nodes(cluster: Cluster) -> dict[str, Any] | None:
-        return {"shape": (1, cluster.num_nodes, cluster.gpus_per_node)} if cluster.num_nodes > 1 else None
-
-    add(monkeypatch, builder=lambda num_ranks, shape: rings.torus_3d(num_ranks, shape), arrange=on_nodes)
-    (own,) = best(1e8, NODES, algorithms=["mine"]).candidates
-    (shipped,) = best(1e8, NODES, algorithms=["torus_3d"]).candidates
-    assert own.options == shipped.options == {"shape": (1, 3, 4)}
-    assert own.seconds == pytest.approx(shipped.seconds, rel=1e-12)
-    with pytest.raises(ValueError, match="mine"):
-        best(1e8, Cluster(1, 4, LINK, LINK), algorithms=["mine"])
-
-
-def test_the_closed_form_of_your_record_is_trusted_if_the_links_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def a_day(t: Terms) -> Any:
-        return 86400.0
-
-    add(monkeypatch, builder=lambda num_ranks: rings.ring(num_ranks), form=a_day)
-    assert best(1e6, Cluster.uniform(4, LINK), algorithms=["mine"]).seconds == 86400.0
-    assert best(1e6, NODES, algorithms=["mine"]).seconds < 1
 
 
 def test_an_algorithm_for_three_ports_without_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ranks of a group of four exchange whole sums in a step of three messages each."""
+    """All ranks of a group of four exchange whole sums in a step of three messages each; for powers of four only."""
 
-    def in_fours(num_ranks: int) -> Schedule:
+    def in_fours(num_ranks: int, num_segments: int = 1) -> Schedule:
         if 4 ** (num_ranks.bit_length() // 2) != num_ranks:
             raise ValueError(f"num_ranks must be a power of four, got {num_ranks}")
         ranks = np.arange(num_ranks)
         steps = []
         for distance in 4 ** np.arange(num_ranks.bit_length() // 2):
             peers = [ranks ^ (place * distance) for place in (1, 2, 3)]
-            steps.append(Step.of(np.tile(ranks, 3), np.concatenate(peers), 0, reduce=True))
-        return Schedule("allreduce", "mine", num_ranks, 1, steps, ports=3)
+            steps.append(Step.of(np.tile(ranks, 3), np.concatenate(peers), 0, num_segments, reduce=True))
+        return Schedule("allreduce", "mine", num_ranks, num_segments, steps, ports=3)
 
-    add(monkeypatch, builder=in_fours)
+    nodes = Cluster(3, 4, Link(2e-6, 300e9), LINK)
+    record = Algorithm(in_fours, segments=(1, 2), arrange=lambda cluster: None if cluster == nodes else {})
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", record)
     assert verify(build("allreduce", "mine", 64)).most_sends == 3
     cluster = Cluster.uniform(64, LINK, ports=3)
     assert best(8.0, cluster).algorithm == "mine"
+    assert best(8.0, cluster).candidates[0].options == {"num_segments": 1}
     assert best(8.0, cluster).seconds == pytest.approx(3 * LINK.seconds(8.0))
-    assert "mine" not in [candidate.algorithm for candidate in best(8.0, NODES).candidates]
+    for other in (nodes, Cluster.uniform(12, LINK)):
+        assert "mine" not in [candidate.algorithm for candidate in best(8.0, other).candidates]

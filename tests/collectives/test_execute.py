@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -85,22 +84,6 @@ def test_every_op_and_dtype(op: str) -> None:
     check_alike(((build(*name, 4), small_numbers(4, (37,), dtype, seed=3)) for dtype in dtypes for name in names), op)
 
 
-def test_whole_numbers_are_those_of_gloo() -> None:
-    ops = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX, "prod": dist.ReduceOp.PRODUCT}
-    names = [name for collective, name in NAMES if collective == "allreduce"]
-    tensors = small_numbers(4, (61,), torch.int64, seed=9)
-
-    def work(rank: int, group: Any) -> None:
-        for op, native in ops.items():
-            right, options = tensors[rank].clone(), dist.AllreduceOptions()
-            options.reduceOp = native
-            group.allreduce([right], options).wait()
-            for name in names:
-                assert torch.equal(execute(build("allreduce", name, 4), tensors[rank].clone(), group, op), right)
-
-    in_threads(4, work)
-
-
 # ---- tensors that stay, and turns that ranks take
 
 
@@ -119,19 +102,6 @@ def test_allreduce_is_in_place_and_all_else_leaves_what_was_passed() -> None:
                 assert result is None or (result.data_ptr() != tensor.data_ptr() and not result.requires_grad)
 
     in_threads(4, work)
-
-
-def test_results_of_earlier_calls_stay() -> None:
-    cases = [schedule for schedule in schedules(3) if schedule.collective not in ("allreduce", "barrier")]
-
-    def work(rank: int, group: Any) -> None:
-        for schedule in cases:
-            first = execute(schedule, torch.full((60,), 1.0), group)
-            copy = None if first is None else first.clone()
-            execute(schedule, torch.full((60,), 2.0), group)
-            assert copy is None or torch.equal(first, copy)
-
-    in_threads(3, work)
 
 
 @pytest.mark.parametrize("num_turns", first_in_test(1, [100, 300]))
@@ -242,29 +212,19 @@ def test_any_schedule_on_slow_ranks_equals_run_local(schedule: Schedule, num_ele
     assert_equal(in_threads(schedule.num_ranks, work), run_local(schedule, tensors))
 
 
-@pytest.mark.parametrize(("guard", "algorithm"), [("waits", "recursive_doubling"), ("scratch", "ring")])
-def test_the_slow_group_sees_what_is_written_too_early(
-    guard: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check above, seen to fail: without waits for sends, and with each receive straight into the buffer."""
+def test_the_slow_group_sees_what_is_written_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check above, seen to fail where a rank waits for its sends in the end only."""
     module = importlib.import_module("rankscope.collectives.execute")
-    right_steps, right_one_way = module._rank_steps, module._one_way
+    right_steps = module._rank_steps
 
     def without_waits(*args: Any) -> Any:
         steps = right_steps(*args)
-        sends = [message for step in steps for message in step.waits if message.sends]
-        steps = [step._replace(waits=[one for one in step.waits if not one.sends]) for step in steps]
-        return [*steps, module.RankStep([], sends, [])]
+        sends = [message for step in steps for message in step.sends]
+        steps = [step._replace(posts=[*step.posts, *step.sends], sends=[]) for step in steps]
+        return [*steps, module.RankStep([], [], sends, [])]
 
-    def without_scratch(transfers: Any, step: int, *args: Any) -> Any:
-        earlier_left_out = [[]] * step + transfers[step:]
-        return right_one_way(earlier_left_out, step, *args)
-
-    if guard == "waits":
-        monkeypatch.setattr(module, "_rank_steps", without_waits)
-    else:
-        monkeypatch.setattr(module, "_one_way", without_scratch)
-    schedule = build("allreduce", algorithm, 2)
+    monkeypatch.setattr(module, "_rank_steps", without_waits)
+    schedule = build("allreduce", "recursive_doubling", 2)
 
     def work(rank: int, group: Any) -> None:
         slow = SlowGroup(group)
@@ -302,6 +262,7 @@ def test_ranks_that_do_not_agree_all_say_so(change: dict[str, Any]) -> None:
 REJECTED: list[dict[str, Any]] = [
     {"tensor": torch.ones(2)},
     {"tensor": torch.ones(8, 2)[:, 0]},
+    {"tensor": torch.tensor([1 + 2j] * 8).conj()},
     {"tensor": None},
     {"op": "mean"},
 ]
@@ -318,12 +279,6 @@ def test_a_rank_that_rejects_its_input_ends_the_others(change: dict[str, Any]) -
     with pytest.raises(RankError, match="rank 2 failed: ValueError"):
         in_threads(3, work)
     assert time.monotonic() - start < 30
-
-
-def test_a_lazy_conjugate_is_rejected() -> None:
-    conjugate = torch.tensor([1 + 2j, 3j]).conj()
-    with pytest.raises(RankError, match="conjugate"):
-        in_threads(2, lambda rank, group: execute(build("broadcast", "flat", 2), conjugate, group))
 
 
 @pytest.mark.parametrize("num_elements", [16, 1 << 20])

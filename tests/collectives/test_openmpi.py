@@ -55,16 +55,6 @@ def test_every_algorithm_equals_open_mpi(num_ranks: int, program: Path) -> None:
     assert ours == [[]] * num_ranks
 
 
-def test_the_oracle_is_right(program: Path) -> None:
-    for number, algorithm in enumerate(openmpi.ALGORITHMS):
-        results = openmpi.allreduce(program, 3, algorithm, CASES, iterations=2, in_place=number % 2 == 0)
-        for case, theirs in zip(CASES, results, strict=True):
-            right = REDUCTIONS[case.op].reduce([openmpi.numbers(case, rank) for rank in range(3)])
-            assert not openmpi.difference(right.astype(case.dtype), theirs.result)
-            assert len(theirs.seconds) == 2
-            assert all(seconds > 0 for seconds, _ in theirs.seconds)
-
-
 def test_a_wrong_result_is_noticed_on_every_rank(program: Path) -> None:
     case = Case("float32", "sum", 67, 0)
     right = openmpi.allreduce(program, 2, "ring", [case])[0].result
@@ -75,8 +65,3 @@ def test_a_wrong_result_is_noticed_on_every_rank(program: Path) -> None:
     assert reports == [[f"{name}, {unlike}" for name in ("ring", "flat")]] * 2
     for other in (wrong, right[:-1], right.astype("int32"), -right):
         assert openmpi.difference(right, other)
-
-
-def test_a_case_that_open_mpi_does_not_know_is_an_error(program: Path) -> None:
-    with pytest.raises(AssertionError, match="op is sum, min, max or prod"):
-        openmpi.allreduce(program, 2, "ring", [Case("float32", "avg", 4, 0)])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import Schedule, Step, build
+from rankscope.collectives import build
 from rankscope.collectives.playback import Playback, playback, playback_of
 from rankscope.collectives.verify import holdings
 
@@ -69,27 +69,6 @@ def test_at_any_moment_it_holds_what_a_count_in_plain_python_says(num_ranks: int
             moments += [float(draw.choice(play.done_s)), float(draw.choice(play.start_s))]
         for at_s in moments:
             assert play.held(at_s).tolist() == counted(play, at_s), (play.schedule, at_s)
-
-
-def test_a_message_in_which_only_some_chunks_are_added() -> None:
-    """Rank 0 sends two chunks in one message: the one that is added holds up both, as the message does."""
-    steps = [
-        Step.of([0, 1], [1, 0], [0, 1], 1, True),
-        Step.of([0, 1], [1, 0], [1, 0]),
-    ]
-    schedule = Schedule("allreduce", "mine", 2, 2, steps)
-    play = playback(schedule, 4.0, Cluster.uniform(2, Link(1.0, 2.0), 0.5))
-    assert [play.held(at).tolist() for at in (2.9, 3.0, 5.0)] == [
-        [[1, 1], [1, 1]],
-        [[1, 2], [2, 1]],
-        [[2, 2], [2, 2]],
-    ]
-    assert play.carries.tolist() == [1, 1, 2, 2]
-
-
-def test_a_message_is_on_the_way_from_its_start_until_it_takes_effect() -> None:
-    play = playback(build("broadcast", "flat", 3), 6.0, Cluster.uniform(3, Link(1.0, 2.0)))
-    assert [play.on_the_way(at_s).tolist() for at_s in (0.0, 3.9, 4.0, 7.9, 8.0)] == [[0], [0], [1], [1], []]
 
 
 def test_of_an_algorithm_it_takes_the_fastest_options_and_few_segments() -> None:

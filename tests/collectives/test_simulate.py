@@ -129,36 +129,6 @@ def test_the_short_cut_of_steady_steps_loses_nothing(name: str, everything: bool
                 assert ends_s[0] == pytest.approx(ends_s[1], rel=1e-11)
 
 
-def test_incast_is_a_switch() -> None:
-    """2(N-1)(α + Sβ) + (N-1)Sγ with one port; the popular 2(α + Sβ) + (N-1)Sγ only where a port takes all at once."""
-    link, schedule = Link(1.0, 2.0), build("allreduce", "flat", 5)
-    assert simulate(schedule, 6.0, Cluster.uniform(5, link, 0.5)).makespan_s == 8 * (1 + 3) + 4 * 3
-    assert simulate(schedule, 6.0, Cluster.uniform(5, link, 0.5, ports=None)).makespan_s == 2 * (1 + 3) + 4 * 3
-
-
-def test_a_shared_card_is_a_switch() -> None:
-    """Four ranks of a node send four messages at once to another node: alone each takes α + Sβ, sharing 4Sβ + α."""
-    schedule = Schedule("allreduce", "any", 8, 1, [Step.of([0, 1, 2, 3], [4, 5, 6, 7], 0, 1, True)])
-    for shared, seconds in ((False, 1 + 3), (True, 1 + 4 * 3)):
-        cluster = Cluster(2, 4, Link(0.1, 1e9), Link(1.0, 2.0), shared_nic=shared)
-        assert simulate(schedule, 6.0, cluster).makespan_s == seconds
-
-
-def test_a_switch_that_adds() -> None:
-    """Up to the root once, already added, and down to all at once: 2(α + Sβ), where links alone take (N-1) times that.
-
-    A ring has nothing to merge. The bytes that NVLS puts on a link are S(1 + 1/N) in the long run.
-    """
-    link, links = Link(1.0, 2.0), Cluster(1, 5, Link(1.0, 2.0), Link(1.0, 2.0), 0.5)
-    switch = Cluster(1, 5, link, link, 0.5, switch_adds=True)
-    assert simulate(build("allreduce", "flat", 5), 6.0, switch).makespan_s == 2 * (1 + 3)
-    ring = build("allreduce", "ring", 5)
-    assert simulate(ring, 6.0, switch).makespan_s == simulate(ring, 6.0, links).makespan_s
-    free = Cluster(1, 8, Link(0.0, 2.0), link, switch_adds=True)
-    times = [simulate(build("allreduce", "nvls", 8, num_segments=m), 1e3, free).makespan_s for m in (1, 4, 512)]
-    assert times == pytest.approx([1e3, 1e3 / 8 * (2 + 3 * 9 / 8), 1e3 / 1024 * (2 + 511 * 9 / 8)])
-
-
 def test_what_the_spans_say() -> None:
     spans = simulate(build("allreduce", "ring", 2), 8.0, Cluster.uniform(2, Link(1.0, 2.0), 0.5))
     first_step = [(s.rank, s.lane, s.kind, s.item, s.start_s, s.stop_s) for s in spans.select(item=0, rank=0)]
@@ -168,9 +138,3 @@ def test_what_the_spans_say() -> None:
         (0, "reduce", "reduce", 0, 3.0, 5.0),
     ]
     assert spans.makespan_s == 8.0
-
-
-def test_one_rank_and_no_bytes() -> None:
-    for name in ALGORITHMS["allreduce"]:
-        assert simulate(build("allreduce", name, 1), 6.0, Cluster.uniform(1, Link(1.0, 2.0))).makespan_s == 0.0
-    assert simulate(build("allreduce", "ring", 4), 0, Cluster.uniform(4, Link(1.0, 2.0), 3.0)).makespan_s == 6.0

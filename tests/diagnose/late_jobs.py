@@ -1,154 +1,87 @@
-"""Jobs with noise and with ranks that are late on purpose: seconds by step and rank of each phase, as `job` takes them.
-
-A draw is known by its seed. `HEALTHY` are kinds of noise and their strengths, `CASES` ways to be late.
-"""
+"""Own times of jobs with noise and with ranks that are late on purpose, steps by ranks by `PHASES`; known by a seed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Seconds = NDArray[np.float64]
-Job = dict[str, Seconds]
+from rankscope.diagnose.late_ranks import Lateness, lateness
+from rankscope.diagnose.trace import PHASES
 
-USUAL_S = {"loader": 0.004, "host": 0.002, "forward": 0.030, "backward": 0.045, "optimizer": 0.004}
-_SHARES = np.array([*USUAL_S.values()]) / sum(USUAL_S.values())
-_PAUSE_S = 0.06  # the mean of pauses
-_DELAY_S = 0.06
-_ONE_PAUSE_S = 2.0
+USUAL_S = np.array([0.002, 0.001, 0.0005, 0.020, 0.040, 0.006, 0.002])  # by phase
+_STEP_S = float(USUAL_S.sum())
+_FORWARD, _LOADER, _BACKWARD, _HOST = (PHASES.index(phase) for phase in ("forward", "loader", "backward", "host"))
+_DELAY_S = 0.04
 
-HEALTHY = {
-    "even": (0.05, 0.2, 0.5),
-    "lognormal": (0.1, 0.3, 0.6),
-    "whole steps": (0.05, 0.15, 0.3),
-    "same batch": (0.3,),
-    "pauses": (0.02, 0.05, 0.1, 0.2),
-    "heavy tail": (0.05, 0.2),
-    "shared cores": (0.3, 1.0),
-    "slow spells": (0.05, 0.15),
+# Healthy ranks: what a step of a rank takes longer, in steps, for a generator and a shape; independent between steps.
+NOISES: dict[str, Callable[[np.random.Generator, tuple[int, int]], Any]] = {
+    "gaussian, sd 0.05": lambda random, shape: 0.05 * random.standard_normal(shape),
+    "gaussian, sd 0.2": lambda random, shape: 0.2 * random.standard_normal(shape),
+    "lognormal, sigma 0.3": lambda random, shape: np.exp(0.3 * random.standard_normal(shape)),
+    "lognormal, sigma 1": lambda random, shape: np.exp(random.standard_normal(shape)),
+    "bimodal, 0.6 in half": lambda random, shape: 0.6 * (random.random(shape) < 0.5),
+    "pauses of 0.7, 2 %": lambda random, shape: 0.7 * (random.random(shape) < 0.02),
+    "pauses of 1.4, 10 %": lambda random, shape: 1.4 * (random.random(shape) < 0.1),
+    "pauses of 0.4, 20 %": lambda random, shape: 0.4 * (random.random(shape) < 0.2),
+    "same batch": lambda random, shape: 0.3 * random.standard_normal((shape[0], 1)),
 }
 
 
-def noisy(noise: str, strength: float, num_ranks: int, num_steps: int, seed: int) -> Job:
-    """Return a healthy job: all ranks draw from the same distribution.
-
-    "even" and "lognormal": each phase for itself. "whole steps": all phases of a step and rank by one factor. "same
-    batch": all ranks by one factor per step. "pauses": a phase pauses for 60 ms in the mean, with this probability per
-    step and rank. "heavy tail": each phase by a Pareto variable without a variance. "shared cores": three phases in ten
-    are stretched by an exponential variable. "slow spells": as "whole steps", with 0.8 of the factor from the step
-    before, so that a rank is slow for several steps.
-    """
+def healthy(noise: str, num_ranks: int, num_steps: int, seed: int) -> Any:
+    """Return own times whose ranks all draw from the same distribution; each phase varies by a percent, too."""
     random = np.random.default_rng((seed, num_ranks, num_steps))
-    shape = (num_steps, num_ranks, len(USUAL_S))
-    factor = random.uniform(0.95, 1.05, shape)
-    extra_s = np.zeros(shape)
-    if noise == "even":
-        factor = random.uniform(1 - strength, 1 + strength, shape)
-    elif noise == "lognormal":
-        factor = np.exp(strength * random.standard_normal(shape))
-    elif noise == "whole steps":
-        factor = factor * np.exp(strength * random.standard_normal((num_steps, num_ranks, 1)))
-    elif noise == "same batch":
-        factor = factor * np.exp(strength * random.standard_normal((num_steps, 1, 1)))
-    elif noise == "pauses":
-        steps, ranks = np.nonzero(random.random((num_steps, num_ranks)) < strength)
-        places = random.choice(len(USUAL_S), size=len(steps), p=_SHARES)
-        extra_s[steps, ranks, places] = random.exponential(_PAUSE_S, len(steps))
-    elif noise == "heavy tail":
-        factor = factor + strength * random.pareto(1.5, shape)
-    elif noise == "shared cores":
-        factor = factor * (1 + strength * random.exponential(1.0, shape) * (random.random(shape) < 0.3))
-    elif noise == "slow spells":
-        spell = random.standard_normal((num_steps, num_ranks))
-        for step in range(1, num_steps):
-            spell[step] = 0.8 * spell[step - 1] + 0.6 * spell[step]
-        factor = factor * np.exp(strength * spell)[:, :, None]
-    seconds = np.array([*USUAL_S.values()]) * factor + extra_s
-    return dict(zip(USUAL_S, np.moveaxis(seconds, 2, 0), strict=True))
+    phase_s = USUAL_S * (1 + 0.01 * random.standard_normal((num_steps, num_ranks, len(PHASES))))
+    if noise:
+        phase_s[..., _FORWARD] += _STEP_S * (1 + NOISES[noise](random, (num_steps, num_ranks)))
+    return phase_s
 
 
 class Case(NamedTuple):
-    """How ranks are late: `spoil` changes a job by a random generator, and returns the causes of each late rank."""
+    """A way to be late: `spoil` changes own times in place; and the phases of each late rank."""
 
-    spoil: Callable[[Job, np.random.Generator], dict[int, set[str]]]
-    least_ranks: int = 3
-
-
-def _delay_s(random: np.random.Generator, size: int) -> Seconds:
-    """60 ms, within 2 %."""
-    return random.uniform(0.98 * _DELAY_S, 1.02 * _DELAY_S, size)
+    spoil: Callable[[Any], object]
+    causes: dict[int, set[str]]
 
 
-def _one(job: Job, random: np.random.Generator) -> dict[int, set[str]]:
-    job["loader"][:, 1] += _delay_s(random, len(job["loader"]))
-    return {1: {"loader"}}
+def _add(phase_s: Any, ranks: Any, phase: int, steps: Any = slice(None)) -> None:
+    phase_s[steps, ranks, phase] += _DELAY_S
 
 
-def _every_fourth(job: Job, random: np.random.Generator) -> dict[int, set[str]]:
-    job["loader"][::4, 1] += 2 * _delay_s(random, len(job["loader"][::4]))
-    return {1: {"loader"}}
+def _in_turn(phase_s: Any) -> None:
+    _add(phase_s, 0, _LOADER, slice(0, None, 2))
+    _add(phase_s, 1, _BACKWARD, slice(1, None, 2))
 
 
-def _in_turn(job: Job, random: np.random.Generator) -> dict[int, set[str]]:
-    job["loader"][::2, 0] += _delay_s(random, len(job["loader"][::2]))
-    job["loader"][1::2, 1] += _delay_s(random, len(job["loader"][1::2]))
-    return {0: {"loader"}, 1: {"loader"}}
-
-
-def _in_turn_for_two_reasons(job: Job, random: np.random.Generator) -> dict[int, set[str]]:
-    job["loader"][::2, 0] += _delay_s(random, len(job["loader"][::2]))
-    job["backward"][1::2, 1] += _delay_s(random, len(job["backward"][1::2]))
-    return {0: {"loader"}, 1: {"backward"}}
-
-
-def _for_the_same_reason(job: Job, random: np.random.Generator) -> dict[int, set[str]]:
-    return _first_ranks(job, random, 2)
-
-
-def _for_two_reasons(job: Job, random: np.random.Generator) -> dict[int, set[str]]:
-    job["loader"][:, 0] += _delay_s(random, len(job["loader"]))
-    job["backward"][:, 1] += _delay_s(random, len(job["backward"]))
-    return {0: {"loader"}, 1: {"backward"}}
-
-
-def _half(job: Job, random: np.random.Generator) -> dict[int, set[str]]:
-    return _first_ranks(job, random, job["loader"].shape[1] // 2)
-
-
-def _all_but_one(job: Job, random: np.random.Generator) -> dict[int, set[str]]:
-    return _first_ranks(job, random, job["loader"].shape[1] - 1)
-
-
-def _first_ranks(job: Job, random: np.random.Generator, num_late: int) -> dict[int, set[str]]:
-    for rank in range(num_late):
-        job["loader"][:, rank] += _delay_s(random, len(job["loader"]))
-    return {rank: {"loader"} for rank in range(num_late)}
-
-
-def _one_pause(job: Job, random: np.random.Generator) -> dict[int, set[str]]:
-    job["host"][int(random.integers(2, len(job["host"]))), 1] += _ONE_PAUSE_S
-    return {}
+def _two_reasons(phase_s: Any) -> None:
+    _add(phase_s, 0, _LOADER)
+    _add(phase_s, 1, _BACKWARD)
 
 
 CASES = {
-    "one rank": Case(_one, 2),
-    "one rank, every fourth step": Case(_every_fourth, 2),
-    "two in turn": Case(_in_turn),
-    "two in turn, two reasons": Case(_in_turn_for_two_reasons),
-    "two, same reason": Case(_for_the_same_reason),
-    "two, two reasons": Case(_for_two_reasons),
-    "half": Case(_half),
-    "all but one": Case(_all_but_one),
-    "one pause of 2 s": Case(_one_pause, 2),
+    "one rank": Case(lambda phase_s: _add(phase_s, 1, _BACKWARD), {1: {"backward"}}),
+    "every second step": Case(lambda phase_s: _add(phase_s, 1, _HOST, slice(0, None, 2)), {1: {"host"}}),
+    "in turn": Case(_in_turn, {0: {"loader"}, 1: {"backward"}}),
+    "two reasons": Case(_two_reasons, {0: {"loader"}, 1: {"backward"}}),
+    "half": Case(lambda phase_s: _add(phase_s, [0, 1], _LOADER), {0: {"loader"}, 1: {"loader"}}),
+    "all but one": Case(
+        lambda phase_s: _add(phase_s, [0, 1, 2], _LOADER), {0: {"loader"}, 1: {"loader"}, 2: {"loader"}}
+    ),
+    "one pause": Case(lambda phase_s: _add(phase_s, 1, _HOST, [5] * 1), {}),
 }
+NUM_RANKS = 4  # for which the cases are what their names say
 
 
-def late(
-    case: str, noise: str, strength: float, num_ranks: int, num_steps: int, seed: int
-) -> tuple[Job, dict[int, set[str]]]:
-    """Return a job with late ranks, and their causes."""
-    job = noisy(noise, strength, num_ranks, num_steps, seed)
-    return job, CASES[case].spoil(job, np.random.default_rng((seed, num_ranks, num_steps, 1)))
+def judged(phase_s: Any) -> Lateness:
+    """Return the verdict on a job in which ranks wait for the last one, and communicate for 4 ms."""
+    window_s = phase_s.sum(axis=2).max(axis=1, keepdims=True) + 0.004
+    ranks = phase_s.shape[1]
+    return lateness(range(ranks), np.repeat(window_s, ranks, axis=1), phase_s)
+
+
+def named(phase_s: Any) -> dict[int, set[str]]:
+    causes: dict[int, set[str]] = {}
+    for rank, cause, _ in judged(phase_s).culprits:
+        causes.setdefault(rank, set()).add(cause)
+    return causes

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.diagnose.trace import Calls, Trace
+from rankscope.diagnose.trace import Call, Trace
 from rankscope.timeline import Span, Timeline
 
 USUAL_S = {"loader": 0.004, "host": 0.002, "forward": 0.012, "backward": 0.018, "optimizer": 0.004}
@@ -39,12 +39,7 @@ class RankRecord:
         self.now_s += seconds
 
     def trace(self) -> Trace:
-        kinds, groups = ("allreduce", "broadcast"), ("0",)
-        columns = list(zip(*self.calls, strict=True)) or [()] * 5
-        kind = np.array([kinds.index(word) for word in columns[0]], np.int64)
-        num_bytes = np.array(columns[1], np.int64)
-        times = (np.array(column, float) for column in columns[2:])
-        calls = Calls(np.zeros_like(kind), kind, num_bytes, *times, groups, kinds)
+        calls = tuple(Call(kind, "0", *numbers) for kind, *numbers in self.calls)
         return Trace(self.rank, Timeline.of(self.spans), calls, source=f"rank{self.rank}.json")
 
 

@@ -60,7 +60,7 @@ PASTES = [
         "CUDA",
     ),
     Paste(
-        "Ray", _tagged("(Worker pid=77, ip=10.0.0.9) ", _TRACEBACK.format("OSError: disk full")), (), True, "disk full"
+        "Ray", _tagged("(Worker pid=77, ip=10.0.0.9) ", _TRACEBACK.format("OSError: disk full")), (), False, "disk full"
     ),
     Paste(
         "spawn",

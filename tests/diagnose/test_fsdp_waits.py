@@ -12,7 +12,6 @@ import pytest
 from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.own_times import own_times
 from rankscope.diagnose.trace import PHASES, Trace
-from tests.diagnose.jobs import Job, run_jobs
 from tests.diagnose.test_trace import EVALUATE, event, sized
 
 RANKS = 4
@@ -109,12 +108,3 @@ def test_waits_within_forward_and_backward_are_not_own_time(tmp_path: Path, phas
         assert own_times(late[rank]).exposed_s.min() > 0.019
     assert own_times(late[2]).phase_s[:, place].min() > 0.02
     assert own_times(late[2]).exposed_s.max() < 0.003
-
-
-@pytest.mark.slow
-def test_a_real_late_rank_of_fsdp_is_named(tmp_path: Path) -> None:
-    """The delay is much longer than a phase, so that a busy machine does not hide it."""
-    late = [Job("forward", 2, 0.3, num_steps=6, is_sharded=True), Job("backward", 1, 0.3, num_steps=6, is_sharded=True)]
-    for ran in run_jobs(tmp_path, late):
-        diagnosis = diagnose(read_traces(ran.folder))
-        assert diagnosis.culprits[0][:2] == (ran.job.rank, ran.job.cause), str(diagnosis)

@@ -12,7 +12,6 @@ from torch import nn
 
 from rankscope.cli import main
 from rankscope.diagnose import diagnose, explain_hang, read_dumps, read_hang_text, read_logs, read_traces, watch
-from rankscope.diagnose.join import join
 
 from .made_dumps import healthy, write
 from .made_jobs import job, phases
@@ -58,18 +57,18 @@ REFUSED: list[tuple[str, Callable[[Path], Any]]] = [
     ("no log", read_logs),
     ("list of files", lambda folder: read_traces(5)),
     ("no trace", read_traces),
-    ("read_dumps", lambda folder: read_traces(text_file(folder, "r_0.json", '{"version": "2.10"}').parent)),
-    ("read_logs", lambda folder: read_traces(text_file(folder, "job.log", "a line").parent)),
+    ("traceEvents", lambda folder: read_traces(text_file(folder, "r_0.json", '{"version": "2.10"}').parent)),
+    ("no trace", lambda folder: read_traces(text_file(folder, "job.log", "a line").parent)),
+    ("no event", lambda folder: read_traces(text_file(folder, "rank0.json", '{"traceEvents": []}'))),
     ("rank0.json: not a usable trace", lambda folder: read_traces(text_file(folder, "rank0.json", "PNG"))),
     ("traceEvents", lambda folder: read_traces(text_file(folder, "rank0.json", "{}"))),
     ("Expecting value", lambda folder: read_traces(text_file(folder, "rank0.json", '{"traceEvents": [{"ph":'))),
     ("both of rank 0", lambda folder: traces(folder, {"rank": 0}, {"rank": 0})),
     ("job of 4 ranks", lambda folder: traces(folder, {"rank": 0}, {"rank": 1, "world_size": 4})),
-    ("its rank", lambda folder: traces(folder, {"rank": None}, {"rank": 1})),
-    ("from 0", lambda folder: traces(folder, {"rank": -1})),
+    ("its rank", lambda folder: traces(folder, {"rank": None}, {"rank": None})),
+    ("its rank", lambda folder: traces(folder, {"rank": -1})),
     ("traces must be", lambda folder: diagnose([])),
     ("traces must be", lambda folder: diagnose(job(phases())[:1] * 2)),
-    ("traces must be", lambda folder: join([])),
     ("neither", lambda folder: explain_hang()),
     ("HangLogs", lambda folder: explain_hang(logs="text")),  # type: ignore[arg-type]
     ("text must be", lambda folder: read_hang_text(5)),  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rankscope import explorers
 from rankscope.collectives import ALGORITHMS, Algorithm, Schedule
-from rankscope.collectives.builders import rings
+from rankscope.collectives.builders import bidirectional, rings
 from rankscope.explorers.explorer import explorer_of
 from rankscope.sampling.kinds import SAMPLERS
 
@@ -51,5 +51,5 @@ def test_a_builder_that_cannot_be_hashed_is_shown(name: str, monkeypatch: pytest
     now = explorer.at(algorithm="mine")
     assert "6 steps" in explorer.html(explorer.at(algorithm="mine", num_nodes=1))[1]
     before = explorer.html(now)
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", entry(rings.bidirectional_ring))
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", entry(bidirectional.bidirectional_ring))
     assert explorer.html(now) != before  # although both are equal: what was kept is of the other one

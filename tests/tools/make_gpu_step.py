@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from rankscope.diagnose import read_traces
-from rankscope.diagnose.trace import gpu_times
 from rankscope.timeline import Span, Timeline
 from rankscope.timeline.intervals import merge
 
@@ -40,13 +39,26 @@ def reduced(timeline: Timeline) -> Timeline:
     return Timeline.of(spans)
 
 
+def figures_of(timeline: Timeline) -> dict[str, float]:
+    """Return how long the GPU worked in seconds, as Holistic Trace Analysis 0.5.0 defines it."""
+    streams = timeline.select(lane=[lane for lane in timeline.lanes if lane.startswith("stream ")])
+    return {
+        "total_s": streams.makespan_s,
+        "busy_s": streams.busy_s,
+        "idle_s": streams.makespan_s - streams.busy_s,
+        "compute_s": streams.select(kind="kernel").busy_s,
+        "communication_s": streams.select(kind=Timeline.COMMUNICATION).busy_s,
+        "overlap_s": streams.overlap_s("kernel", Timeline.COMMUNICATION),
+    }
+
+
 def main(folder: Path) -> None:
     (about,) = [one for one in json.loads((folder / "index.json").read_text()) if one["file"] == TRACE]
     (trace,) = read_traces(folder / TRACE)
     reduced(trace.timeline).to_chrome_trace(TARGET)
     stored = json.loads(TARGET.read_text())
     names = ("hardware", "source_repo", "source_path", "source_commit_or_ref", "licence")
-    figures = {name: round(seconds, 6) for name, seconds in gpu_times(trace)._asdict().items()}
+    figures = {name: round(seconds, 6) for name, seconds in figures_of(trace.timeline).items()}
     stored["provenance"] = {
         **{name: about[name] for name in names},
         "torch": "not stated in the trace",

@@ -8,6 +8,7 @@ from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build
 from rankscope.collectives.playback import playback
 from rankscope.figures.marks import RIGHT_PX, Drawing, page
+from rankscope.figures.movie import STILL
 from rankscope.figures.player import play_svg
 from rankscope.figures.svg import frame_svg, mark_svg
 from rankscope.figures.timelines import draw_timeline, time_scale
@@ -16,10 +17,6 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 TARGET = NOTEBOOKS / "pictures" / "ring_playing.svg"
 STEP = NOTEBOOKS / "pictures" / "step_playing.svg"
 RECORDED_STEP = NOTEBOOKS / "profiles" / "step_of_two_ranks_run.json"
-STILL = (
-    "<style>@media(prefers-reduced-motion:reduce){.playing{display:none!important}.still{display:inline!important}}"
-    "</style>"
-)
 
 
 def ring() -> str:

@@ -33,17 +33,19 @@ def _job() -> list[Any]:
 
 def median_step(traces: Sequence[Any]) -> int:
     """Return the number of the step whose length is the median."""
-    step_s = diagnose(traces).window_s.mean(axis=1)
-    windows_begin_with_the_second_step = 1
-    return int(np.argsort(step_s)[step_s.size // 2]) + windows_begin_with_the_second_step
+    diagnosis = diagnose(traces)
+    step_s = diagnosis.window_s.mean(axis=1)
+    return diagnosis.steps[int(np.argsort(step_s)[step_s.size // 2])]
 
 
 def aligned(traces: Sequence[Any], step: int) -> Timeline:
     """Return one step of all ranks, whose allreduces end together; the first span starts at 0."""
     spans: list[Span] = []
     for trace in traces:
-        end_s = float(trace.timeline.select(kind="allreduce", item=step).stop_s[-1])
-        spans += trace.timeline.shifted(-end_s).select(kind=KINDS, item=step)
+        (span,) = trace.timeline.select(kind="step", item=step)
+        spans_of_step = trace.timeline.select(kind=KINDS, between_s=(span.start_s, span.stop_s))
+        end_s = float(spans_of_step.select(kind="allreduce").stop_s.max())
+        spans += spans_of_step.shifted(-end_s)
     begin_s = min(span.start_s for span in spans)
     return Timeline.of(
         span._replace(

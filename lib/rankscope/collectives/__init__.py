@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..common.extras import naming_extra
+from ..common.extras import when_used
+from . import builders as builders
 from .algorithms import ALGORITHMS, Algorithm, build
 from .best import best
 from .cost import closed_form, lower_bounds
@@ -37,14 +38,4 @@ __all__ = [
 ]
 
 
-@naming_extra()
-def __getattr__(name: str) -> Any:
-    if name == "run_local":
-        from .local import run_local
-
-        return run_local
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__ = when_used(__name__, run_local="local")

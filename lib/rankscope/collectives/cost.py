@@ -1,6 +1,6 @@
 """`closed_form` and `lower_bounds` of the time of a collective, in the single-port full-duplex Hockney model.
 
-The forms themselves, with their sources, are in `rankscope.collectives.forms`. Bounds: Chan and others (2007),
+The forms themselves stand in the records of `rankscope.collectives.builders`. Bounds: Chan and others (2007),
 Collective communication: theory, practice, and experience.
 """
 
@@ -28,15 +28,13 @@ def closed_form(
     num_bytes: ArrayLike,
     link: Link,
     gamma_s_per_byte: float = 0.0,
-    inner: Link | None = None,
     **options: Any,
 ) -> Any:
     """Return the time of an algorithm in seconds, from its closed form, if all ranks are connected by `link`.
 
     `num_bytes` is the size of each rank's whole buffer, or an array of such sizes; `options` are those of the builder.
-    `inner` is the link within a node, for algorithms that distinguish nodes: the ranks of a node are those along the
-    last axis of a torus or mesh, or the `gpus_per_node` of the hierarchical ring. The forms of "nvls" and "nvls_tree"
-    are for nodes whose switch adds (`Cluster.switch_adds`), all others for links alone.
+    The forms of "nvls" and "nvls_tree" are for nodes whose switch adds (`Cluster.switch_adds`), all others for links
+    alone.
 
     Raises ValueError if a name or an option is unknown, or a number is out of range; NoClosedForm, a ValueError, if a
     registered algorithm has no closed form at all, for this number of ranks, or for an option such as `counts`.
@@ -48,9 +46,8 @@ def closed_form(
     num_ranks = whole("num_ranks", num_ranks, 1)
     record = algorithm_of(collective, algorithm)
     record.check_options(num_ranks, options)
-    size = _sizes(num_bytes)
     gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
-    terms = Terms(num_ranks, size, of_type("link", link, Link), gamma, of_type("inner", inner or link, Link))
+    terms = Terms(num_ranks, _sizes(num_bytes), of_type("link", link, Link), gamma)
     return _one_or_array(form_s(record, terms, options))
 
 
@@ -159,15 +156,11 @@ def _messages_in_a_row(num_ranks: int, receivers_per_step: int) -> int:
 def _sizes(num_bytes: ArrayLike) -> Any:
     """Return finite sizes of at least 0 as an array of floats. Raises ValueError for anything else."""
     size = np.asarray(num_bytes)
-    # numpy would also cast bool to float. Text, complex numbers and objects are of other kinds.
-    is_numeric = size.dtype != bool and np.can_cast(size.dtype, float, "same_kind")
-    if not is_numeric or not np.isfinite(size).all() or (size < 0).any():
+    if size.dtype.kind not in "iuf" or not np.isfinite(size).all() or (size < 0).any():
         raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
     return size.astype(float)
 
 
 def _one_or_array(seconds: Any) -> Any:
     """Return a float for an array of no dimension, and any other array as it is."""
-    if np.ndim(seconds) == 0:
-        return float(seconds)
-    return seconds
+    return seconds if np.ndim(seconds) else float(seconds)

@@ -14,7 +14,7 @@ from ..common.checks import of_type, one_of, several
 from .schedule import RUNS_IN, RUNS_OUT, SUMS, Schedule
 from .verify import verify
 
-OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+OPS: dict[str, Callable[..., Tensor]] = {
     "sum": torch.add,
     "avg": torch.add,  # divided by the number of ranks in the end
     "min": torch.minimum,
@@ -29,8 +29,8 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     `tensors` contains the input of each rank; all have the same shape, dtype and device, except that with weights, the
     first dimension may differ in gather, allgather and all_to_all. As in MPI, scatter and reduce_scatter take whole
     buffers and return each rank's own run; gather and allgather take own runs and return whole buffers; all_to_all
-    takes and returns one run per rank; broadcast and scatter read only the root's tensor. Runs of whole rows keep the
-    other dimensions, and other runs are flat. `op` is sum, avg, min, max or prod, in the dtype of the tensors.
+    takes and returns one run per rank; broadcast and scatter read only the root's tensor. Results of whole rows keep
+    the other dimensions, and other results are flat. `op` is sum, avg, min, max or prod, in the dtype of the tensors.
 
     The flattened elements are cut into chunks as evenly as possible, or by the schedule's weights, which are then
     numbers of elements.
@@ -46,61 +46,26 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     [tensor([0., 1.]), tensor([2., 3.])]
     """
     of_type("schedule", schedule, Schedule)
-    one_of("op", op, tuple(OPS))
     tensors = _checked_tensors(schedule, tensors)
-    if schedule.collective in SUMS:
-        check_op(op, tensors[0])
     for rank, tensor in enumerate(tensors):
-        check_counts(schedule, rank, tensor.numel())
-    ends = schedule.chunk_ends(tensors[0].numel())
+        ends = checked_ends(schedule, rank, tensor, op)
     verify(schedule)
     if schedule.collective == "barrier":
         return [None] * schedule.num_ranks
-    chunks_of = _chunks_at_the_start(schedule, tensors, ends)
+    buffers = [buffer_of(schedule, rank, tensor, ends) for rank, tensor in enumerate(tensors)]
     for step in schedule.steps():
-        rows = list(step.by_chunk().rows())
+        rows = [
+            (src, dst, slice(ends[chunk], ends[chunk + count]), adds) for src, dst, chunk, count, adds in step.rows()
+        ]
         # All are read before any is written: a step reads the chunks as they were before it.
-        sent = [chunks_of[src][chunk] for src, _, chunk, _, _ in rows]
-        for (_, dst, chunk, _, reduce), received in zip(rows, sent, strict=True):
-            chunks_of[dst][chunk] = OPS[op](chunks_of[dst][chunk], received) if reduce else received
-    results: list[Tensor | None] = []
-    for tensor, chunks, is_wanted in zip(tensors, chunks_of, schedule.wanted(), strict=True):
-        if not is_wanted.any():
-            results.append(None)
-            continue
-        result = torch.cat([chunks[chunk] for chunk in np.flatnonzero(is_wanted).tolist()])
-        if op == "avg" and schedule.collective in SUMS:  # other collectives ignore the op
-            result = result / schedule.num_ranks
-        results.append(result.reshape(shape_of(schedule, tensor, ends, result.numel())))
-    return results
-
-
-def _chunks_at_the_start(schedule: Schedule, tensors: list[Tensor], ends: list[int]) -> list[dict[int, Tensor]]:
-    """Return for each rank the chunks that it passes, by number.
-
-    `ends` counts from the start of the whole buffer, and a rank's tensor begins with the first chunk that it passes.
-    """
-    chunks_of = []
-    for tensor, is_initial in zip(tensors, schedule.initial_chunks(), strict=True):
-        flat = tensor.detach().reshape(-1)
-        numbers = np.flatnonzero(is_initial).tolist()
-        chunks = {}
-        for chunk in numbers:  # there may be none, as on ranks that receive a broadcast
-            start = ends[numbers[0]]
-            chunks[chunk] = flat[ends[chunk] - start : ends[chunk + 1] - start]
-        chunks_of.append(chunks)
-    return chunks_of
-
-
-def check_counts(schedule: Schedule, rank: int, num_elements: int) -> None:
-    """Raise ValueError if the schedule has weights and a rank passes another number of elements than they say."""
-    if schedule.weights is None:
-        return
-    is_initial = schedule.initial_chunks()[rank]
-    count = int(np.array(schedule.weights)[is_initial].sum())
-    # A rank that passes no chunks may have any tensor: only the root's is read in a scatter.
-    if is_initial.any() and num_elements != count:
-        raise ValueError(f"rank {rank} must pass the {count} elements that the counts add up to, got {num_elements}")
+        sent = [buffers[src][run].clone() for src, _, run, _ in rows]
+        for (_, dst, run, adds), received in zip(rows, sent, strict=True):
+            target = buffers[dst][run]
+            target.copy_(OPS[op](target, received) if adds else received)
+    return [
+        result_of(schedule, rank, tensor, buffer, ends, op)
+        for rank, (tensor, buffer) in enumerate(zip(tensors, buffers, strict=True))
+    ]
 
 
 def _checked_tensors(schedule: Schedule, values: Any) -> list[Tensor]:
@@ -109,39 +74,55 @@ def _checked_tensors(schedule: Schedule, values: Any) -> list[Tensor]:
     if len(tensors) != schedule.num_ranks:
         raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {len(tensors)}")
     # With counts, ranks may pass runs of different lengths.
-    runs_may_differ = schedule.weights is not None and schedule.collective in (*RUNS_IN, "all_to_all")
-    kinds = [(tensor.dtype, tensor.device, tuple(tensor.shape)[1 if runs_may_differ else 0 :]) for tensor in tensors]
-    for rank, kind in enumerate(kinds):
-        if kind != kinds[0]:
-            raise ValueError(
-                f"tensors must be of one dtype, device and shape, got {kinds[0]}, and {kind} for rank {rank}"
-            )
+    first_dimension = int(schedule.weights is not None and schedule.collective in (*RUNS_IN, "all_to_all"))
+    kinds = {(tensor.dtype, tensor.device, tensor.shape[first_dimension:]) for tensor in tensors}
+    if len(kinds) > 1:
+        raise ValueError(f"tensors must be of one dtype, device and shape, got {kinds}")
     return tensors
 
 
-def check_op(op: str, tensor: Tensor) -> None:
-    """Raise ValueError for an op that the tensor's dtype does not have."""
-    if op == "avg" and not (tensor.is_floating_point() or tensor.is_complex()):
-        raise ValueError(f"op 'avg' needs a floating or complex dtype, got {tensor.dtype}")
-    if op in ("min", "max") and tensor.is_complex():
-        raise ValueError(f"op {op!r} needs a dtype that has an order, got {tensor.dtype}")
+# ---- a rank's buffer, in one process and on real ranks
 
 
-def shape_of(schedule: Schedule, tensor: Tensor, ends: list[int], num_elements: int) -> tuple[int, ...]:
-    """Return the shape of a result: as passed, or whole rows of it, or flat if a run ends within a row."""
-    passed = tuple(tensor.shape)
+def checked_ends(schedule: Schedule, rank: int, tensor: Tensor, op: str) -> list[int]:
+    """Return `Schedule.chunk_ends`. Raises ValueError for an op or a number of elements that a rank cannot have."""
+    one_of("op", op, tuple(OPS))
+    if schedule.collective in SUMS:
+        if op == "avg" and not (tensor.is_floating_point() or tensor.is_complex()):
+            raise ValueError(f"op 'avg' needs a floating or complex dtype, got {tensor.dtype}")
+        if op in ("min", "max") and tensor.is_complex():
+            raise ValueError(f"op {op!r} needs a dtype that has an order, got {tensor.dtype}")
+    if schedule.weights is not None:
+        is_initial = schedule.initial_chunks()[rank]
+        count = int(np.array(schedule.weights)[is_initial].sum())
+        # A rank that passes no chunks may have any tensor: only the root's is read in a scatter.
+        if is_initial.any() and tensor.numel() != count:
+            raise ValueError(f"rank {rank} must pass the {count} elements that the counts add up to")
+    return schedule.chunk_ends(tensor.numel())
+
+
+def buffer_of(schedule: Schedule, rank: int, tensor: Tensor, ends: list[int]) -> Tensor:
+    """Return a new flat buffer of all chunks, which has what the rank passes."""
+    passed = tensor.detach().reshape(-1)
+    buffer = passed.new_empty(ends[-1])
+    for first in np.flatnonzero(schedule.initial_chunks()[rank])[:1]:
+        buffer[ends[first] : ends[first] + passed.numel()] = passed
+    return buffer
+
+
+def result_of(schedule: Schedule, rank: int, tensor: Tensor, buffer: Tensor, ends: list[int], op: str) -> Tensor | None:
+    """Return what a rank wants of its buffer in the end, in the shape of what it has passed if that is possible."""
+    chunks = np.flatnonzero(schedule.wanted()[rank]).tolist()
+    if not chunks:
+        return None
+    if len(chunks) < schedule.num_chunks:
+        buffer = torch.cat([buffer[ends[chunk] : ends[chunk + 1]] for chunk in chunks])
+    if op == "avg" and schedule.collective in SUMS:  # other collectives ignore the op
+        buffer /= schedule.num_ranks
     is_whole = schedule.collective not in (*RUNS_IN, *RUNS_OUT)
-    if schedule.collective == "all_to_all" and schedule.weights is not None:
-        is_whole = False  # runs have any lengths, so a rank may receive as much as it passed by chance only
-    if is_whole and num_elements == math.prod(passed):
-        return passed
-    row_elements = math.prod(passed[1:])
-    if not passed or row_elements == 0:  # it has no rows, or rows without elements
-        return (num_elements,)
-    chunks_per_run = schedule.num_chunks // schedule.num_ranks
-    if schedule.collective == "all_to_all":  # builders make a chunk for each sender and receiver, which is a run
-        chunks_per_run = 1
-    run_ends = ends[::chunks_per_run]  # in elements; the first is 0
-    if any(end % row_elements for end in run_ends):
-        return (num_elements,)
-    return (num_elements // row_elements, *passed[1:])
+    if is_whole and buffer.numel() == tensor.numel():
+        return buffer.view(tensor.shape)
+    row = tensor.shape[1:]
+    if math.prod(row) == 0 or buffer.numel() % math.prod(row):  # it ends within a row
+        return buffer
+    return buffer.view(-1, *row)

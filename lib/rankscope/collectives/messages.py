@@ -9,20 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster, Link
-from .steps import Ints, Step, number_among_equal
+from .steps import Bools, Ints, Step, number_among_equal
 
 Seconds = NDArray[np.float64]
 Bytes = NDArray[np.float64]
 LinkAt = Callable[[int, int, float], Link]
-
-SAME = 1e-12  # times that differ by less, relative to the later one, are the same: rounding decides nothing
 
 
 class Messages(NamedTuple):
     """All that each rank sends to each other in a step: a message per pair, in the order of their first transfers.
 
     `of_row` is the message of each transfer. A message takes `alpha_s`, and its bytes take `wire_s`; to add up what the
-    receiver adds takes `adding_s`.
+    receiver adds takes `adding_s`. Those that `queues` tells leave a network card, `out`, and arrive at another one,
+    `into`, one after the other.
     """
 
     of_row: Ints
@@ -31,22 +30,22 @@ class Messages(NamedTuple):
     alpha_s: Seconds
     wire_s: Seconds
     adding_s: Seconds
-    signal_s: Seconds  # of an empty message from the receiver to the sender
+    signal_s: Seconds  # of an empty message from the receiver to the sender, for an executor
+    queues: Bools
+    out: Ints
+    into: Ints
     send_port: Ints  # how many messages before it have the same sender
     receive_port: Ints  # likewise, the same receiver
     most_at_a_rank: int  # messages that a rank sends, or receives
+    most_at_a_card: int  # likewise, a card
 
 
 class Times(NamedTuple):
-    """When each message starts, has left its sender, has arrived, and has been added up, which takes `adding_s`.
+    """When each message starts, has arrived, and has been added up, which takes `adding_s`, and on which ports."""
 
-    The receiver's span begins at `receive_s`: it may wait before the message starts. `send_port` and `receive_port` are
-    the numbers of the ports that the message took.
-    """
-
+    src: Ints
+    dst: Ints
     start_s: Seconds
-    sent_s: Seconds
-    receive_s: Seconds
     end_s: Seconds
     done_s: Seconds
     adding_s: Seconds
@@ -68,24 +67,42 @@ def messages(num_ranks: int, src: Ints, dst: Ints) -> tuple[Ints, Ints]:
     return number_of_pair[pair], first[in_order]
 
 
-def messages_of(step: Step, row_bytes: Bytes, cluster: Cluster, link_at: LinkAt | None, signals: bool) -> Messages:
-    """Return the messages of a step, whose transfers have these bytes; without `signals`, those take no time."""
+def messages_of(step: Step, row_bytes: Bytes, cluster: Cluster, link_at: LinkAt | None, executor: bool) -> Messages:
+    """Return the messages of a step, whose transfers have these bytes.
+
+    The ranks of a node may share a card, through which they reach other nodes. An executor has a card of its own, too,
+    which sends one message at a time, unless `Cluster.ports` is None.
+    """
     of_row, first = messages(cluster.num_ranks, step.src, step.dst)
     src = step.src[first]
     dst = step.dst[first]
     sent = np.bincount(of_row, row_bytes, first.size).astype(float)
-    added = np.bincount(of_row, row_bytes * step.reduce, first.size)
-    alpha_s, beta_s_per_byte = _costs(cluster, link_at, src, dst, sent)
-    signal_s = np.zeros_like(sent)
-    if signals:
-        signal_s, _ = _costs(cluster, link_at, dst, src, np.zeros_like(sent))
+    added = np.bincount(of_row, row_bytes * step.reduce, first.size).astype(float)
+    alpha_s, beta_s_per_byte = costs_of(cluster, link_at, src, dst, sent)
+    crosses = (cluster.node(src) != cluster.node(dst)) & cluster.shared_nic
+    out, into = (np.where(crosses, cluster.num_ranks + cluster.node(ranks), ranks) for ranks in (src, dst))
     ports = number_among_equal(src), number_among_equal(dst)
-    most_at_a_rank = 1 + max(int(port.max(initial=-1)) for port in ports)
-    adding_s = np.asarray(added * cluster.gamma_s_per_byte, dtype=float)
-    return Messages(of_row, src, dst, alpha_s, sent * beta_s_per_byte, adding_s, signal_s, *ports, most_at_a_rank)
+    return Messages(
+        of_row,
+        src,
+        dst,
+        alpha_s,
+        wire_s=sent * beta_s_per_byte,
+        adding_s=added * cluster.gamma_s_per_byte,
+        signal_s=costs_of(cluster, link_at, dst, src, 0.0 * sent)[0] if executor else alpha_s,
+        queues=crosses | (executor and cluster.ports is not None),
+        out=out,
+        into=into,
+        send_port=ports[0],
+        receive_port=ports[1],
+        most_at_a_rank=1 + int(np.max(ports, initial=-1)),
+        most_at_a_card=max(int(np.bincount(cards).max(initial=0)) for cards in (out, into)),
+    )
 
 
-def _costs(cluster: Cluster, link_at: LinkAt | None, src: Ints, dst: Ints, num_bytes: Bytes) -> tuple[Seconds, Seconds]:
+def costs_of(
+    cluster: Cluster, link_at: LinkAt | None, src: Ints, dst: Ints, num_bytes: Bytes
+) -> tuple[Seconds, Seconds]:
     """Return the seconds per message and the seconds per byte of each message's link."""
     if link_at is None:
         return cluster.costs(src, dst)
@@ -93,65 +110,8 @@ def _costs(cluster: Cluster, link_at: LinkAt | None, src: Ints, dst: Ints, num_b
     return np.array([link.alpha_s for link in links]), np.array([link.beta_s_per_byte for link in links])
 
 
-def in_turn(key: Ints, time_s: Seconds) -> list[Ints]:
-    """Return groups of entries in which each key occurs once: the first in time of each key, then the second, …
-
-    Entries whose times differ only by rounding are at one instant, and keep their order.
-
-    >>> [entries.tolist() for entries in in_turn(np.array([5, 5, 8]), np.array([3.0, 1.0, 2.0]))]
-    [[1, 2], [0]]
-    """
-    in_time = np.argsort(time_s, kind="stable")
-    # whether each entry, in the order of time, is later than the one before; for the first one it does not matter
-    is_later = np.diff(time_s[in_time], prepend=0.0) > time_s[in_time] * SAME
-    instant = np.empty_like(in_time)  # the number of each entry's instant
-    instant[in_time] = np.cumsum(is_later)
-    order = np.lexsort((instant, key))  # by key, and for each by instant; the sort is stable
-    turn = number_among_equal(key[order])
-    return [order[turn == number] for number in range(int(turn.max(initial=-1)) + 1)]
-
-
 def latest(times_s: Seconds, ranks: Ints, new_s: Seconds) -> Seconds:
     """Return the time of each rank, or that of the latest of its messages if it is later."""
     result = times_s.copy()
     np.maximum.at(result, ranks, new_s)
     return result
-
-
-def add_up(each: Messages, arrived_s: Seconds, added_s: Seconds) -> Seconds:
-    """Return when each message is added up, and bring `added_s` up to date, which is when each rank is free to add.
-
-    A rank adds up one message after the other, in the order in which they arrive.
-    """
-    done_s = arrived_s.copy()
-    if not each.adding_s.any():
-        return done_s
-    turns = [np.arange(each.dst.size)]
-    if each.most_at_a_rank > 1:
-        turns = in_turn(each.dst, arrived_s)
-    for arrived in turns:
-        message = arrived[each.adding_s[arrived] > 0]
-        rank = each.dst[message]
-        done_s[message] = np.maximum(arrived_s[message], added_s[rank]) + each.adding_s[message]
-        added_s[rank] = done_s[message]
-    return done_s
-
-
-def pass_cards(
-    out: Ints, into: Ints, start_s: Seconds, wire_s: Seconds, out_free_s: Seconds, into_free_s: Seconds
-) -> tuple[Seconds, Seconds]:
-    """Return when each message has left the card that it goes out of, and when it has passed the one that it goes into.
-
-    Cards send, and receive, one message after the other, in the order in which they may start, and in which they have
-    left. `out_free_s` and `into_free_s`, when each card is free, are brought up to date.
-    """
-    left_s = np.empty_like(start_s)
-    for message in in_turn(out, start_s):
-        left_s[message] = np.maximum(start_s[message], out_free_s[out[message]]) + wire_s[message]
-        out_free_s[out[message]] = left_s[message]
-    arrived_s = np.empty_like(start_s)
-    for message in in_turn(into, left_s):
-        # The first bytes arrive while the others still leave, so a receiving card that is free adds no time.
-        arrived_s[message] = np.maximum(left_s[message], into_free_s[into[message]] + wire_s[message])
-        into_free_s[into[message]] = arrived_s[message]
-    return left_s, arrived_s

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 import numpy as np
 
@@ -93,25 +91,38 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
     """
     if schedule.collective == "barrier":
         raise ValueError("a barrier moves no data: there is nothing to play")
-    cells = schedule.num_ranks * schedule.num_chunks
-    if cells > MOST_CELLS:
-        raise ValueError(f"a player shows at most {MOST_CELLS} chunks, ranks × chunks, got {cells}: take fewer ranks")
-    num_messages = verify(schedule).num_messages
-    if num_messages > MOST_MESSAGES:
-        raise ValueError(
-            f"a player shows at most {MOST_MESSAGES} messages, got {num_messages}: take fewer ranks or segments"
-        )
+    for what, count, most in (
+        ("chunks, ranks × chunks", schedule.num_ranks * schedule.num_chunks, MOST_CELLS),
+        ("messages", verify(schedule).num_messages, MOST_MESSAGES),
+    ):
+        if count > most:
+            raise ValueError(f"a player shows at most {most} {what}, got {count}: take fewer ranks or segments")
     timeline = simulate(schedule, num_bytes, cluster, detail="messages")
     sends = timeline.select(kind="send")
     receives = timeline.select(kind="receive")
-    chunks = _sent_chunks(schedule)
-    done_s = receives.stop_s.copy()
     adding = timeline.select(kind="reduce")  # a span for each message that has bytes to add, in the order of messages
+
+    # a row per chunk of a message; all transfers of a step read the shares from before the step
+    shares = schedule.initial_chunks()[:, :, None].astype(np.int64)  # of how many ranks a chunk is the sum
+    rows = [np.empty((4, 0), dtype=np.int64)]
+    num_messages = 0  # of the steps before
+    for step in schedule.steps():
+        by_chunk = step.by_chunk()
+        message, first = messages(schedule.num_ranks, by_chunk.src, by_chunk.dst)
+        carried = pass_step(by_chunk, shares)[:, 0]
+        rows.append(np.stack([num_messages + message, by_chunk.chunk, by_chunk.reduce, carried]))
+        num_messages += first.size
+    table = np.concatenate(rows, axis=1)
+    message, chunk, reduce, _ = table
+    done_s = receives.stop_s.copy()
     if len(adding):  # there are none if adding takes no time, and then a message is done when it arrives
-        chunk_bytes = schedule.chunk_bytes(num_bytes)[chunks.chunk]
-        done_s[np.bincount(chunks.message, chunk_bytes * chunks.reduce) > 0] = adding.stop_s
-    # by time, and at equal times by step
-    chunks = _SentChunks(*np.stack(chunks)[:, np.lexsort((sends.item[chunks.message], done_s[chunks.message]))])
+        done_s[np.bincount(message, schedule.chunk_bytes(num_bytes)[chunk] * reduce) > 0] = adding.stop_s
+    is_added = np.bincount(message, reduce, num_messages) > 0  # whether any of its chunks is
+    message, chunk, reduce, carries = table[:, np.lexsort((sends.item[message], done_s[message]))]  # by time, then step
+    held = schedule.initial_chunks().astype(np.int64)
+    leaves = np.empty_like(carries)
+    for row, place in enumerate(zip(receives.rank[message], chunk, strict=True)):
+        held[place] = leaves[row] = held[place] * reduce[row] + carries[row]
     return Playback(
         schedule=schedule,
         num_bytes=float(num_bytes),
@@ -119,49 +130,15 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
         src=sends.rank,
         dst=receives.rank,
         step=sends.item,
-        reduce=np.bincount(chunks.message, chunks.reduce, len(sends)) > 0,  # whether any of its chunks is added
+        reduce=is_added,
         start_s=sends.start_s,
         end_s=receives.stop_s,
         done_s=done_s,
-        message=chunks.message,
-        chunk=chunks.chunk,
-        carries=chunks.carries,
-        leaves=_shares_left(schedule, chunks),
+        message=message,
+        chunk=chunk,
+        carries=carries,
+        leaves=leaves,
     )
-
-
-class _SentChunks(NamedTuple):
-    """Columns with a row per chunk of a message; `carries` is how many shares it has when it is sent."""
-
-    message: Ints
-    dst: Ints
-    chunk: Ints
-    reduce: Ints
-    carries: Ints
-
-
-def _sent_chunks(schedule: Schedule) -> _SentChunks:
-    """Return the chunks of all messages; all transfers of a step read the shares from before the step."""
-    shares = schedule.initial_chunks()[:, :, None].astype(np.int64)  # of how many ranks a chunk is the sum
-    tables = [np.empty((len(_SentChunks._fields), 0), dtype=np.int64)]  # an empty one, if there are no steps
-    num_messages = 0  # of the steps before
-    for step in schedule.steps():
-        rows = step.by_chunk()
-        message, first = messages(schedule.num_ranks, rows.src, rows.dst)
-        carries = pass_step(rows, shares)[:, 0]
-        tables.append(np.stack([num_messages + message, rows.dst, rows.chunk, rows.reduce, carries]))
-        num_messages += first.size
-    return _SentChunks(*np.concatenate(tables, axis=1))
-
-
-def _shares_left(schedule: Schedule, chunks: _SentChunks) -> Ints:
-    """Return how many shares the receiver's chunk has after each row; rows are in the order of time."""
-    shares = schedule.initial_chunks().astype(np.int64)
-    leaves = np.empty_like(chunks.carries)
-    for row, (_, dst, chunk, reduce, carries) in enumerate(zip(*chunks, strict=True)):
-        shares[dst, chunk] = shares[dst, chunk] * reduce + carries
-        leaves[row] = shares[dst, chunk]
-    return leaves
 
 
 def playback_of(collective: str, algorithm: str, num_bytes: float, cluster: Cluster) -> Playback:

@@ -72,13 +72,10 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         for name in ("num_ranks", "num_chunks", "ports", "lag"):
             whole(name, getattr(self, name), 1)
         whole("root", self.root, 0, self.num_ranks - 1)
-        num_runs = 1  # of equally many chunks
-        if self.collective in (*RUNS_IN, *RUNS_OUT):
-            num_runs = self.num_ranks
-        elif self.collective == "all_to_all":
-            num_runs = self.num_ranks**2  # one for each sender and receiver
-        if self.num_chunks % num_runs:
-            raise ValueError(f"num_chunks of {self.collective} must be a multiple of {num_runs}, got {self.num_chunks}")
+        num_runs = {"all_to_all": self.num_ranks**2, **dict.fromkeys((*RUNS_IN, *RUNS_OUT), self.num_ranks)}
+        if self.num_chunks % num_runs.get(self.collective, 1):
+            multiple = num_runs[self.collective]
+            raise ValueError(f"num_chunks of {self.collective} must be a multiple of {multiple}, got {self.num_chunks}")
         if not callable(self.source) and not isinstance(self.source, Sequence):
             raise ValueError(f"source must be a list of steps, or a function that returns them, got {self.source!r}")
         if self.weights is not None and len(each("weights", self.weights, whole, 0)) != self.num_chunks:
@@ -101,15 +98,9 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
 
         In all_to_all with weights, the ranks' buffers differ in size, and `num_bytes` is their mean.
         """
-        total = num_bytes
-        if self.collective == "barrier":
-            total = 0.0
-        elif self.collective == "all_to_all":
-            total = num_bytes * self.num_ranks
-        if self.weights is None:
-            return np.full(self.num_chunks, total / self.num_chunks)
-        weights = np.asarray(self.weights, dtype=float)
-        return weights * (total / max(1, sum(self.weights)))  # 1: if all weights are 0, so are the bytes
+        total = {"barrier": 0.0, "all_to_all": num_bytes * self.num_ranks}.get(self.collective, num_bytes)
+        weights = np.asarray(self.weights or [1] * self.num_chunks, dtype=float)
+        return np.asarray(weights * (total / max(1, weights.sum())))  # 1: if all weights are 0, so are the bytes
 
     def chunk_ends(self, num_elements: int) -> list[int]:
         """Return the offsets at which chunks begin and end, as num_chunks + 1 numbers, if each rank has `num_elements`.
@@ -149,9 +140,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def initial_chunks(self) -> Bools:
         """Return a mask of the chunks that each rank has at the start, of shape (num_ranks, num_chunks)."""
-        if self.collective in MOVES:
-            return self._is_at(self.origins())
-        return self._is_everywhere()
+        return self._is_at(self.origins() if self.collective in MOVES else None)
 
     def wanted(self) -> Bools:
         """Return a mask of the chunks that each rank must have at the end, of shape (num_ranks, num_chunks)."""
@@ -159,21 +148,20 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
             return self._is_at(np.full(self.num_chunks, self.root))
         if self.collective in RUNS_OUT:
             return self._is_at(self._owners())
-        if self.collective == "all_to_all":
-            chunks_per_sender = self.num_chunks // self.num_ranks  # in the order of their receivers
-            number_in_sender = np.arange(self.num_chunks) % chunks_per_sender
-            return self._is_at(number_in_sender * self.num_ranks // chunks_per_sender)
-        return self._is_everywhere()
+        if self.collective == "all_to_all":  # of each sender, the chunks are in the order of their receivers
+            return self._is_at(self._owners(self.num_chunks // self.num_ranks))
+        return self._is_at(None)
 
-    def _owners(self) -> Ints:
-        """The rank that owns each chunk, if each rank owns as many, one after the other."""
-        return np.arange(self.num_chunks) * self.num_ranks // self.num_chunks
+    def _owners(self, period: int | None = None) -> Ints:
+        """The rank that owns each chunk: of so many chunks, or of all, each rank owns as many, one after the other."""
+        period = period or self.num_chunks
+        return np.arange(self.num_chunks) % period * self.num_ranks // period
 
-    def _is_at(self, rank_of_chunk: Ints) -> Bools:
+    def _is_at(self, rank_of_chunk: Ints | None) -> Bools:
+        """A mask of the chunks at these ranks, or at all."""
+        if rank_of_chunk is None:
+            return np.broadcast_to(np.True_, (self.num_ranks, self.num_chunks))
         return np.equal(np.arange(self.num_ranks)[:, None], rank_of_chunk)
-
-    def _is_everywhere(self) -> Bools:
-        return np.broadcast_to(np.True_, (self.num_ranks, self.num_chunks))
 
     def traffic(self, num_bytes: float) -> Traffic:
         """Return the bytes over each link, and the messages, if whole buffers have `num_bytes`.
@@ -205,7 +193,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         1: 0>1:1= 1>0:0=
         <BLANKLINE>
         """
-        header = [f"{word}={getattr(self, name)}" for word, name in _HEADER.items()]
+        header = [f"{word}={getattr(self, name)}" for word, name in _HEADER.items() if name != "weights"]
         if self.weights is not None:
             header.append(f"weights={','.join(map(str, self.weights))}")
         lines = [" ".join([self.collective, self.algorithm, *header])]
@@ -219,13 +207,12 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         Raises ScheduleError if the text is not such a schedule. The message names the line, counted from 1. Whether
         the ranks and chunks exist is for `verify` to say.
         """
-        numbered = [(number, line.split()) for number, line in enumerate(of_type("text", text, str).splitlines(), 1)]
-        lines = [(number, words) for number, words in numbered if words and not words[0].startswith("#")]
-        if not lines:
-            raise ScheduleError("the text of a schedule must start with a header line, and this one is empty")
         header: dict[str, Any] = {}
         steps: list[Step] = []
-        for line_number, words in lines:
+        for line_number, line in enumerate(of_type("text", text, str).splitlines(), 1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
             try:
                 if not header:
                     header = _read_header(words)
@@ -235,15 +222,12 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
                     steps.append(Step.from_words(words[1:]))
             except ValueError as error:
                 raise ScheduleError(f"line {line_number}: {error}") from None
+        if not header:
+            raise ScheduleError("the text of a schedule must start with a header line, and this one is empty")
         return cls(source=steps, **header)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Schedule):
-            return NotImplemented
-        if self.header() != other.header() or self.num_steps != other.num_steps:
-            return False
-        pairs = zip(self.steps(), other.steps(), strict=True)
-        return all(np.array_equal(column, other) for steps in pairs for column, other in zip(*steps, strict=True))
+        return isinstance(other, Schedule) and self.to_text() == other.to_text()
 
     __hash__ = None  # type: ignore[assignment]  # equal by contents, which may be too many to hash
 
@@ -264,22 +248,19 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 _HEADER = {"ranks": "num_ranks", "chunks": "num_chunks", "root": "root", "ports": "ports", "lag": "lag"}
+_HEADER["weights"] = "weights"  # where chunks differ
 
 
 def _read_header(words: list[str]) -> dict[str, Any]:
     """Return the fields of a schedule from the words of its header line. Raises ValueError for anything else."""
-    if len(words) < 4:
+    if len(words) < 2:
         raise ValueError(f"a header is 'collective algorithm ranks=… chunks=…', got {' '.join(words)!r}")
-    header: dict[str, Any] = {"collective": words[0], "algorithm": words[1]}
+    header: dict[str, Any] = {"collective": words[0], "algorithm": words[1], "num_ranks": None, "num_chunks": None}
     for word in words[2:]:
         name, _, value = word.partition("=")
-        if name == "weights":
-            header[name] = tuple(map(int, value.split(",")))
-        elif name in _HEADER:
-            header[_HEADER[name]] = int(value)
-        else:
-            raise ValueError(f"expected {', '.join(_HEADER)} or weights, got {word!r}")
-    for name in ("num_ranks", "num_chunks"):
-        whole(name, header.get(name), 1)
+        if name not in _HEADER:
+            raise ValueError(f"expected {', '.join(_HEADER)}, got {word!r}")
+        numbers = tuple(map(int, value.split(",")))
+        header[_HEADER[name]] = numbers if name == "weights" else numbers[0]
     Schedule(source=(), **header)  # which checks all fields
     return header

@@ -56,10 +56,16 @@ class Step(NamedTuple):
         Raises ValueError for ranks and chunks that are not whole numbers.
         """
         columns = np.broadcast_arrays(*map(np.atleast_1d, (src, dst, chunk, num_chunks, reduce)))
-        for column in columns[:4]:
-            if column.size > 0 and column.dtype.kind not in "iu":  # numpy makes an empty list a column of floats
-                raise ValueError(f"ranks and chunks of a step must be whole numbers, got {column}")
+        if any(
+            column.size > 0 and column.dtype.kind not in "iu" for column in columns[:4]
+        ):  # an empty list is of floats
+            raise ValueError(f"ranks and chunks of a step must be whole numbers, got {columns[:4]}")
         return cls._make([*(column.astype(np.int64) for column in columns[:4]), columns[4].astype(bool)])
+
+    @classmethod
+    def joined(cls, *steps: Step) -> Step:
+        """Return one step with the transfers of several, in their order."""
+        return cls._make(map(np.concatenate, zip(*steps, strict=True)))
 
     def by_chunk(self) -> Step:
         """Return the same transfers with one row per chunk."""
@@ -83,11 +89,8 @@ class Step(NamedTuple):
         """
         words = []
         for src, dst, chunk, count, reduce in self.rows():
-            chunks = str(chunk)
-            if count > 1:
-                chunks = f"{chunk}-{chunk + count - 1}"
-            sign = "+" if reduce else "="
-            words.append(f"{src}>{dst}:{chunks}{sign}")
+            last = f"-{chunk + count - 1}" if count > 1 else ""
+            words.append(f"{src}>{dst}:{chunk}{last}{'+' if reduce else '='}")
         return words
 
     @classmethod
@@ -99,11 +102,8 @@ class Step(NamedTuple):
             if match is None:
                 raise ValueError(f"expected src>dst:first-last with + or = after it, got {word!r}")
             src, dst, first, last = (int(digits or match[3]) for digits in match.groups()[:4])
-            if last < first:
-                raise ValueError(f"the first chunk must be at most the last, got {word!r}")
             rows.append((src, dst, first, last - first + 1, match[5] == "+"))
-        table = np.array(rows, dtype=np.int64).reshape(-1, 5)  # also if there are no rows
-        return cls._make([*table.T[:4], table[:, 4] == 1])
+        return cls.of(*np.array(rows, dtype=np.int64).reshape(-1, 5).T)
 
 
 def number_among_equal(keys: Ints) -> Ints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import socket
 import statistics
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from .process_group import TAGS, backend_of, group_of, takes_batches
+from .process_group import backend_of, group_of, takes_batches
 
 AWAKE_S = 0.001  # a rank stops sleeping this long before the start, because a sleeping core wakes slowly
 REST_S = 0.001  # shortest pause after an iteration, so that no rank takes a core while others finish
@@ -22,14 +23,11 @@ REST_S = 0.001  # shortest pause after an iteration, so that no rank takes a cor
 # 4 MiB had ended on all ranks when the pause of the first one ended; with no such share 83 %, with twice as much 98 %.
 REST_SHARE = 0.25
 MOST_REST_S = 0.005  # longest such pause
-# Number of agreements, to estimate the time of one; the first ones do not count. Over Gloo on two cores, the first took
-# 5 to 9 times as long as later ones, the next three about twice as long. Twice the median of the other 8, the margin,
-# was in 95 % of cases at least 1.4 times the median of 2,000.
+# Number of agreements, to estimate the time of one and to compare clocks; the first ones do not count. Over Gloo on two
+# cores, the first took 5 to 9 times as long as later ones, the next three about twice as long. Twice the median of the
+# other 8, the margin, was in 95 % of cases at least 1.4 times the median of 2,000.
 AGREEMENTS = 12
 WARM_UP_AGREEMENTS = 4
-# Number of answers, to estimate the offset of a clock. Over Gloo on two cores, one took about 100 µs, the shortest of
-# 20 took 68 to 79 µs and that of 100 took 62 to 68 µs: five times as many would make the error at most 5 µs smaller.
-ROUND_TRIPS = 20
 PRIORITY = 10  # of all threads after `go_first`, from 1 to 99: any puts them before those without real-time priority
 
 
@@ -76,13 +74,6 @@ def network_id() -> str:
         return boot_id()
 
 
-class _ClockOffset(NamedTuple):
-    """How far a rank's clock is ahead of rank 0's, and by how much that may be wrong."""
-
-    ahead_s: float
-    uncertainty_s: float
-
-
 class Ranks:
     """A process group whose ranks start together, as seen from this rank. All ranks create it at the same point.
 
@@ -104,9 +95,7 @@ class Ranks:
         if is_nccl:  # it sends tensors on GPUs only
             everyone = [dist.get_global_rank(self.group, rank) for rank in range(self.size)]
             self._control = dist.new_group(everyone, backend="gloo")
-        machine_of_rank = self.numbered(self.machine())  # ranks on one machine share its clock
-        self._ahead_s, self.clock_offset_s = self._offset(machine_of_rank)
-        self.margin_s = self._margin()
+        self._agree_on_clocks()
 
     def slowest(self, values: list[float]) -> list[float]:
         """Return the element-wise maximum over all ranks."""
@@ -114,7 +103,7 @@ class Ranks:
         options: Any = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
         self._control.allreduce([tensor], options).wait()
-        return [float(value) for value in tensor.tolist()]
+        return list(tensor.tolist())
 
     def numbered(self, mine: str) -> list[int]:
         """Return for each rank the number of its string; strings are numbered by first appearance in rank order.
@@ -127,77 +116,35 @@ class Ranks:
         row = torch.tensor([int.from_bytes(first_bytes, "little", signed=True)])
         rows = [torch.zeros_like(row) for _ in range(self.size)]
         self._control.allgather([rows], [row]).wait()
-        digests = [int(row_of_rank.item()) for row_of_rank in rows]
-        number_of: dict[int, int] = {}
-        for digest in digests:
-            number_of.setdefault(digest, len(number_of))
-        return [number_of[digest] for digest in digests]
+        digests = [row_of_rank.item() for row_of_rank in rows]
+        first_seen = list(dict.fromkeys(digests))
+        return [first_seen.index(digest) for digest in digests]
 
-    def _margin(self) -> float:
-        """Return how long before the start all ranks agree on it, so that all know it in time.
+    def _agree_on_clocks(self) -> None:
+        """Find out how far this rank's clock is ahead of rank 0's, and by how much that may be wrong.
 
-        The median time of an agreement, on the rank where it is longest, counts twice, because single agreements take
-        longer than the median. The time to wake up is added.
+        An agreement ends on each rank after it has begun on every rank, so each gives a lower and an upper bound. Also
+        find out how long before a start all ranks agree on it, so that all know it in time: the median time of an
+        agreement, on the rank where it is longest, counts twice, because single agreements take longer than the median.
+        The time to wake up is added.
         """
         times_s = []
+        low_s, high_s = -math.inf, math.inf
         for _ in range(AGREEMENTS):
-            begin = self.clock()
-            self.slowest([0.0])
-            times_s.append(self.clock() - begin)
-        after_warm_up_s = times_s[WARM_UP_AGREEMENTS:]
-        (for_agreement_s,) = self.slowest([2 * statistics.median(after_warm_up_s)])
-        return AWAKE_S + for_agreement_s
-
-    def _offset(self, machines: list[int]) -> _ClockOffset:
-        """Return the offset of this rank's clock, which is 0 on rank 0's machine; `machines` has each rank's number.
-
-        Rank 0 asks each rank on another machine for its time; the fastest of several answers counts (Cristian, 1989).
-        """
-        offset = _ClockOffset(0.0, 0.0)
-        for peer, machine in enumerate(machines):
-            if machine == machines[0]:
-                continue
-            if self.rank == 0:
-                self._ask(peer)
-            elif self.rank == peer:
-                offset = self._answer()
-        return offset
-
-    def _ask(self, peer: int) -> None:
-        """Find out, on rank 0, how far the peer's clock is ahead, and tell it: `_answer` is what the peer does.
-
-        If a question and its answer travel equally long, the peer reads its clock halfway between `begin` and `end`. If
-        they do not, this is wrong by at most half a round trip, so the shortest one counts.
-        """
-        question = torch.zeros(1, dtype=torch.float64)
-        answer = torch.zeros(1, dtype=torch.float64)
-        wire = backend_of(self._control, question)
-        trips = []
-        for _ in range(ROUND_TRIPS):
-            answered = wire.recv([answer], peer, TAGS)  # posted before the question, so that the answer need not wait
-            begin = self.clock()
-            wire.send([question], peer, TAGS).wait()
-            answered.wait()
-            end = self.clock()
-            ahead_s = answer.item() - (begin + end) / 2
-            trips.append((end - begin, ahead_s))
-        shortest_trip_s, ahead_s = min(trips)
-        result = torch.tensor([ahead_s, shortest_trip_s / 2], dtype=torch.float64)
-        wire.send([result], peer, TAGS).wait()
-
-    def _answer(self) -> _ClockOffset:
-        """Answer rank 0's questions with this rank's time, and return the offset that rank 0 finds out."""
-        question = torch.zeros(1, dtype=torch.float64)
-        answer = torch.zeros(1, dtype=torch.float64)
-        wire = backend_of(self._control, question)
-        for _ in range(ROUND_TRIPS):
-            wire.recv([question], 0, TAGS).wait()  # it says nothing: only when it comes matters
-            answer[0] = self.clock()
-            wire.send([answer], 0, TAGS).wait()
-        result = torch.zeros(2, dtype=torch.float64)
-        wire.recv([result], 0, TAGS).wait()
-        ahead_s, uncertainty_s = result.tolist()
-        return _ClockOffset(ahead_s, uncertainty_s)
+            begin_s = self.clock()
+            (begin_of_rank_0_s,) = self.slowest([begin_s if self.rank == 0 else -math.inf])
+            end_s = self.clock()
+            (end_of_rank_0_s,) = self.slowest([end_s if self.rank == 0 else -math.inf])
+            times_s.append(end_s - begin_s)
+            low_s = max(low_s, begin_s - end_of_rank_0_s)
+            high_s = min(high_s, end_s - begin_of_rank_0_s)
+        (for_agreement_s,) = self.slowest([2 * statistics.median(times_s[WARM_UP_AGREEMENTS:])])
+        self.margin_s = AWAKE_S + for_agreement_s
+        machines = self.numbered(self.machine())
+        if machines[self.rank] == machines[0]:  # ranks on one machine share its clock
+            low_s = high_s = 0.0
+        self._ahead_s = (low_s + high_s) / 2
+        self.clock_offset_s = (high_s - low_s) / 2
 
     def together(self) -> tuple[float, bool]:
         """Wait for an instant that all ranks agree on.

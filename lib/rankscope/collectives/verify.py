@@ -7,7 +7,7 @@ counted instead of or-ed, so that one added twice is seen.
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +40,9 @@ def pass_step(rows: Step, shares: NDArray[Any]) -> NDArray[Any]:
     sent = shares[rows.src, rows.chunk]  # a copy, so all rows send what was there before the step
     turn = number_among_equal(rows.dst * shares.shape[1] + rows.chunk)  # 0 for the first row that writes to a chunk
     for current_turn in range(int(turn.max(initial=-1)) + 1):
-        is_current = turn == current_turn
-        place = rows.dst[is_current], rows.chunk[is_current]
-        shares[place] = sent[is_current] + shares[place] * rows.reduce[is_current, None]
+        now = turn == current_turn
+        place = rows.dst[now], rows.chunk[now]
+        shares[place] = sent[now] + shares[place] * rows.reduce[now, None]
     return sent
 
 
@@ -60,11 +60,9 @@ def holdings(schedule: Schedule, step: int) -> Bools:
     shares = shares_at_start(schedule)
     for transfers in islice(schedule.steps(), step):
         pass_step(transfers.by_chunk(), shares)
-    if schedule.collective not in MOVES:
-        return shares > 0
-    has_share = np.zeros((schedule.num_ranks, schedule.num_chunks, schedule.num_ranks), dtype=bool)
-    has_share[:, np.arange(schedule.num_chunks), schedule.origins()] = shares[:, :, 0] > 0
-    return has_share
+    if schedule.collective in MOVES:
+        return np.asarray((shares > 0) & (schedule.origins()[:, None] == np.arange(schedule.num_ranks)))
+    return shares > 0
 
 
 class Verified(NamedTuple):
@@ -105,63 +103,51 @@ def verify(schedule: Schedule) -> Verified:
     shares = shares_at_start(of_type("schedule", schedule, Schedule))
     # the step in which each rank last received a sum of each chunk; for none a step that is long enough before step 0
     received = np.full(shares.shape[:2], -schedule.lag)
-    num_steps = 0
-    num_messages = 0
-    most_sends = 0
-    most_receives = 0
+    counts = []
     for number, step in enumerate(schedule.steps()):
         check_places(schedule, number, step)
         pairs = np.unique(step.src * schedule.num_ranks + step.dst)
-        most_sends = max(most_sends, _most_messages(schedule, number, "sends", pairs // schedule.num_ranks))
-        most_receives = max(most_receives, _most_messages(schedule, number, "receives", pairs % schedule.num_ranks))
-        num_messages += pairs.size
-        num_steps += 1
+        most_sends = _most_messages(schedule, number, "sends", pairs // schedule.num_ranks)
+        most_receives = _most_messages(schedule, number, "receives", pairs % schedule.num_ranks)
+        counts.append((pairs.size, most_sends, most_receives))
         rows = step.by_chunk()
-        if schedule.lag > 1:  # with a lag of 1, sums of all earlier steps may be used
-            _check_lag(schedule, number, rows, received)
-        _check_transfers(schedule, number, rows, shares)
-    _check_result(schedule, shares)
-    return Verified(num_steps, num_messages, most_sends, most_receives)
+        for ranks in (rows.src, rows.dst):  # a receiver, too, must have its sum before it adds to it or replaces it
+            is_early = received[ranks, rows.chunk] > number - schedule.lag
+            _refuse(is_early, f"uses a sum received less than {schedule.lag} steps before", number, ranks, rows.chunk)
+        received[rows.dst[rows.reduce], rows.chunk[rows.reduce]] = number
+        _pass_checked(schedule, number, rows, shares)
+    for rank, chunk in np.argwhere((shares == 0).any(axis=2) & schedule.wanted()).tolist():
+        origin = shares[rank, chunk].argmin()
+        if schedule.collective in MOVES:
+            origin = schedule.origins()[chunk]
+        problem = f"rank {rank}, chunk {chunk}: the result lacks the contribution of rank {origin}"
+        raise ScheduleError(problem, None, rank, chunk)
+    num_messages, sends, receives = np.reshape(counts, (-1, 3)).T.astype(int)
+    return Verified(len(counts), int(num_messages.sum()), int(sends.max(initial=0)), int(receives.max(initial=0)))
 
 
-def _check_result(schedule: Schedule, shares: Shares) -> None:
-    """Raise ScheduleError if a chunk that a rank must have in the end lacks a share."""
-    is_lacking = (shares == 0).any(axis=2) & schedule.wanted()
-    for rank, chunk in np.argwhere(is_lacking)[:1].tolist():
-        origins = np.flatnonzero(shares[rank, chunk] == 0).tolist()
-        names = ", ".join([*map(str, origins[:8]), *["…"][: len(origins) - 8]])
-        lacks = f"the contributions of ranks {names}" if len(origins) > 1 else f"the contribution of rank {names}"
-        if schedule.collective in MOVES:  # the chunk comes from one rank: it is lacking as a whole
-            lacks = "it"
-        raise ScheduleError(f"rank {rank}, chunk {chunk}: the result lacks {lacks}", None, rank, chunk)
-
-
-def _fail(problem: str, number: int, rank: int, chunk: int | None = None) -> NoReturn:
-    """Raise ScheduleError for a rank, or one of its chunks, in the step with this number."""
+def _refuse(is_wrong: Any, problem: str, number: int, ranks: Ints, chunks: Ints | None = None) -> None:
+    """Raise ScheduleError for the first entry that is marked, if any is: a rank, or one of its chunks, in a step."""
+    if not is_wrong.any():
+        return
+    entry = int(is_wrong.argmax())
+    rank = int(ranks[entry])
     where = f"step {number}, rank {rank}"
-    if chunk is not None:
-        where += f", chunk {chunk}"
-    raise ScheduleError(f"{where}: {problem}", number, rank, chunk)
-
-
-def _fail_at(is_wrong: Any, problem: str, number: int, ranks: Ints, chunks: Ints) -> None:
-    """Fail for the first row that is marked, if any is."""
-    if is_wrong.any():
-        row = int(is_wrong.argmax())
-        _fail(problem, number, int(ranks[row]), int(chunks[row]))
+    if chunks is None:
+        raise ScheduleError(f"{where}: {problem}", number, rank)
+    raise ScheduleError(f"{where}, chunk {chunks[entry]}: {problem}", number, rank, int(chunks[entry]))
 
 
 def check_places(schedule: Schedule, number: int, step: Step) -> None:
     """Fail unless the ranks and chunks of a step exist, no rank sends to itself, and only those add up that may."""
     for ranks in (step.src, step.dst):
         is_wrong = (ranks < 0) | (ranks >= schedule.num_ranks)
-        if is_wrong.any():
-            _fail(f"ranks are from 0 to {schedule.num_ranks - 1}", number, int(ranks[is_wrong][0]))
-    _fail_at(step.src == step.dst, "sends to itself", number, step.src, step.chunk)
+        _refuse(is_wrong, f"ranks are from 0 to {schedule.num_ranks - 1}", number, ranks)
+    _refuse(step.src == step.dst, "sends to itself", number, step.src, step.chunk)
     is_wrong = (step.chunk < 0) | (step.num_chunks < 1) | (step.chunk + step.num_chunks > schedule.num_chunks)
-    _fail_at(is_wrong, f"chunks are from 0 to {schedule.num_chunks - 1}", number, step.src, step.chunk)
+    _refuse(is_wrong, f"chunks are from 0 to {schedule.num_chunks - 1}", number, step.src, step.chunk)
     if schedule.collective in MOVES:
-        _fail_at(step.reduce, f"{schedule.collective} adds nothing up", number, step.dst, step.chunk)
+        _refuse(step.reduce, f"{schedule.collective} adds nothing up", number, step.dst, step.chunk)
 
 
 def _most_messages(schedule: Schedule, number: int, verb: str, ranks: Ints) -> int:
@@ -169,37 +155,26 @@ def _most_messages(schedule: Schedule, number: int, verb: str, ranks: Ints) -> i
 
     `ranks` has an entry for each message: the rank that sends, or receives, it.
     """
-    counts = np.bincount(ranks, minlength=1)  # one entry at least, since a step may have no messages
-    if counts.max() > schedule.ports:
-        text = f"{verb} {counts.max()} messages in one step, but ports={schedule.ports} allows only {schedule.ports}"
-        _fail(text, number, int(counts.argmax()))
+    counts = np.bincount(ranks, minlength=schedule.num_ranks)
+    problem = f"{verb} {counts.max()} messages in one step, but ports={schedule.ports} allows only {schedule.ports}"
+    _refuse(counts > schedule.ports, problem, number, np.arange(counts.size))
     return int(counts.max())
 
 
-def _check_lag(schedule: Schedule, number: int, rows: Step, received: Ints) -> None:
-    """Fail if a step uses a sum too early, and bring `received` up to date, of shape (ranks, chunks)."""
-    for ranks in (rows.src, rows.dst):  # a receiver, too, must have its sum before it adds to it or replaces it
-        is_early = received[ranks, rows.chunk] > number - schedule.lag
-        _fail_at(is_early, f"uses a sum received less than {schedule.lag} steps before", number, ranks, rows.chunk)
-    received[rows.dst[rows.reduce], rows.chunk[rows.reduce]] = number
-
-
-def _check_transfers(schedule: Schedule, number: int, rows: Step, shares: Shares) -> None:
+def _pass_checked(schedule: Schedule, number: int, rows: Step, shares: Shares) -> None:
     """Let the transfers of one step, a row for each chunk, take place in `shares`, and fail for the first wrong one."""
     dst, chunk = rows.dst, rows.chunk
     _, target, num_writes = np.unique(dst * schedule.num_chunks + chunk, return_inverse=True, return_counts=True)
     is_wrong_copy = (num_writes[target] > 1) & ~rows.reduce  # then the result depends on the order
-    _fail_at(is_wrong_copy, "is written twice in one step", number, dst, chunk)
+    _refuse(is_wrong_copy, "is written twice in one step", number, dst, chunk)
     before = shares[dst, chunk]
     sent = pass_step(rows, shares)
-    _fail_at(~sent.any(axis=1), "sends what it does not have", number, rows.src, chunk)
+    _refuse(~sent.any(axis=1), "sends what it does not have", number, rows.src, chunk)
     is_same_copy = (sent == before).all(axis=1) & ~rows.reduce
-    _fail_at(is_same_copy, "receives what it already has", number, dst, chunk)
+    _refuse(is_same_copy, "receives what it already has", number, dst, chunk)
     after = shares[dst, chunk]
-    is_repeated = after > 1
+    is_repeated = (after > 1).any(axis=1)
     if schedule.collective == "barrier":  # it adds up nothing, so shares may repeat, but some of them must be new
-        is_repeated = (sent > 0) & ~((sent > 0) & (before == 0) & (after == 1)).any(axis=1, keepdims=True)
+        is_repeated = ~((sent > 0) & (before == 0) & (after == 1)).any(axis=1)
         shares[dst, chunk] = after > 0
-    if is_repeated.any():
-        row, origin = np.argwhere(is_repeated)[0].tolist()
-        _fail(f"receives the contribution of rank {origin} a second time", number, int(dst[row]), int(chunk[row]))
+    _refuse(is_repeated, "receives a contribution a second time", number, dst, chunk)

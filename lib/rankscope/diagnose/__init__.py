@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..common.extras import naming_extra
+from ..common.extras import when_used
 from .diagnosis import diagnose
 from .dumps import read_dumps
 from .hangs import explain_hang
@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["diagnose", "explain_hang", "read_dumps", "read_hang_text", "read_logs", "read_traces", "watch"]
 
 
-@naming_extra()
-def __getattr__(name: str) -> Any:
-    if name == "watch":
-        from .live import watch
-
-        return watch
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(__name__, watch="live")
 
 
 def __dir__() -> list[str]:

@@ -154,30 +154,29 @@ def _explain(stop: _Stop, groups: Iterable[Group]) -> list[HangFinding]:
 def _odd(stop: _Stop, groups: Iterable[Group]) -> list[HangFinding]:
     """Return the ranks whose call differs from that of more than half of them, by what differs; none if all are alike.
 
-    If there is no such majority, it is all ranks. Of two, it is the one that did not go on as it did before.
+    If there is no such majority, it is the one that did not go on as it did before, or else all ranks.
     """
     counts = Counter(call.parts for call in stop.calls.values()).most_common()
     if len(counts) < 2:
         return []
-    usual, most = counts[0]
-    new = [rank for rank in stop.calls if _is_new(rank, stop, groups)] if len(stop.calls) == 2 else []
+    is_tie = 2 * counts[0][1] <= len(stop.calls)
+    odd = [rank for rank, call in stop.calls.items() if is_tie or call.parts != counts[0][0]]
+    new = [rank for rank in odd if is_tie and _is_new(rank, stop, groups)]
     if len(new) == 1:
-        (usual,) = (call.parts for rank, call in stop.calls.items() if rank not in new)
-        most = 2
-    is_tie = 2 * most <= len(stop.calls)
-    odd = [rank for rank, call in stop.calls.items() if is_tie or call.parts != usual]
+        odd = new
+        is_tie = False
     following = set()  # what others call next, here or after an earlier call like this one
-    for rank, one in stop.group.progress.items():
-        next_calls = [one.calls.get(place + 1) for place, call in one.calls.items() if call.parts == usual]
-        following |= {call.parts for call in next_calls if call and rank not in odd}
+    for rank in stop.calls.keys() - {*odd}:
+        by_number = stop.group.progress[rank].calls
+        for number, call in by_number.items():
+            if call.parts == stop.calls[rank].parts and number + 1 in by_number:
+                following.add(by_number[number + 1].parts)
     ranks_of: dict[str, list[int]] = {}
     for rank in odd:
-        call = stop.calls[rank]
-        others = next(parts for parts, _ in counts if parts != call.parts) if is_tie else usual
-        cause = next(part for part, a, b in zip(_PARTS, call.parts, others, strict=True) if a != b)
-        if call.parts in following:
-            cause = "left out"
-        ranks_of.setdefault(cause, []).append(rank)
+        parts = stop.calls[rank].parts
+        others = next(other for other, _ in counts if other != parts)
+        cause = next(part for part, a, b in zip(_PARTS, parts, others, strict=True) if a != b)
+        ranks_of.setdefault("left out" if parts in following else cause, []).append(rank)
     findings = []
     for cause, ranks in ranks_of.items():
         differs = {"left out": f"left out {stop}", "number": f"made another number of calls up to {stop}"}

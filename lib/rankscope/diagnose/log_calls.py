@@ -115,24 +115,26 @@ def _rank(fact: Fact) -> int | None:
 def _groups(used: Sequence[Fact]) -> list[Group]:
     """Return the groups that lines name, with the progress of each rank; "" is a group that no line names."""
     calls: dict[int, dict[int, Call]] = defaultdict(dict)
-    progress: dict[str, dict[int, Progress]] = defaultdict(dict)
-    alone: dict[int, Fact] = {}  # lines of ranks whose group no other line names
+    group_of: dict[tuple[int, int | None], str] = {}  # by rank and call, as the line after the timeout states it
     for fact in used:
-        rank, number = _rank(fact) or 0, fact.number("call")
-        if number is not None:
-            collective = fact.values["collective"]
-            calls[rank][number] = Call(collective, "" if collective in _OWN_SIZES else fact.values.get("size", ""))
-            alone[rank] = fact
-    in_queue = [fact for fact in used if fact.kind == "queue"]
-    for fact in sorted(in_queue, key=lambda fact: "failed" in fact.values):
-        rank, failed = _rank(fact) or 0, fact.number("failed")
-        progress[_group_name(fact)][rank] = Progress(failed, int(fact.values["enqueued"]), calls[rank])
-        if failed is not None:
-            alone.pop(rank, None)
-    for rank, fact in alone.items():
-        number = int(fact.values["call"])
-        progress[_group_name(fact)][rank] = Progress(number, number, calls[rank])
+        rank = _rank(fact) or 0
+        if "collective" in fact.values:
+            size = "" if fact.values["collective"] in _OWN_SIZES else fact.values.get("size", "")
+            calls[rank][fact.number("call") or 0] = Call(fact.values["collective"], size)
+        elif "failed" in fact.values:
+            group_of[rank, fact.number("failed")] = _group_name(fact)
+    progress: dict[str, dict[int, Progress]] = defaultdict(dict)
+    for fact in sorted(used, key=_waits_in):  # a line that states no failed call comes first
+        rank, number = _rank(fact) or 0, _waits_in(fact)
+        of_ranks = progress[group_of.get((rank, number), _group_name(fact))]
+        enqueued = max(fact.number("enqueued") or number, of_ranks[rank].enqueued if rank in of_ranks else 0)
+        of_ranks[rank] = Progress(number or None, enqueued, calls[rank])
     return [Group(name, tuple(of_ranks), of_ranks) for name, of_ranks in progress.items()]
+
+
+def _waits_in(fact: Fact) -> int:
+    """Return the number of the call that a line says failed, or 0."""
+    return fact.number("failed") or fact.number("call") or 0
 
 
 def _is_one(group: Group, used: Iterable[Fact]) -> bool:
@@ -164,12 +166,10 @@ def _judged(finding: HangFinding, groups: Iterable[Group], used: Sequence[Fact])
         return _waits("a rank is behind, but it waits in another group, or its line is of another time or group", used)
     if len({*waits_in}) > 1 or finding.cause == "group":
         return _waits("they are out of step: ranks wait in different calls", used)
+    if finding.cause != "stuck" and not finding.group:
+        return _waits(f"they differ in the {finding.cause}, and no line names the group", used)
     if finding.cause != "stuck":
-        return (
-            finding
-            if finding.group
-            else _waits(f"they differ in the {finding.cause}, and no line names the group", used)
-        )
+        return finding
     silent = {*range(max(progress))} - {*progress} - {_rank(fact) for fact in used}
     is_known = all(one.waits_in in one.calls for one in progress.values())
     if silent and is_known and 3 * len(silent) <= len(waits_in):

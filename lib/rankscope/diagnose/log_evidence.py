@@ -108,7 +108,7 @@ KINDS = {
         "dead", "", "a worker of Ray ended: {what}",
     ),
     "mismatch": Kind(
-        r"Detected mismatch between collectives on ranks\. Rank (?P<by>\d+) is running (?P<odd>inconsistent )?collective: "
+        r"mismatch between collectives on ranks\. Rank (?P<by>\d+) is running (?P<odd>inconsistent )?collective: "
         + _FINGERPRINT.format("own")
         + r"(?:(?:(?!Detected mismatch).)*?, but Rank (?P<other>\d+) is running (?:inconsistent )?collective: "
         + _FINGERPRINT.format("other")

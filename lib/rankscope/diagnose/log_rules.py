@@ -28,11 +28,10 @@ _LAUNCHERS = re.compile(
 _CONSEQUENCE = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|Timed out waiting \d|Socket Timeout"
     r"|[Ww]ait timeout after|Timeout waiting for key|\[Rank \d+\]: |reached monitoredB|NCCL error|nccl\w+Error"
-    r"|Watchdog caught coll"
-    r"|NCCL communicator was aborted|Timed out initializing process group|store->get|waiting for clients|gloo/"
-    r"|connectFullMesh|server socket has failed|watchdog thread|Received data size doesn't match|Detected mismatch between coll"
-    r"|expects same model|appears not to match sizes|Expected to have finished reduction"
-    r"|\b(?:DistBackend|DistStore|DistNetwork|Rendezvous\w+)Error|^EOFError$"
+    r"|Watchdog caught coll|NCCL communicator was aborted|Timed out initializing process group|store->get"
+    r"|waiting for clients|gloo/|connectFullMesh|server socket has failed|watchdog thread"
+    r"|Received data size doesn't match|Detected mismatch between coll|expects same model|appears not to match sizes"
+    r"|Expected to have finished reduction|\b(?:DistBackend|DistStore|DistNetwork|Rendezvous\w+)Error|^EOFError$"
     # cut, or damaged
     r"|^RuntimeError(?:: .{0,8})?$|^RuntimeError: (?:\[/|Detected mis)|\[\[?rank\d|\[default\d|\[\d+,\d+\]<"
 )
@@ -127,25 +126,30 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
     """Errors that a rank raised itself: the last one of each process, unless it also lost the others."""
     errors = [fact for fact in facts["error"] if "ignored" not in fact.values]
     errors += [fact for fact in facts["last line"] if "rank" in fact.line.labels]
-    lost = [
-        fact.line.labels for fact in errors if _CONSEQUENCE.search(fact.values["what"]) and "rank" in fact.line.labels
-    ]
+    follow = [fact for fact in errors if _CONSEQUENCE.search(fact.values["what"])]
+    lost = [fact.line.labels for fact in follow if "rank" in fact.line.labels]
+    went_on = speakers(facts["wait"])  # after an error that was caught; torch's own tag is only on uncaught ones
     last = {}
-    for fact in errors + facts["CUDA error"]:
-        is_own = fact.line.labels not in lost and not _CONSEQUENCE.search(fact.values["what"])
-        if fact.kind == "CUDA error" or (is_own and not _LAUNCHERS.search(fact.values["what"])):
+    for fact in errors:
+        is_own = fact not in follow and fact.line.labels not in lost and not _LAUNCHERS.search(fact.values["what"])
+        if is_own and ("rank" in fact.line.labels or fact.line.rank not in went_on):
             last[str(fact.line.labels)] = fact
+    last |= {str(fact.line.labels): fact for fact in facts["CUDA error"]}
     first = {fact.number("ranks") for fact in facts["failure"]}  # as torchrun saw it
     is_seen = bool(first & speakers(last.values()))
     same: dict[str, list[Fact]] = defaultdict(list)
     for fact in last.values():
         if fact.line.rank in first or not is_seen:
             same[fact.values["what"]].append(fact)
+    has_ended = any(fact.values.get("code") == "1" for fact in facts["failure"] + facts["exit"])
     findings = []
     for found in same.values():
         process = found[0].values.get("process")  # of torch.multiprocessing
         (finding,) = _stated(found, **({"who": f"process {process}"} if process else {}))
-        findings.append(finding._replace(is_certain=bool(finding.ranks or process or not facts["wait"])))
+        is_certain = bool(finding.ranks or process or has_ended or found[0].kind == "CUDA error")
+        if not is_certain:
+            finding = finding._replace(words=f"{finding.words} rankscope cannot tell whether it was caught.")
+        findings.append(finding._replace(is_certain=is_certain))
     return findings
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -19,11 +19,9 @@ _ATTEMPT = re.compile(r"attempt_(\d+)")  # a folder of torchrun's --log-dir
 
 
 class HangLogs(msgspec.Struct, frozen=True, eq=False):
-    """What logs state, by kind, the ranks that have a line, and the files that could not be read."""
+    """What logs state, by kind; the files, and why others could not be read."""
 
     facts: Facts
-    ranks: tuple[int, ...]
-    num_lines: int
     sources: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -70,21 +68,15 @@ def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
             errors.append(error)
     if not texts:
         raise errors[0]
-    return _logs(texts, tuple(map(str, errors)))
+    return HangLogs(facts_of(clean_lines(texts)), tuple(texts), tuple(map(str, errors)))
 
 
 def read_hang_text(text: str) -> HangLogs:
     """Read text that was pasted from the logs of a job; the lines may be of several ranks."""
-    return _logs({"": of_type("text", text, str)})
+    return HangLogs(facts_of(clean_lines({"": of_type("text", text, str)})))
 
 
 def decoded(raw: bytes) -> str:
     """Return the text of a log; what Windows writes may be UTF-16."""
     is_utf16 = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
     return raw.decode("utf-16" if is_utf16 else "utf-8-sig", "replace")
-
-
-def _logs(texts: Mapping[str, str], left_out: tuple[str, ...] = ()) -> HangLogs:
-    lines = clean_lines(texts)
-    ranks = {line.rank for line in lines if line.rank is not None}
-    return HangLogs(facts_of(lines), tuple(sorted(ranks)), len(lines), tuple(texts), left_out)

@@ -15,7 +15,7 @@ from ..sampling.audit import audit
 from ..sampling.epoch_audit import EpochAudit
 from .marks import DIGIT_PX, LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
 from .palette import ALARM, TONES, ramp, rank_colors
-from .plots import WIDE_PX, Plot, Rects, numbers_on, whole_ticks
+from .plots import WIDE_PX, Plot, Rects, Texts, numbers_on, whole_ticks
 
 _ROWS_PX = 240.0  # of all ranks together, whatever their number, so that the drawing keeps its height
 _CELL_PX = 44.0  # the side of a cell, at most
@@ -317,7 +317,8 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None, deck: 
     if num_cells > _MOST_EPOCH_CELLS:
         raise ValueError(f"a drawing has at most {_MOST_EPOCH_CELLS} cells, got {num_cells}: take fewer samples")
     colors = rank_colors(report.num_ranks)
-    rects, texts = [], []
+    rects: list[Rects] = []
+    texts: list[Texts] = []
     for row, assignment in enumerate(epochs):
         readers = _readers(assignment, report.size)
         fills = [colors[min(ranks)] if ranks else ALARM for ranks in readers]

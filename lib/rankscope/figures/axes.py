@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.patches import FancyBboxPatch
 
+from ..common.words import printable
 from .marks import SIZES_PX, WIDTH_PX, Box, Drawing, Line, Mark, Text, page
 from .palette import INK, PAPER, TONES
 from .svg import HATCH_OPACITY, OPACITY, hatching, text_of
@@ -67,7 +68,7 @@ def _text(text: Text, ax: Axes, top: float, points_per_px: float, weight: str) -
     ground: Any = {"facecolor": PAPER, "edgecolor": "none", "pad": 1} if text.halo else None
     style: dict[str, Any] = {"fontsize": SIZES_PX[text.size] * points_per_px, "family": _FONTS, "weight": weight}
     style |= {"color": TONES.get(text.tone, text.tone), "ha": _ALIGN[text.anchor], "va": "baseline"}
-    ax.text(text.x, text.y + top, text.text.replace("*", ""), parse_math=False, bbox=ground, **style)
+    ax.text(text.x, text.y + top, printable(text.text.replace("*", "")), parse_math=False, bbox=ground, **style)
 
 
 def _line(line: Line, ax: Axes, top: float, points_per_px: float) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import one_of
 from ..common.units import bytes_words
-from .marks import plain
+from ..common.words import printable
 from .palette import INK, LINES, PAPER, TONES, Look
 from .plots import spread_out
 
@@ -32,7 +32,6 @@ def chart(
     x_label: str,
     y_label: str,
     *,
-    deck: str = "",
     inches: float = 3.6,
     x: Sequence[float] | Floats | None = None,
     x_margin: float = 1.0,
@@ -40,20 +39,16 @@ def chart(
     most_ticks: int = 8,
     y_limits: tuple[float, float] | None = None,
 ) -> Axes:
-    """Return `ax`, or the Axes of a new figure so high, with title, deck, labels, scales, ticks and grid.
+    """Return `ax`, or the Axes of a new figure so high, with title, labels, scales, ticks and grid.
 
     With `x`, values that rise, their axis is logarithmic, reaches past them by a factor of `x_margin`, and has at most
     `most_ticks` ticks at powers of two, named by `x_words`.
     """
     if ax is None:
         _, ax = plt.subplots(figsize=(WIDE_INCHES, inches), layout="constrained")
-    pad = 24.0 if deck else 8.0
     wrapped = "\n".join(wrap(title.replace("*", ""), 66))
-    ax.set_title(wrapped, loc="left", fontsize=TITLE_PT, fontweight="bold", color=INK, pad=pad)
+    ax.set_title(wrapped, loc="left", fontsize=TITLE_PT, fontweight="bold", color=INK, pad=8)
     ax.title.set_parse_math(False)
-    if deck:
-        above = {"xycoords": "axes fraction", "textcoords": "offset points", "fontsize": 10, "color": TONES["mute"]}
-        ax.annotate(plain(deck), (0, 1), xytext=(0, 9), **above)  # type: ignore[arg-type]
     ax.set_xlabel(x_label, color=TONES["mute"], parse_math=False)
     ax.set_ylabel(y_label, color=TONES["mute"], parse_math=False)
     if x is not None:
@@ -117,7 +112,7 @@ def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, floa
     """Write a text at a point of the data, moved by an offset in points, on a ground that covers lines."""
     ground = {"boxstyle": "square,pad=0.12", "facecolor": PAPER, "edgecolor": "none"}
     options: dict[str, Any] = {"textcoords": "offset points", "fontsize": LABEL_PT, "bbox": ground}
-    ax.annotate(plain(text), at, xytext=offset, parse_math=False, **options, **style)
+    ax.annotate(printable(text), at, xytext=offset, parse_math=False, **options, **style)
 
 
 def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
@@ -129,7 +124,7 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
     hairs = {name: ax.plot([], [], color=look.color, linewidth=0.7, **style)[0] for name, (_, look) in ends.items()}
     words = {}
     for name, (_, look) in ends.items():
-        words[name] = ax.text(1.03, 0, plain(name), color=look.color, va="center", fontsize=LABEL_PT, **style)
+        words[name] = ax.text(1.03, 0, printable(name), color=look.color, va="center", fontsize=LABEL_PT, **style)
         words[name].set_parse_math(False)
 
     def place(_: object = None) -> None:
@@ -161,7 +156,6 @@ def curves(
     ax: Axes | None = None,
     discrete: bool = False,
     log: str = "",
-    deck: str = "",
 ) -> Axes:
     """Draw ``curves[name] = (predicted, executed)`` over `x`; either of them may be None.
 
@@ -178,7 +172,7 @@ def curves(
         shapes = {np.shape(values) for values in pair if values is not None}
         if shapes != {x_values.shape}:
             raise ValueError(f"{name}: must be a pair of columns of shape {x_values.shape}, got {shapes or None}")
-    ax = chart(ax, title, x_label, y_label, deck=deck)
+    ax = chart(ax, title, x_label, y_label)
     ends: dict[str, tuple[float, Look]] = {}
     for index, (name, (predicted, executed)) in enumerate(curves.items()):
         look = Look(LINES[index], index % 2 == 1, _MARKERS[index % len(_MARKERS)])  # neighbours differ in grey, too

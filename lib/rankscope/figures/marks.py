@@ -8,23 +8,12 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from ..common.words import printable
-
 WIDTH_PX = 640.0  # of a page
 LEFT_PX, RIGHT_PX = 84.0, 632.0  # where marks begin and end; the names of rows end 12 px before them
 SIZES_PX = {"title": 18, "deck": 13, "label": 12, "number": 11}  # of letters
 DIGIT_PX = 6.4  # the width of a digit of a number
 LETTER_PX = 6.4  # the mean width of a letter of a label
 _TITLE_LETTERS, _DECK_LETTERS = 54, 84  # in a line
-_MOST_LETTERS = 400  # of a text
-
-
-def plain(text: str) -> str:
-    """Return a text for a picture: of printable characters, and of bounded length."""
-    shown = printable(text[: _MOST_LETTERS + 1])
-    if len(shown) > _MOST_LETTERS:
-        return f"{shown[: _MOST_LETTERS - 1]}…"
-    return shown
 
 
 class Box(NamedTuple):

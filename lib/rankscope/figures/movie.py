@@ -11,6 +11,11 @@ from .svg import frame_svg, mark_svg
 
 _LEAD_S, _HOLD_S = 0.7, 2.5  # before it plays, and after it has played
 
+# without scripts, where a person prefers reduced motion
+STILL = (
+    "<style>@media(prefers-reduced-motion:reduce){.playing{display:none!important}.still{display:inline!important}}"
+    "</style>"
+)
 # Play starts all animations at the first press; step lets it play until the next frame, or jumps there.
 _SCRIPT = (
     "const s=this.ownerSVGElement,T=[{times}],still=matchMedia('(prefers-reduced-motion:reduce)').matches;"
@@ -42,6 +47,9 @@ def movie(frames: Sequence[tuple[float, Drawing]], seconds: float, buttons: bool
     timing = f'dur="{total_s:g}s" begin="{begin}" repeatCount="indefinite"'
     inside = "".join(_moving(run, keys, timing) for run in _runs([drawing for _, drawing in frames]))
     first = frames[0][1]
+    if not buttons:
+        still = "".join(mark_svg(mark) for mark in frames[2 * len(frames) // 5][1].marks)
+        inside = f'{STILL}<g class="still" display="none">{still}</g><g class="playing">{inside}</g>'
     height = page(first).height_px + (28 if buttons else 0)
     if buttons:
         times = ",".join(f"{key * total_s:.3f}" for key in [*keys[1:], 1])

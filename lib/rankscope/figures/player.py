@@ -177,7 +177,7 @@ def play_svg(plays: Sequence[Playback], seconds: float = 12.0, title: str | None
     """Return one or two collectives as an SVG that moves in the browser, `seconds` long.
 
     With `buttons`, nothing moves before the first press; without, it plays over and over. Where a person prefers
-    reduced motion, it goes from moment to moment.
+    reduced motion, it goes from moment to moment, or stands still.
     """
     events = [np.concatenate([play.start_s, play.end_s, play.done_s]) for play in plays]
     after = np.unique(np.concatenate([[0.0], *events]))

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike, NDArray
 
-from .marks import LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, axis, plain
+from .marks import LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, axis
 from .palette import INK, MEMORY, PAPER, RANKS, TONES, WORK, ink_on
 
 FloatArray = NDArray[np.floating[Any]]
@@ -32,7 +32,7 @@ class _Columns(msgspec.Struct, frozen=True, eq=False):
             force_setattr(self, name, tuple(column.tolist()) if column.dtype.kind in "UO" else column)
 
     def _columns(self) -> list[str]:
-        single = ("edge", "joined", "size_px", "anchor", "halo", "arrows", "width_px")
+        single = ("edge", "anchor", "halo", "arrows", "width_px")
         return [name for name in self.__struct_fields__ if name not in single]
 
 
@@ -46,7 +46,6 @@ class Rects(_Columns, frozen=True, eq=False):
     height: Any = 1.0
     hatched: Any = False
     edge: str = PAPER
-    joined: bool = False
 
 
 class Texts(_Columns, frozen=True, eq=False):
@@ -56,7 +55,6 @@ class Texts(_Columns, frozen=True, eq=False):
     y: Any
     text: Any
     color: Any = INK
-    size_px: float = 11.0
     anchor: str = "middle"
     halo: Any = ()
 
@@ -72,7 +70,6 @@ class Lines(_Columns, frozen=True, eq=False):
     dashed: Any = False
     arrows: bool = False
     width_px: float = 1.5
-    joined: bool = False
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -124,7 +121,7 @@ def _marks(plot: Plot) -> tuple[list[Mark], float]:
     if plot.y_label:
         is_long = LETTER_PX * len(plot.y_label) > left - 20
         at_x, anchor = (8.0, "start") if is_long else (left - 12, "end")
-        keys.append(Text(at_x, top + 10, plain(plot.y_label), "label", "mute", anchor))
+        keys.append(Text(at_x, top + 10, plot.y_label, "label", "mute", anchor))
         top += 18
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -154,18 +151,18 @@ def _marks(plot: Plot) -> tuple[list[Mark], float]:
             if words:
                 text_x, text_y = at(x, y)
                 tone = _TONE_OF.get(color, color)
-                marks.append(Text(text_x, text_y + 4, plain(words), "number", tone, texts.anchor, has_halo))
+                marks.append(Text(text_x, text_y + 4, words, "number", tone, texts.anchor, has_halo))
     for y, label in plot.y_ticks:
-        marks.append(Text(left - 12, at(0, y)[1] + 4, plain(label), "label", "ink", "end"))
+        marks.append(Text(left - 12, at(0, y)[1] + 4, label, "label", "ink", "end"))
     end = top + plot.size_px[1] + 4
     start_x, stop_x = plot.x_axis or (0.0, plot.width)
     if plot.x_ticks:
-        ticks = [(at(x, 0)[0], plain(label)) for x, label in plot.x_ticks]
+        ticks = [(at(x, 0)[0], label) for x, label in plot.x_ticks]
         marks += axis(end, ticks, at(start_x, 0)[0], at(stop_x, 0)[0])
         end += 22
     if plot.x_label:
         middle = at((start_x + stop_x) / 2, 0)[0]
-        marks.append(Text(middle, end + 14, plain(plot.x_label), "label", "mute", "middle"))
+        marks.append(Text(middle, end + 14, plot.x_label, "label", "mute", "middle"))
         end += 20
     return marks, end + 4
 
@@ -191,25 +188,19 @@ def key_marks(keys: Sequence[Key]) -> tuple[list[Mark], float]:
         elif mark_px:
             edge = "" if key.edge == PAPER else _TONE_OF.get(key.edge, key.edge)
             marks.append(Box(x, y, 12, 12, key.fill, _look(key.fill), key.hatched, edge=edge))
-        marks.append(Text(x + mark_px, y + 10, plain(key.label), "label", "mute"))
+        marks.append(Text(x + mark_px, y + 10, key.label, "label", "mute"))
         x += needed_px
     return marks, y + _KEY_PX + 4 if keys else 0.0
 
 
-def numbers_on(
-    rects: Rects,
-    numbers: NDArray[Any],
-    color: str | None = None,
-    size_px: float = 11.0,
-    wanted: NDArray[np.bool_] | None = None,
-) -> tuple[Texts, ...]:
+def numbers_on(rects: Rects, numbers: NDArray[Any], wanted: NDArray[np.bool_] | None = None) -> tuple[Texts, ...]:
     """Write a number, legibly, in the middle of each rectangle, or of the `wanted` ones."""
     chosen = np.flatnonzero(np.ones(numbers.size, dtype=bool) if wanted is None else wanted)
     fills = [rects.fill[index] for index in chosen.tolist()]
-    inks = [color or (INK if fill in _TINTED else ink_on(fill)) for fill in fills]
+    inks = [INK if fill in _TINTED else ink_on(fill) for fill in fills]
     x = rects.x[chosen] + rects.width[chosen] / 2
     y = rects.y[chosen] + rects.height[chosen] / 2
-    return (Texts(x, y, [str(number) for number in numbers[chosen].tolist()], inks, size_px=size_px),)
+    return (Texts(x, y, [str(number) for number in numbers[chosen].tolist()], inks),)
 
 
 def frame(rows: ArrayLike, length: ArrayLike, width: float, margin: float = 0.003) -> Rects:

@@ -14,7 +14,7 @@ from ..collectives.best import Best
 from ..common.units import bytes_words, time_unit
 from .marks import LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text
 from .palette import OTHER, PAPER, Look, looks, mixed, ramp
-from .plots import WIDE_PX, FloatArray, Key, Plot, Rects, numbers_on
+from .plots import WIDE_PX, FloatArray, Key, Plot, Rects, Texts, numbers_on
 
 _FASTEST = "#2377ce"
 _MOST_CELLS = 16_384
@@ -206,32 +206,36 @@ def draw_winners(
     style = looks(candidate.algorithm for row in table for result in row for candidate in result.candidates)
     cell_px = WIDE_PX / num_columns
     top_row = len(table) - 1  # where the last row of the table is, because ranks increase upwards
-    cells = [
-        _Run(result.algorithm, row, column, 1) for row, line in enumerate(table) for column, result in enumerate(line)
-    ]
-    named = [run for run in _longest_runs(table) if run.length * cell_px >= LETTER_PX * len(run.name) + 6]
-    covered = {(run.row, run.column + place) for run in named for place in range(run.length)}
-    is_free = np.array([(cell.row, cell.column) not in covered for cell in cells])
-    margins = np.array([_margin_words(result.margin) for line in table for result in line])
-    grounds, areas = _areas(cells, style, top_row), _areas(named, style, top_row)
-    wins = Counter(cell.name for cell in cells)
-    most, num_most = wins.most_common(1)[0]
-    unnamed = [name for name in wins if name not in {run.name for run in named}]
+    names = [[result.algorithm for result in line] for line in table]
+    words = np.array([[_margin_words(result.margin) for result in line] for line in table], dtype="U16")
+    middle_of: dict[str, tuple[float, float]] = {}  # of the longest run of each algorithm, if it has room for the name
+    for name, run in _longest_runs(names).items():
+        if run.length * cell_px >= LETTER_PX * len(name) + 6:
+            words[run.row, run.column : run.column + run.length] = ""
+            middle_of[name] = run.column + run.length / 2, top_row - run.row + 0.5
+    won = [name for line in names for name in line]
+    row, column = (indices.ravel() for indices in np.indices(words.shape))
+    hatched = [style[name].dashed for name in won]
+    fills = [_pale(style[name]) for name in won]
+    cells = Rects(column, top_row - row, fills, width=0.97, height=0.94, hatched=hatched)
+    x, y = zip(*middle_of.values(), strict=True) if middle_of else ((), ())
+    most, num_most = Counter(won).most_common(1)[0]
+    unnamed = [name for name in dict.fromkeys(won) if name not in middle_of]
     return Plot(
-        title=title or f"{most} wins {num_most} of {len(cells)} cells",
+        title=title or f"{most} wins {num_most} of {len(won)} cells",
         deck=deck or "in per cent: how much longer the next best takes; =: as long",
         x_label="size of each rank's buffer",
         y_label="ranks",
         width=num_columns,
         height=len(table),
         size_px=(WIDE_PX, _ROW_PX * len(table)),
-        rects=(grounds, areas),
-        texts=(
-            *numbers_on(grounds, margins, wanted=is_free & (cell_px >= _MARGIN_PX)),
-            *numbers_on(areas, np.array([run.name for run in named])),
-        ),
+        rects=[cells],
+        texts=[
+            *numbers_on(cells, words.ravel(), wanted=(words.ravel() != "") & (cell_px >= _MARGIN_PX)),
+            Texts(x, y, list(middle_of), "#000000"),
+        ],
         x_ticks=_size_ticks([float(size) for size in next(iter(results.values()))], cell_px),
-        y_ticks=[(top_row - row + 0.5, str(num_ranks)) for row, num_ranks in enumerate(results)],
+        y_ticks=[(top_row - place + 0.5, str(num_ranks)) for place, num_ranks in enumerate(results)],
         legend=[Key(name, _pale(style[name]), hatched=style[name].dashed) for name in unnamed],
     )
 
@@ -244,34 +248,21 @@ def _pale(look: Look) -> str:
 class _Run(NamedTuple):
     """Adjacent cells of a row in which an algorithm is the fastest."""
 
-    name: str
+    length: int
     row: int
     column: int  # of the first cell
-    length: int
 
 
-def _areas(runs: Sequence[_Run], style: Mapping[str, Look], top_row: int) -> Rects:
-    return Rects(
-        [float(run.column) for run in runs],
-        [float(top_row - run.row) for run in runs],
-        [_pale(style[run.name]) for run in runs],
-        width=[run.length - 0.03 for run in runs],
-        height=0.94,
-        hatched=[style[run.name].dashed for run in runs],
-    )
-
-
-def _longest_runs(table: Sequence[Sequence[Best]]) -> list[_Run]:
-    """Return the longest run of each algorithm, the first one if several are equally long."""
+def _longest_runs(names: Sequence[Sequence[str]]) -> dict[str, _Run]:
+    """Return the longest run of each algorithm."""
     longest: dict[str, _Run] = {}
-    for row, results in enumerate(table):
+    for row, line in enumerate(names):
         column = 0
-        for name, group in groupby(results, key=lambda result: result.algorithm):
-            run = _Run(name, row, column, len(list(group)))
-            if name not in longest or run.length > longest[name].length:
-                longest[name] = run
+        for name, group in groupby(line):
+            run = _Run(len(list(group)), row, column)
+            longest[name] = max(longest.get(name, run), run, key=lambda run: run.length)
             column += run.length
-    return list(longest.values())
+    return longest
 
 
 def _margin_words(margin: float) -> str:

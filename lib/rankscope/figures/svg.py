@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator
 from html import escape
 
 from ..common.files import PathLike, write_whole
+from ..common.words import printable
 from .marks import SIZES_PX, WIDTH_PX, Box, Drawing, Line, Mark, Text, page
 from .palette import DARK, TONES
 
@@ -111,7 +112,7 @@ def _text(text: Text, bold: bool = False, fine: bool = False) -> str:
 
 def _marked(words: str) -> str:
     """Words between asterisks have the tone of what they name."""
-    before, *marked = escape(words).split("*")
+    before, *marked = escape(printable(words)).split("*")
     for number, part in enumerate(marked):
         is_marked = number % 2 == 0
         before += f'<tspan class="f-alarm" fill="{TONES["alarm"]}">{part}</tspan>' if is_marked else part
@@ -180,7 +181,7 @@ def _moved(svg: str, here: tuple[float, float], before: tuple[float, float] | No
 
 
 def _groups(drawing: Drawing, before: Drawing | None) -> str:
-    """The marks that have a key, a group for each key; those with the most marks are on top."""
+    """The marks that have a key; those with a tip are a group, which answers to the pointer. The largest are on top."""
     here, there = _places(drawing), _places(before) if before else {}
     groups: dict[Hashable, list[str]] = {}
     count = Counter[Hashable]()
@@ -196,8 +197,10 @@ def _groups(drawing: Drawing, before: Drawing | None) -> str:
         groups.setdefault(key, []).append(svg)
     painted = []
     for key, parts in sorted(groups.items(), key=lambda group: len(group[1])):
-        tip = drawing.tips.get(key, "")
-        painted.append(f'<g class="k"><title>{escape(tip)}</title>{"".join(parts)}</g>')
+        inside = "".join(parts)
+        if key in drawing.tips:
+            inside = f'<g class="k"><title>{escape(printable(drawing.tips[key]))}</title>{inside}</g>'
+        painted.append(inside)
     return "".join(painted)
 
 
@@ -219,7 +222,8 @@ def frame_svg(drawing: Drawing, inside: str, height_px: float, style: bool = Tru
         f'<svg xmlns="http://www.w3.org/2000/svg" class="rs" role="img" width="{WIDTH_PX:g}" height="{height_px:g}" '
         f'viewBox="0 0 {WIDTH_PX:g} {height_px:g}" style="max-width:100%;height:auto" font-family="{FONT}">'
         f"{f'<style>{STYLE}</style>' if style else ''}"
-        f"<title>{escape(drawing.title.replace('*', ''))}</title><desc>{escape(drawing.deck)}</desc>"
+        f"<title>{escape(printable(drawing.title.replace('*', '')))}</title>"
+        f"<desc>{escape(printable(drawing.deck))}</desc>"
         f'<rect width="{WIDTH_PX:g}" height="{height_px:g}" class="f-paper" fill="{TONES["paper"]}"/>'
         f"{''.join(mark_svg(text) for text in head)}"
         f'<g transform="translate(0 {top:g})">{inside}</g></svg>'

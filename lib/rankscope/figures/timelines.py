@@ -9,7 +9,7 @@ import numpy as np
 from ..common.checks import of_type
 from ..common.units import percent_words, round_ticks, time_unit, time_words
 from ..timeline.timeline import WAITS, Timeline
-from .marks import DIGIT_PX, LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, axis, moved_down, plain
+from .marks import DIGIT_PX, LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, axis, moved_down
 from .palette import HUES, OTHER, WORK, WorkLook, work_look
 from .plots import Key, key_marks
 
@@ -17,6 +17,7 @@ _ROWS_PX = 420.0  # of all lanes, if there are many
 _MOST_ROW_PX, _LEAST_ROW_PX = 26.0, 9.0
 _GAP_PX, _HEAD_PX = 10.0, 26.0  # between ranks with several lanes, and above a panel with a name
 _WIDE_LETTER_PX = 1.32 * LETTER_PX  # on a phone
+_ARROW_PX = 18.0  # above the name of a second panel, for the difference of both
 _MOST_SPANS = 20_000
 _MOST_KEYED = 800  # spans that answer to the pointer
 _MOST_TIPS = 6
@@ -73,8 +74,8 @@ class _Picture:
     def panel(self, name: str, timeline: Timeline) -> float:
         """Add a timeline, and return where its rows begin."""
         if name:
-            self.y += _HEAD_PX
-            self.marks.append(Text(self.left, self.y - 8, plain(name), "deck"))
+            self.y += _HEAD_PX + (_ARROW_PX if self.y else 0)
+            self.marks.append(Text(self.left, self.y - 8, name, "deck"))
         top = self.y
         numbered = _numbered(timeline)
         lanes: dict[tuple[int, str], list[int]] = {pair: [] for pair in timeline.rank_lanes()}
@@ -116,7 +117,7 @@ class _Picture:
         margin = min(2.0, self.row_px / 8)
         at = min(x, RIGHT_PX - width), self.y + margin, width, self.row_px - 2 * margin
         hue, is_hatched = self.looks[kind]
-        self.marks.append(Box(*at, hue, "work", is_hatched, plain(words), key))
+        self.marks.append(Box(*at, hue, "work", is_hatched, words, key))
         if key is not None and self.tips.get(key, "").count(";") < _MOST_TIPS:
             when = f"{time_words(start_s)} to {time_words(start_s + length_s)}"
             self.tips[key] = f"{self.tips.get(key, f'{item}:')} {kind} {when};"
@@ -150,10 +151,14 @@ class _Picture:
         if abs(stop - start) < 8:
             return
         words = f"{time_words(abs(more_s))} {'more' if more_s > 0 else 'less'}"
-        self.marks.append(Line(((start, top - 26), (start, self.y)), "accent", 1.5, "3 3"))
-        self.marks.append(Line(((stop, top - 12), (stop, self.y)), "accent", 1.5))
-        self.marks.append(Line(((start, top - 10), (stop, top - 10)), "accent", 1.5, arrow=True))
-        self.marks.append(Text(min(start, stop) - 8, top - 6, words, "deck", "accent", "end", halo=True))
+        y = top - _HEAD_PX - 8
+        self.marks.append(Line(((start, y - 6), (start, self.y)), "accent", 1.5, "3 3"))
+        self.marks.append(Line(((stop, y - 2), (stop, self.y)), "accent", 1.5))
+        self.marks.append(Line(((start, y), (stop, y)), "accent", 1.5, arrow=True))
+        x, anchor = min(start, stop) - 8, "end"
+        if abs(stop - start) > _WIDE_LETTER_PX * len(words) + 30:
+            x, anchor = (start + stop) / 2, "middle"
+        self.marks.append(Text(x, y + 4, words, "deck", "accent", anchor, halo=True))
 
 
 def _row_names(timeline: Timeline) -> dict[tuple[int, str], str]:
@@ -164,7 +169,7 @@ def _row_names(timeline: Timeline) -> dict[tuple[int, str], str]:
     named: set[int] = set()
     for rank, lane in pairs:
         words = lane if len(ranks) == 1 or rank in named else f"rank {rank} {lane}"
-        names[rank, lane] = plain(f"rank {rank}" if len(ranks) > 1 == len(lanes) else words)
+        names[rank, lane] = f"rank {rank}" if len(ranks) > 1 == len(lanes) else words
         named.add(rank)
     return names
 

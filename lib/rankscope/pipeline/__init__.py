@@ -7,10 +7,9 @@ files (`SyncPartDataset`, `AsyncPartDataset`, `simulate_parts`), and copies to t
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..common.extras import naming_extra
+from ..common.extras import when_used
 from .advice import advise
 from .closest import closest
 from .cores import Cores
@@ -55,20 +54,15 @@ __all__ = [
     "simulate_transfer",
     "write_parts",
 ]
-_WITH_TORCH = {
-    "AsyncPartDataset": "part_datasets",
-    "SyncPartDataset": "part_datasets",
-    "in_step": "part_datasets",
-    "prefetched": "prefetch",
-    "record_dataloader": "dataloader",
-}
 
-
-@naming_extra()
-def __getattr__(name: str) -> Any:
-    if name in _WITH_TORCH:
-        return getattr(import_module(f".{_WITH_TORCH[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = when_used(
+    __name__,
+    AsyncPartDataset="part_datasets",
+    SyncPartDataset="part_datasets",
+    in_step="part_datasets",
+    prefetched="prefetch",
+    record_dataloader="dataloader",
+)
 
 
 def __dir__() -> list[str]:

@@ -243,15 +243,26 @@ class RankRecorder:
             event.stop = self._now()
             self.lanes_in_use.discard(lane)
 
+    def take(self) -> Callable[[], Recording]:
+        """Forget the spans so far, and return a function that returns them, which may wait for the GPU.
+
+        Such functions must be called in the order in which they were returned.
+        """
+        events = self._events
+        self._events = []
+        return partial(self._recording_of, events, self._now())
+
     def result(self) -> Recording:
         """Return the spans so far."""
-        end = self._now()
+        return self._recording_of(self._events, self._now())
+
+    def _recording_of(self, events: list[_Event], end: Any) -> Recording:
         rank = dist.get_rank() if dist.is_initialized() else 0
         spans = []
         num_bytes = []
         free_s: list[float] = []  # when each lane of collectives is free again
         computed_s = 0.0  # when the lane of passes is
-        for event in sorted(self._events, key=lambda event: self._seconds(event.start)):
+        for event in sorted(events, key=lambda event: self._seconds(event.start)):
             start_s = self._seconds(event.start)
             stop_s = self._seconds(end if event.stop is None else event.stop)
             lane = event.lane
@@ -269,6 +280,9 @@ class RankRecorder:
                     lane = f"collectives {place + 1}"
             spans.append(Span(rank, lane, event.kind, event.item, start_s, stop_s))
             num_bytes.append(event.num_bytes)
+        if not isinstance(end, float):  # the next spans count from here, as `elapsed_time` has 24 bits
+            self._origin_s = self._seconds(end)
+            self._origin = end
         return Recording(Timeline.of(spans), np.array(num_bytes, dtype=np.int64))
 
     def _seconds(self, instant: Any) -> float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import count
 
 import numpy as np
 
 from .spans import Ints, Times
 
 Intervals = tuple[Times, Times]  # starts and stops
+_MOST_THREADS = 64  # of a lane: what finds no room on any of them is on one more, whatever it crosses
 
 
 def merge(start_s: Times, stop_s: Times) -> Intervals:
@@ -64,7 +64,8 @@ def nested(lane: Ints, start_s: Times, stop_s: Times) -> Ints:
     place = np.zeros(lane.size, np.int64)
     for index in np.lexsort((-stop_ns, start_ns)).tolist():  # outer slices first
         times = (start_ns[index], stop_ns[index])
-        place[index] = next(number for number in count() if _has_room(open_stops[lane[index], number], *times))
+        threads = (number for number in range(_MOST_THREADS) if _has_room(open_stops[lane[index], number], *times))
+        place[index] = next(threads, _MOST_THREADS)
         open_stops[lane[index], place[index]].append(stop_ns[index])
     return place
 

@@ -250,7 +250,6 @@ def _line(curve: _RatioCurve, low: float, high: float) -> Lines:
         curve.color,
         curve.is_dashed,
         width_px=curve.width_px,
-        joined=True,
     )
 
 
@@ -268,12 +267,12 @@ def _marks(curve: _RatioCurve, low: float, high: float, row_px: float) -> Rects:
 def _texts(chosen: list[ProtocolRow], bands: _ChoiceBands) -> tuple[Texts, ...]:
     """Return the channels at each size, and the names of the bands that are wide enough."""
     numbers = [f"{row.channels:.0f}" for row in chosen]
-    channels = Texts(_AT_SIZES, _CHANNEL_Y, numbers, INK, size_px=10.0)
+    channels = Texts(_AT_SIZES, _CHANNEL_Y, numbers, INK)
     is_named = bands.width > 1  # a single column is too narrow for a name
     middles = (bands.left + bands.width / 2)[is_named]
     named = [pair for pair, has_name in zip(bands.pairs, is_named, strict=True) if has_name]
-    algorithms = Texts(middles, _ALGORITHM_Y, [algorithm for algorithm, _ in named], INK, size_px=11.0)
-    protocols = Texts(middles, _PROTOCOL_Y, [PROTOCOL_NAMES[protocol] for _, protocol in named], INK, size_px=11.0)
+    algorithms = Texts(middles, _ALGORITHM_Y, [algorithm for algorithm, _ in named], INK)
+    protocols = Texts(middles, _PROTOCOL_Y, [PROTOCOL_NAMES[protocol] for _, protocol in named], INK)
     return channels, algorithms, protocols
 
 

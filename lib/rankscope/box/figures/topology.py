@@ -37,9 +37,9 @@ def draw_topology(box: Topology, title: str | None = None) -> Plot:
     inks = [ink_on(fill) for fill in fills]
     texts = []
     if num_gpus <= _MOST_GPUS_WITH_WORDS:
-        texts.append(Texts(dst + 0.5, src + _WORD_Y, words, inks, size_px=12.0))
+        texts.append(Texts(dst + 0.5, src + _WORD_Y, words, inks))
     if num_gpus <= _MOST_GPUS_WITH_RATES:
-        texts.append(Texts(dst + 0.5, src + _RATE_Y, rates, inks, size_px=10.0))
+        texts.append(Texts(dst + 0.5, src + _RATE_Y, rates, inks))
     tick_every = 1 if num_gpus <= _MOST_GPUS_WITH_WORDS else _TICK_EVERY
     ticks = [(gpu + 0.5, f"{gpu}") for gpu in range(0, num_gpus, tick_every)]
     side_px = min(num_gpus * _CELL_PX, _MOST_SIDE_PX)

@@ -1,49 +1,59 @@
-"""The double binary tree: two pipelined trees, in which a rank that is inside one is a leaf of the other.
-
-Sanders, Speck and Träff (2009), Two-tree algorithms for full bandwidth broadcast, reduction and scan; NCCL since 2.4.
-"""
+"""The double binary tree: two pipelined trees, in which a rank that is inside one is a leaf of the other."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import numpy as np
 
+from ..algorithms import SEGMENTS, algorithm
+from ..forms import Terms
 from ..schedule import Schedule
 from ..steps import Ints, Step
 
+_TREES = "Sanders, Speck and Träff (2009), Two-tree algorithms for full bandwidth broadcast, reduction and scan"
 
+
+def double_binary_tree_s(t: Terms, num_segments: int = 8) -> Any:
+    """2(log₂N + m) - 3 steps up and as many down, of S/2m bytes, if N is a power of two from 4; m each for N = 2.
+
+    Of two ranks each tree is a single edge, which carries a segment in every second step. No other edge uses the steps
+    between, so they take no time.
+    """
+    num_steps = {1: 0, 2: num_segments}.get(t.num_ranks, 2 * (t.log + num_segments) - 3)
+    sent = num_steps / (2 * num_segments)
+    return t.if_power_of_two(t.takes(2 * num_steps, 2 * sent, sent))
+
+
+@algorithm("allreduce", "double_binary_tree", double_binary_tree_s, _TREES, segments=SEGMENTS)
 def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:
     """Half of the buffer goes up and down one tree and half the other, each half in `num_segments` chunks.
 
     A rank is inside at most one tree, so it receives from two children there, in turns, and sends to its two parents in
-    the turns between: every step uses each port once. The way down is the way up in reverse. Any N.
+    the turns between: every step uses each port once. The way down is the way up in reverse. Any N. In NCCL since 2.4.
     """
     n = num_ranks
     parents_in_trees = np.array([parents(n, 0), parents(n, 1)])
     tree, child = np.nonzero(parents_in_trees >= 0)  # of each edge, as `parent` and `first_step`
     parent = parents_in_trees[tree, child]
-    first_step = _first_steps(tree.tolist(), child.tolist(), parent.tolist())
-    steps_up = 0
-    if n > 1:
-        steps_up = int(first_step.max()) + 2 * (num_segments - 1) + 1  # in every second step an edge carries a segment
+    first_step = _first_steps(list(zip(tree.tolist(), child.tolist(), parent.tolist(), strict=True)))
+    steps_up = int(first_step.max(initial=-1)) + 2 * num_segments - 1  # an edge carries a segment in every second step
 
-    def carried(step: int) -> tuple[Ints, Ints]:
-        """Return which edges carry something in this step of the way up, and which segment each of them carries."""
+    def at(step: int, is_up: bool) -> Step:
         segment, remainder = np.divmod(step - first_step, 2)
-        edges = np.flatnonzero((remainder == 0) & (segment >= 0) & (segment < num_segments))
-        return edges, segment[edges]
+        edge = np.flatnonzero((remainder == 0) & (segment >= 0) & (segment < num_segments))
+        if is_up:
+            return Step.of(child[edge], parent[edge], tree[edge] * num_segments + segment[edge], reduce=True)
+        segment = num_segments - 1 - segment  # segment 0 goes down first, in the turns of the last one up
+        return Step.of(parent[edge], child[edge], tree[edge] * num_segments + segment[edge])
 
     def steps() -> Iterator[Step]:
-        for step in range(steps_up):
-            edge, segment = carried(step)
-            yield Step.of(child[edge], parent[edge], tree[edge] * num_segments + segment, reduce=True)
-        for step in reversed(range(steps_up)):
-            edge, segment = carried(step)
-            segment_down = num_segments - 1 - segment  # segment 0 goes down first, in the turns of the last one up
-            yield Step.of(parent[edge], child[edge], tree[edge] * num_segments + segment_down)
+        if n > 1:
+            yield from (at(step, True) for step in range(steps_up))
+            yield from (at(step, False) for step in reversed(range(steps_up)))
 
     return Schedule("allreduce", "double_binary_tree", n, 2 * num_segments, steps)
 
@@ -57,19 +67,15 @@ def parents(num_ranks: int, tree: int) -> Ints:
     >>> parents(6, 0).tolist()
     [1, 3, 1, -1, 5, 3]
     """
-    places = np.arange(num_ranks + 1)  # place 0 is in no tree
-    rank_at = places % num_ranks
-    if tree == 0:
-        rank_at = (places - 1) % num_ranks
+    rank_at = (np.arange(num_ranks + 1) - (tree == 0)) % num_ranks  # place 0 is in no tree
     root_place = 1 << (num_ranks.bit_length() - 1)  # the largest power of two is the highest place
     parent = np.full(num_ranks, -1)
     for place in range(1, num_ranks + 1):
-        if place == root_place:
-            continue
-        parent_place = _parent_of_place(place)
-        while parent_place > num_ranks:  # there is no such place, so the one above it takes the child
-            parent_place = _parent_of_place(parent_place)
-        parent[rank_at[place]] = rank_at[parent_place]
+        if place != root_place:
+            parent_place = _parent_of_place(place)
+            while parent_place > num_ranks:  # there is no such place, so the one above it takes the child
+                parent_place = _parent_of_place(parent_place)
+            parent[rank_at[place]] = rank_at[parent_place]
     return parent
 
 
@@ -83,46 +89,33 @@ def _parent_of_place(place: int) -> int:
     return (place ^ lowest_bit) | (lowest_bit << 1)
 
 
-def _first_steps(tree: list[int], child: list[int], parent: list[int]) -> Ints:
+Edge = tuple[int, int, int]  # tree, child and parent
+
+
+def _first_steps(edges: list[Edge]) -> Ints:
     """Return the step in which each edge carries its first segment: after all edges below it, in its turn.
 
-    The turns are those of `_turns_of_edges`: an edge with turn 0 uses even steps, one with turn 1 odd steps.
+    An edge with turn 0 uses even steps, one with turn 1 odd steps. Each rank sends on at most two edges and receives on
+    at most two, which must have different turns. They form paths and rings of even length, along which turns alternate.
     """
-    turn = _turns_of_edges(child, parent)
-    edges_to: dict[tuple[int, int], list[int]] = defaultdict(list)  # by tree and parent
-    for edge, tree_and_parent in enumerate(zip(tree, parent, strict=True)):
-        edges_to[tree_and_parent].append(edge)
-
-    @cache
-    def first_step(edge: int) -> int:
-        below = edges_to[tree[edge], child[edge]]  # none, if the child is a leaf
-        soonest = max((first_step(other) + 1 for other in below), default=0)
-        is_its_turn = soonest % 2 == turn[edge]
-        return soonest if is_its_turn else soonest + 1
-
-    return np.array([first_step(edge) for edge in range(len(tree))], dtype=np.int64)
-
-
-def _turns_of_edges(child: list[int], parent: list[int]) -> list[int]:
-    """Return a turn, 0 or 1, for each edge, so that no rank sends twice, nor receives twice, in one turn.
-
-    Each rank sends on at most two edges and receives on at most two. Two such edges must have different turns. They
-    form paths and rings of even length, along which the turns alternate.
-    """
-    sent_by: dict[int, list[int]] = defaultdict(list)  # edges by rank, as in `received_by`
-    received_by: dict[int, list[int]] = defaultdict(list)
-    for edge in range(len(child)):
-        sent_by[child[edge]].append(edge)
-        received_by[parent[edge]].append(edge)
-    turn_of: dict[int, int] = {}
-    for start in range(len(child)):
+    sent_by: dict[int, list[Edge]] = defaultdict(list)
+    received_by: dict[int, list[Edge]] = defaultdict(list)
+    for edge in edges:
+        sent_by[edge[1]].append(edge)
+        received_by[edge[2]].append(edge)
+    turn_of: dict[Edge, int] = {}
+    for start in edges:
         to_visit = [(start, 0)]
         while to_visit:
             edge, turn = to_visit.pop()
-            if edge in turn_of:
-                continue
-            turn_of[edge] = turn
-            for other in sent_by[child[edge]] + received_by[parent[edge]]:
-                if other not in turn_of:
-                    to_visit.append((other, 1 - turn))
-    return [turn_of[edge] for edge in range(len(child))]
+            if edge not in turn_of:
+                turn_of[edge] = turn
+                to_visit += [(other, 1 - turn) for other in sent_by[edge[1]] + received_by[edge[2]]]
+
+    @cache
+    def first_step(edge: Edge) -> int:
+        below = [other for other in received_by[edge[1]] if other[0] == edge[0]]  # none, if the child is a leaf
+        soonest = max((first_step(other) + 1 for other in below), default=0)
+        return soonest + (soonest + turn_of[edge]) % 2
+
+    return np.array([first_step(edge) for edge in edges], dtype=np.int64)

@@ -1,39 +1,38 @@
-"""Collectives without a root: allgather, reduce-scatter, all-to-all and barrier.
-
-Bruck and others (1997), Efficient algorithms for all-to-all communications in multiport message-passing systems;
-Thakur, Rabenseifner and Gropp (2005); Hensgen, Finkel and Manber (1988), Two algorithms for barrier synchronization;
-Jeaugey (2025), PAT: a new algorithm for all-gather and reduce-scatter operations at scale (arXiv 2506.20252).
-"""
+"""Collectives without a root: allgather, reduce-scatter, all-to-all and barrier."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from ...common.checks import several
+from ..algorithms import algorithm
+from ..forms import Terms
 from ..schedule import Schedule
 from ..steps import Step
 from .halving import halves
-from .rings import once_round
-from .rooted import backwards, weights_of, wrapping
+from .rings import RING, rings_along
+from .rooted import MPICH, distances, mirrored, weights_of, wrapping
+
+_BRUCK = "Bruck and others (1997), Efficient algorithms for all-to-all communications in multiport systems"
+_PAT = "Jeaugey (2025), PAT: a new algorithm for all-gather and reduce-scatter operations at scale (arXiv 2506.20252)"
+_BARRIER = "Hensgen, Finkel and Manber (1988), Two algorithms for barrier synchronization"
 
 
+@algorithm("allgather", "ring", lambda t: t.takes(t.num_others, t.others), MPICH)
 def allgather_ring(num_ranks: int, *, counts: Sequence[int] | None = None) -> Schedule:
     """Every rank passes on the chunk that it received last: N-1 steps of one chunk, any N.
 
     `counts` gives the elements of each rank if they differ (MPI_Allgatherv).
     """
-    n = num_ranks
-    ranks = np.arange(n)
-
-    def steps() -> Iterator[Step]:
-        return once_round(ranks, (ranks + 1) % n, ranks, size=n, block=1, start=0, reduce=False)
-
-    return Schedule("allgather", "ring", n, n, steps, weights=weights_of(n, counts))
+    steps = list(rings_along((num_ranks,)).once_round(0, reduce=False))
+    return Schedule("allgather", "ring", num_ranks, num_ranks, steps, weights=weights_of(num_ranks, counts))
 
 
+@algorithm("allgather", "recursive_doubling", lambda t: t.if_power_of_two(t.takes(t.log, t.others)), MPICH)
 def allgather_recursive_doubling(num_ranks: int) -> Schedule:
     """In step k ranks that differ in bit k exchange all their chunks: log₂N steps.
 
@@ -48,6 +47,7 @@ def allgather_recursive_doubling(num_ranks: int) -> Schedule:
     return Schedule("allgather", "recursive_doubling", n, n, steps)
 
 
+@algorithm("allgather", "bruck", lambda t: t.takes(t.log, t.others), _BRUCK)
 def allgather_bruck(num_ranks: int) -> Schedule:
     """In step k every rank sends all its chunks to the rank 2^k before it: ⌈log₂N⌉ steps, any N.
 
@@ -56,12 +56,13 @@ def allgather_bruck(num_ranks: int) -> Schedule:
     n = num_ranks
     ranks = np.arange(n)
     steps = []
-    for distance in _distances(n):
+    for distance in distances(n):
         count = min(distance, n - distance)  # a rank has `distance` chunks so far, and lacks the others
         steps.append(wrapping(ranks, (ranks - distance) % n, first=ranks, count=count, num_chunks=n))
     return Schedule("allgather", "bruck", n, n, steps)
 
 
+@algorithm("allgather", "pat", lambda t: t.takes(t.log, t.others), _PAT)
 def allgather_pat(num_ranks: int) -> Schedule:
     """NCCL's PAT without a limit to its buffers: each chunk goes down a binomial tree, far ranks first.
 
@@ -70,7 +71,7 @@ def allgather_pat(num_ranks: int) -> Schedule:
     n = num_ranks
     steps = []
     offsets = np.zeros(1, dtype=np.int64)  # the ranks that have a chunk so far, counted from the one that it comes from
-    for distance in reversed(_distances(n)):
+    for distance in reversed(distances(n)):
         sending = offsets[offsets + distance < n]  # others have none to send to
         src = np.tile(np.arange(n), sending.size)  # each rank is at each offset, in the tree of another chunk
         chunk = (src - np.repeat(sending, n)) % n
@@ -79,40 +80,48 @@ def allgather_pat(num_ranks: int) -> Schedule:
     return Schedule("allgather", "pat", n, n, steps)
 
 
+@algorithm("reduce_scatter", "ring", lambda t: t.takes(t.num_others, t.others, t.others), RING)
 def reduce_scatter_ring(num_ranks: int) -> Schedule:
     """A sum goes once round for each chunk, and ends with the rank that owns it: N-1 steps of one chunk, any N."""
-    n = num_ranks
-    ranks = np.arange(n)
-
-    def steps() -> Iterator[Step]:
-        # Each rank first sends the chunk of the rank before it, which is the last to get it.
-        return once_round(ranks, (ranks + 1) % n, ranks, size=n, block=1, start=-1, reduce=True)
-
-    return Schedule("reduce_scatter", "ring", n, n, steps)
+    # Each rank first sends the chunk of the rank before it, which is the last to get it.
+    steps = list(rings_along((num_ranks,)).once_round(-1, reduce=True))
+    return Schedule("reduce_scatter", "ring", num_ranks, num_ranks, steps)
 
 
-def reduce_scatter(algorithm: str, allgather: Callable[[int], Schedule], num_ranks: int) -> Schedule:
-    """An allgather backwards, which adds up each chunk that the allgather copies: as many steps, the far ranks first.
+@algorithm(
+    "reduce_scatter",
+    "recursive_halving",
+    lambda t: t.if_power_of_two(t.takes(t.log, t.others, t.others)),
+    MPICH,
+)
+def reduce_scatter_recursive_halving(num_ranks: int) -> Schedule:
+    """Recursive doubling backwards: log₂N steps, the far ranks first."""
+    allgather = allgather_recursive_doubling(num_ranks)
+    return mirrored(allgather, "reduce_scatter", reduce=True, algorithm="recursive_halving")
 
-    Of recursive doubling it is recursive halving. Of PAT, where sums go up the trees, the near ranks come first.
-    """
-    steps = backwards(allgather(num_ranks).steps(), reduce=True)
-    return Schedule("reduce_scatter", algorithm, num_ranks, num_ranks, steps)
 
-
+@algorithm("reduce_scatter", "pairwise", lambda t: t.takes(t.num_others, t.others, t.others), MPICH)
 def reduce_scatter_pairwise(num_ranks: int) -> Schedule:
     """In step s every rank sends to the rank s + 1 after it its share of that rank's chunk: N-1 steps, none relayed."""
     n = num_ranks
     ranks = np.arange(n)
-
-    def steps() -> Iterator[Step]:
-        for distance in range(1, n):
-            peer = (ranks + distance) % n
-            yield Step.of(ranks, peer, peer, reduce=True)
-
-    return Schedule("reduce_scatter", "pairwise", n, n, steps)
+    peers = [(ranks + distance) % n for distance in range(1, n)]
+    return Schedule("reduce_scatter", "pairwise", n, n, [Step.of(ranks, peer, peer, reduce=True) for peer in peers])
 
 
+@algorithm("reduce_scatter", "bruck", lambda t: t.takes(t.log, t.others, t.others), _BRUCK)
+def reduce_scatter_bruck(num_ranks: int) -> Schedule:
+    """Bruck's allgather backwards: ⌈log₂N⌉ steps, the far ranks first, any N."""
+    return mirrored(allgather_bruck(num_ranks), "reduce_scatter", reduce=True)
+
+
+@algorithm("reduce_scatter", "pat", lambda t: t.takes(t.log, t.others, t.others), _PAT)
+def reduce_scatter_pat(num_ranks: int) -> Schedule:
+    """PAT backwards, where sums go up the trees: ⌈log₂N⌉ steps, the near ranks first, any N."""
+    return mirrored(allgather_pat(num_ranks), "reduce_scatter", reduce=True)
+
+
+@algorithm("all_to_all", "pairwise", lambda t: t.takes(t.num_others, t.others), MPICH)
 def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | None = None) -> Schedule:
     """In step s every rank sends the chunk for the rank s + 1 after it directly to that rank: N-1 steps, any N.
 
@@ -139,6 +148,13 @@ def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | Non
     return Schedule("all_to_all", "pairwise", n, n * n, steps, weights=weights)
 
 
+def _bruck_s(t: Terms) -> Any:
+    """⌈log₂N⌉ messages; the k-th carries the blocks whose distance has bit k: S/2 if N is a power of two."""
+    num_hops = sum(distance.bit_count() for distance in range(t.num_ranks))  # of all blocks of a rank
+    return t.takes(t.log, num_hops / t.num_ranks)
+
+
+@algorithm("all_to_all", "bruck", _bruck_s, _BRUCK)
 def all_to_all_bruck(num_ranks: int) -> Schedule:
     """In step k all chunks with bit k in the distance they have to go move 2^k ranks on: ⌈log₂N⌉ steps, any N.
 
@@ -148,10 +164,10 @@ def all_to_all_bruck(num_ranks: int) -> Schedule:
     ranks = np.arange(n)
 
     def steps() -> Iterator[Step]:
-        for bit in _distances(n):
-            distances = np.flatnonzero(ranks & bit)  # of all distances that chunks travel, those with this bit
-            distance = np.tile(distances, n)  # that each sent chunk travels in all; each rank sends all of these
-            origin = np.repeat(ranks, distances.size)
+        for bit in distances(n):
+            moving = np.flatnonzero(ranks & bit)  # of all distances that chunks travel, those with this bit
+            distance = np.tile(moving, n)  # that each sent chunk travels in all; each rank sends all of these
+            origin = np.repeat(ranks, moving.size)
             travelled = distance % bit  # by the lower bits, in the steps before
             src = (origin + travelled) % n
             yield Step.of(src, (src + bit) % n, chunk=origin * n + (origin + distance) % n)
@@ -159,14 +175,10 @@ def all_to_all_bruck(num_ranks: int) -> Schedule:
     return Schedule("all_to_all", "bruck", n, n * n, steps)
 
 
+@algorithm("barrier", "dissemination", lambda t: t.takes(t.log, 0), _BARRIER)
 def barrier_dissemination(num_ranks: int) -> Schedule:
     """In step k every rank tells the rank 2^k after it which ranks it has heard from: ⌈log₂N⌉ steps, any N."""
     ranks = np.arange(num_ranks)
     # The only chunk stands for the ranks that a rank has heard from; what arrives is added to them.
-    steps = [Step.of(ranks, (ranks + distance) % num_ranks, 0, reduce=True) for distance in _distances(num_ranks)]
+    steps = [Step.of(ranks, (ranks + distance) % num_ranks, 0, reduce=True) for distance in distances(num_ranks)]
     return Schedule("barrier", "dissemination", num_ranks, 1, steps)
-
-
-def _distances(n: int) -> list[int]:
-    """1, 2, 4, … below the number of ranks."""
-    return [1 << k for k in range((n - 1).bit_length())]

@@ -1,8 +1,6 @@
 """Collectives with a root: broadcast, reduce, scatter and gather, and the allreduces over one; any N, any root.
 
-A rank's place is how far it stands after the root, so that what is written for root 0 serves every root. Binomial
-trees and van de Geijn's broadcast: Thakur, Rabenseifner and Gropp (2005), Optimization of collective communication
-operations in MPICH.
+A rank's place is how far it stands after the root, so that what is written for root 0 serves every root.
 """
 
 from __future__ import annotations
@@ -13,56 +11,86 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...common.checks import several, whole
+from ..algorithms import SEGMENTS, algorithm
+from ..forms import Terms
 from ..schedule import Schedule
 from ..steps import Ints, Step
 
+MPICH = "Thakur, Rabenseifner and Gropp (2005), Optimization of collective communication operations in MPICH"
 
+
+@algorithm("allreduce", "flat", lambda t: t.takes(2 * t.num_others, 2 * t.num_others, t.num_others))
 def allreduce_flat(num_ranks: int) -> Schedule:
     """All ranks send to rank 0, which adds up and sends to all: two steps, each of N-1 messages at rank 0."""
-    steps = [*_star(num_ranks, 0, inwards=True, reduce=True), *_star(num_ranks, 0, inwards=False)]
-    return Schedule("allreduce", "flat", num_ranks, 1, steps, ports=ports_to_others(num_ranks))
+    up = _to_root(num_ranks, 0, reduce=True)
+    return Schedule("allreduce", "flat", num_ranks, 1, [*up, *backwards(up)], ports=ports_to_others(num_ranks))
 
 
+@algorithm("allreduce", "binomial_tree", lambda t: t.takes(2 * t.log, 2 * t.log, t.log), MPICH)
 def binomial_tree(num_ranks: int) -> Schedule:
     """Reduce to rank 0 on a binomial tree, then broadcast on it: 2⌈log₂N⌉ steps of the whole buffer, any N."""
-    up = to_leaders(num_ranks, group=num_ranks, num_chunks=1)
+    up = to_leaders(num_ranks, num_ranks)
     return Schedule("allreduce", "binomial_tree", num_ranks, 1, [*up, *backwards(up)])
 
 
-def flat(collective: str, num_ranks: int, *, root: int = 0) -> Schedule:
-    """Reduce or broadcast: one step with all N-1 messages between the root and the others."""
-    is_sum = collective == "reduce"
-    steps = _star(num_ranks, root, inwards=is_sum, reduce=is_sum)
-    return Schedule(collective, "flat", num_ranks, 1, steps, root, ports_to_others(num_ranks))
+@algorithm("reduce", "flat", lambda t: t.takes(t.num_others, t.num_others, t.num_others))
+def reduce_flat(num_ranks: int, *, root: int = 0) -> Schedule:
+    """All ranks send to the root, which adds up: one step with N-1 messages at the root."""
+    up = _to_root(num_ranks, root, reduce=True)
+    return Schedule("reduce", "flat", num_ranks, 1, up, root, ports_to_others(num_ranks))
 
 
-def flat_parts(collective: str, num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
-    """Scatter or gather: the same, with a chunk of its own for each rank.
+@algorithm("broadcast", "flat", lambda t: t.takes(t.num_others, t.num_others))
+def broadcast_flat(num_ranks: int, *, root: int = 0) -> Schedule:
+    """The root sends to all other ranks: one step with N-1 messages at the root."""
+    return mirrored(reduce_flat(num_ranks, root=root), "broadcast")
 
-    `counts` gives the elements of each rank if they differ (MPI_Scatterv, MPI_Gatherv).
-    """
-    steps = _star(num_ranks, root, inwards=collective == "gather", own_chunks=True)
+
+@algorithm("reduce", "binomial", lambda t: t.takes(t.log, t.log, t.log), MPICH)
+def reduce_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
+    """Sums go up a binomial tree: ⌈log₂N⌉ steps of the whole buffer."""
+    return Schedule("reduce", "binomial", num_ranks, 1, to_leaders(num_ranks, num_ranks, root=root), root)
+
+
+@algorithm("broadcast", "binomial", lambda t: t.takes(t.log, t.log), MPICH)
+def broadcast_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
+    """The buffer goes down a binomial tree: ⌈log₂N⌉ steps of all of it."""
+    return mirrored(reduce_binomial(num_ranks, root=root), "broadcast")
+
+
+@algorithm("scatter", "flat", lambda t: t.takes(t.num_others, t.others))
+def scatter_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
+    """The root sends each rank its chunk. `counts` gives the elements of each rank if they differ (MPI_Scatterv)."""
+    return mirrored(gather_flat(num_ranks, root=root, counts=counts), "scatter")
+
+
+@algorithm("scatter", "binomial", lambda t: t.if_power_of_two(t.takes(t.log, t.others)), MPICH)
+def scatter_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
+    """The chunks of a rank's whole subtree go down a binomial tree; `counts` as in flat."""
+    return mirrored(gather_binomial(num_ranks, root=root, counts=counts), "scatter")
+
+
+@algorithm("gather", "flat", lambda t: t.takes(t.num_others, t.others))
+def gather_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
+    """Each rank sends the root its chunk. `counts` gives the elements of each rank if they differ (MPI_Gatherv)."""
     weights = weights_of(num_ranks, counts)
-    return Schedule(collective, "flat", num_ranks, num_ranks, steps, root, ports_to_others(num_ranks), 1, weights)
+    up = _to_root(num_ranks, root, own_chunks=True)
+    return Schedule("gather", "flat", num_ranks, num_ranks, up, root, ports_to_others(num_ranks), weights=weights)
 
 
-def binomial(collective: str, num_ranks: int, *, root: int = 0) -> Schedule:
-    """Reduce: sums go up a binomial tree; broadcast: the buffer goes down. ⌈log₂N⌉ steps of the whole buffer."""
-    steps = to_leaders(num_ranks, group=num_ranks, num_chunks=1, root=root)
-    if collective == "broadcast":
-        steps = backwards(steps)
-    return Schedule(collective, "binomial", num_ranks, 1, steps, root)
-
-
-def binomial_parts(collective: str, num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
-    """Scatter or gather: the chunks of a rank's whole subtree go down a binomial tree, or up; `counts` as in flat."""
-    steps = _subtrees(num_ranks, root)
-    if collective == "scatter":
-        steps = backwards(steps)
+@algorithm("gather", "binomial", lambda t: t.if_power_of_two(t.takes(t.log, t.others)), MPICH)
+def gather_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
+    """The chunks of a rank's whole subtree go up a binomial tree; `counts` as in flat."""
     weights = weights_of(num_ranks, counts)
-    return Schedule(collective, "binomial", num_ranks, num_ranks, steps, root, weights=weights)
+    return Schedule("gather", "binomial", num_ranks, num_ranks, _subtrees(num_ranks, root), root, weights=weights)
 
 
+@algorithm(
+    "broadcast",
+    "scatter_allgather",
+    lambda t: t.if_power_of_two(t.takes(t.log + t.num_others, 2 * t.others)),
+    MPICH,
+)
 def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
     """Scatter down a binomial tree, then allgather round a ring (van de Geijn): as long as two sends of a large buffer.
 
@@ -85,6 +113,13 @@ def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
     return Schedule("broadcast", "scatter_allgather", n, n, steps, root)
 
 
+def _chain_s(t: Terms, num_segments: int = 8) -> object:
+    """N-2+m messages of S/m, one after the other, until the last rank has all m; none for a single rank."""
+    num_messages = t.num_ranks - 2 + num_segments
+    return t.takes(num_messages, num_messages / num_segments) if t.num_ranks > 1 else 0
+
+
+@algorithm("broadcast", "chain", _chain_s, MPICH, segments=SEGMENTS)
 def broadcast_chain(num_ranks: int, num_segments: int = 8, *, root: int = 0) -> Schedule:
     """Every rank passes the buffer on to the next one, in segments, so that all links are busy at once."""
     num_hops = num_ranks - 1
@@ -108,22 +143,9 @@ def ports_to_others(num_ranks: int) -> int:
     return max(1, num_ranks - 1)
 
 
-def _star(n: int, root: int, inwards: bool, own_chunks: bool = False, reduce: bool = False) -> list[Step]:
-    """One step with all messages between the root and the others; none if there are no others."""
-    others = np.delete(np.arange(n), root)
-    chunk = others if own_chunks else 0
-    if others.size == 0:
-        return []
-    if inwards:
-        return [Step.of(others, root, chunk, reduce=reduce)]
-    return [Step.of(root, others, chunk)]
-
-
 def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] | None:
     """Return how many elements each rank's run has, or None if all have the same number.
 
-    >>> weights_of(3, [2, 0, 1])
-    (2, 0, 1)
     >>> weights_of(3, [2, 1])
     Traceback (most recent call last):
     ValueError: counts must be 3 whole numbers, one per rank, got 2 of them
@@ -136,6 +158,12 @@ def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] 
     return weights
 
 
+def _to_root(n: int, root: int, own_chunks: bool = False, reduce: bool = False) -> list[Step]:
+    """One step with a message from each other rank to the root; none if there are no others."""
+    others = np.delete(np.arange(n), root)
+    return [Step.of(others, root, others if own_chunks else 0, 1, reduce)][: others.size]
+
+
 def _levels(num_ranks: int, group: int) -> list[tuple[Ints, int]]:
     """Return the children in each step up the binomial trees, and how far before them their parents stand.
 
@@ -145,11 +173,15 @@ def _levels(num_ranks: int, group: int) -> list[tuple[Ints, int]]:
     [([1, 3, 5], 1), ([2], 2), ([4], 4)]
     """
     place = np.arange(num_ranks) % group
-    distances = [1 << k for k in range((group - 1).bit_length())]
-    return [(np.flatnonzero(place % (2 * distance) == distance), distance) for distance in distances]
+    return [(np.flatnonzero(place % (2 * distance) == distance), distance) for distance in distances(group)]
 
 
-def to_leaders(num_ranks: int, group: int, num_chunks: int, root: int = 0) -> list[Step]:
+def distances(num_ranks: int) -> list[int]:
+    """1, 2, 4, … below the number of ranks."""
+    return [1 << k for k in range((num_ranks - 1).bit_length())]
+
+
+def to_leaders(num_ranks: int, group: int, num_chunks: int = 1, root: int = 0) -> list[Step]:
     """Sums of whole buffers go up binomial trees to the first rank of each group of ranks.
 
     In step k every odd multiple of 2^k, counted within its group, sends to the even one below. If there is only one
@@ -178,15 +210,20 @@ def backwards(steps: Iterable[Step], reduce: bool = False) -> list[Step]:
     What a rank receives is added up if `reduce`, and copied otherwise. Transfers are sorted by sender, only so that
     `Schedule.to_text` lists them in this order.
 
-    >>> [(step.src.tolist(), step.dst.tolist()) for step in backwards(to_leaders(4, 4, 1))]
+    >>> [(step.src.tolist(), step.dst.tolist()) for step in backwards(to_leaders(4, 4))]
     [([0], [2]), ([0, 2], [1, 3])]
     """
     result = []
     for step in reversed(list(steps)):
-        by_sender = np.argsort(step.dst, kind="stable")
-        src, dst, chunk, num_chunks, _ = (column[by_sender] for column in step)
-        result.append(Step.of(src=dst, dst=src, chunk=chunk, num_chunks=num_chunks, reduce=reduce))
+        src, dst, chunk, num_chunks, _ = (column[np.argsort(step.dst, kind="stable")] for column in step)
+        result.append(Step.of(dst, src, chunk, num_chunks, reduce))
     return result
+
+
+def mirrored(schedule: Schedule, collective: str, reduce: bool = False, **changed: str) -> Schedule:
+    """Return the schedule backwards, which is one of another collective, with some fields changed."""
+    fields = {**schedule.header(), "collective": collective, **changed}
+    return Schedule(source=backwards(schedule.steps(), reduce), **fields)
 
 
 def wrapping(src: ArrayLike, dst: ArrayLike, first: ArrayLike, count: ArrayLike, num_chunks: int) -> Step:
@@ -198,9 +235,5 @@ def wrapping(src: ArrayLike, dst: ArrayLike, first: ArrayLike, count: ArrayLike,
     rows = Step.of(src, dst, first, count)
     over = np.maximum(rows.chunk + rows.num_chunks - num_chunks, 0)  # how many chunks are past the last one
     wraps = over > 0
-    return Step.of(
-        np.r_[rows.src, rows.src[wraps]],
-        np.r_[rows.dst, rows.dst[wraps]],
-        np.r_[rows.chunk, np.zeros_like(over[wraps])],
-        np.r_[rows.num_chunks - over, over[wraps]],
-    )
+    rest = Step.of(rows.src[wraps], rows.dst[wraps], 0, over[wraps])
+    return Step.joined(rows._replace(num_chunks=rows.num_chunks - over), rest)

@@ -1,20 +1,25 @@
-"""Allreduce over a switch that adds (`Cluster.switch_adds`): NCCL's NVLS within a node, NVLSTree over several.
-
-What the switch does: multimem.ld_reduce and multimem.st in NVIDIA's PTX ISA,
-https://docs.nvidia.com/cuda/parallel-thread-execution/.
-"""
+"""Allreduce over a switch that adds (`Cluster.switch_adds`): NCCL's NVLS within a node, NVLSTree over several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from ...cluster import Cluster
+from ..algorithms import IN_SWITCH, SEGMENTS, Algorithm
+from ..forms import Terms
 from ..schedule import Schedule
 from ..steps import Ints, Step
-from .double_tree import double_binary_tree
-from .rings import nodes_of
+from .double_tree import double_binary_tree, double_binary_tree_s
+from .rings import by_nodes, nodes_of
 from .rooted import ports_to_others
+
+_MULTIMEM = (
+    "NVIDIA's PTX ISA: multimem.ld_reduce and multimem.st"  # https://docs.nvidia.com/cuda/parallel-thread-execution
+)
 
 
 def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
@@ -25,21 +30,31 @@ def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
     at each port.
     """
     n = num_ranks
+    src, dst = _pairs(1, n)
 
     def steps() -> Iterator[Step]:
-        src, dst = _pairs(1, n)
         for step in range(num_segments + 1 if n > 1 else 0):
             # Each pair has two transfers: one adds a segment, and one sends out the sums of the segment before it.
-            adding = Step.of(src, dst, step * n + dst, reduce=True)
-            sending = Step.of(src, dst, (step - 1) * n + src)
-            if step == 0:
-                yield adding
-            elif step == num_segments:
-                yield sending
-            else:
-                yield Step._make(map(np.concatenate, zip(adding, sending, strict=True)))
+            adding = [Step.of(src, dst, step * n + dst, reduce=True)] if step < num_segments else []
+            sending = [Step.of(src, dst, (step - 1) * n + src)] if step else []
+            yield Step.joined(*adding, *sending)
 
     return Schedule("allreduce", "nvls", n, n * num_segments, steps, ports=ports_to_others(n))
+
+
+def _nvls_s(t: Terms, num_segments: int = 4) -> Any:
+    """(m+1)α + (2 + (m-1)(1+1/N))·S/m·β if the switch adds, which it does for three ranks and more.
+
+    In the first of m+1 steps each rank sends a segment of S/m bytes, and in the last it receives the sums of one. In
+    the steps between it sends the next segment, and also the sums that it owns of the one before, 1/N of a segment.
+    Two ranks send each other half a segment instead, and add it up themselves: (m+1)α + Sβ + S/2·γ.
+    """
+    m = num_segments
+    if t.num_ranks == 1:
+        return 0
+    if t.num_ranks == 2:
+        return t.takes(m + 1, 1, 0.5)
+    return t.takes(m + 1, (2 + (m - 1) * (1 + 1 / t.num_ranks)) / m)
 
 
 def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: int = 4) -> Schedule:
@@ -53,22 +68,27 @@ def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: in
     trees = double_binary_tree(nodes, num_segments)
     share = trees.num_chunks  # of each owner, in chunks: what the trees carry
     owner = np.arange(gpus)[:, None]  # the ranks of a node, each of which owns a share of the buffer
+    src, dst = _pairs(nodes, gpus)
 
     def steps() -> Iterator[Step]:
-        src, dst = _pairs(nodes, gpus)
         if gpus > 1:
             yield Step.of(src, dst, dst % gpus * share, share, reduce=True)
         for step in trees.steps():
             # Each transfer between nodes becomes one for each owner of a share: a row of each of these tables.
-            chunk = owner * share + step.chunk
+            chunk = (owner * share + step.chunk).ravel()
             reduce = np.tile(step.reduce, gpus)
-            yield Step.of(
-                (step.src * gpus + owner).ravel(), (step.dst * gpus + owner).ravel(), chunk.ravel(), 1, reduce
-            )
+            yield Step.of((step.src * gpus + owner).ravel(), (step.dst * gpus + owner).ravel(), chunk, 1, reduce)
         if gpus > 1:
             yield Step.of(src, dst, src % gpus * share, share)
 
     return Schedule("allreduce", "nvls_tree", num_ranks, gpus * share, steps, ports=ports_to_others(gpus))
+
+
+def _nvls_tree_s(t: Terms, gpus_per_node: int | None = None, num_segments: int = 4) -> Any:
+    """`nvls` of one segment in a node, and between its two steps the double binary tree over 2^k nodes, of S/g."""
+    nodes, gpus = nodes_of(t.num_ranks, gpus_per_node)
+    over_nodes = t._replace(num_ranks=nodes, num_bytes=t.num_bytes / gpus)
+    return _nvls_s(t._replace(num_ranks=gpus), 1) + double_binary_tree_s(over_nodes, num_segments)
 
 
 def _pairs(nodes: int, gpus_per_node: int) -> tuple[Ints, Ints]:
@@ -76,3 +96,13 @@ def _pairs(nodes: int, gpus_per_node: int) -> tuple[Ints, Ints]:
     src, dst = np.nonzero(~np.eye(gpus_per_node, dtype=bool))
     first = np.arange(nodes)[:, None] * gpus_per_node
     return (first + src).ravel(), (first + dst).ravel()
+
+
+def _if_adding(cluster: Cluster, is_one_node: bool) -> dict[str, Any] | None:
+    """The options on a cluster whose switch adds, with one node or several; None for any other."""
+    fits = cluster.switch_adds and (cluster.num_nodes == 1) == is_one_node
+    return by_nodes(cluster) if fits else None
+
+
+IN_SWITCH["nvls"] = Algorithm(nvls, _nvls_s, _MULTIMEM, SEGMENTS, partial(_if_adding, is_one_node=True))
+IN_SWITCH["nvls_tree"] = Algorithm(nvls_tree, _nvls_tree_s, _MULTIMEM, SEGMENTS, partial(_if_adding, is_one_node=False))

@@ -141,5 +141,5 @@ def _limit_names(limits: Mapping[str, float], width: float, num_bars: int) -> tu
         while row in row_ends and row_ends[row] > left:
             row += 1
         row_ends[row] = left + name_width
-        texts.append(Texts(x, num_bars + (row + 0.5) * _LABEL_ROWS, [name], size_px=10.0, anchor=anchor))
+        texts.append(Texts(x, num_bars + (row + 0.5) * _LABEL_ROWS, [name], anchor=anchor))
     return texts, len(row_ends)
