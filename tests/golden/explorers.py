@@ -37,7 +37,7 @@ def cases() -> Cases:
 def _shown(explorer: Explorer, settings: dict[str, Any]) -> dict[str, Any]:
     now = explorer.at(**settings)
     return {
-        "line": explorer.line(now),
+        "settings": now._asdict(),
         "report": explorer.report(now),
         "titles": [drawing.title for drawing in explorer.draw(now)],
     }
