@@ -43,8 +43,8 @@ def test_in_matplotlib(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_in_a_report(name: str) -> None:
-    explorer = Explorer([], {}, lambda now: [name])
-    _, report = explorer.html(explorer.at())
+    explorer = Explorer([], lambda now: [], lambda now: [name], {})
+    report = explorer.shown(explorer.at()).report
     assert [name] == ElementTree.fromstring(f"<div>{report}</div>").findtext("pre", "").splitlines()
 
 

@@ -135,6 +135,25 @@ CASES = [
         "for seed in range(3): simulate_dataloader(Lognormal(0.012, 0.5), 0.003, 5000, num_workers=4, seed=seed)",
     ),
     Case(
+        "run 5,000 items through three threads",
+        "from rankscope.pipeline import Pipeline, Stage, run\n"
+        "pipeline = Pipeline([Stage(name, fn=abs) for name in 'abc'])",
+        "run(pipeline, range(5000))",
+    ),
+    Case(
+        "run 1,000 items through a process",
+        "from rankscope.pipeline import Pipeline, Stage, run\n"
+        "pipeline = Pipeline([Stage('a', fn=abs, processes=True), Stage('b', fn=abs)])",
+        "run(pipeline, range(1000))",
+    ),
+    Case(
+        "record 2,000 batches of a DataLoader",
+        "import torch\nfrom rankscope.pipeline import record_dataloader\n"
+        "data = torch.utils.data.TensorDataset(torch.zeros(8000, 64))\n"
+        "loader = record_dataloader(torch.utils.data.DataLoader(data, batch_size=4))",
+        "for batch in loader: pass",
+    ),
+    Case(
         "8 MB batches between processes",
         "import numpy as np\nfrom rankscope.pipeline import Pipeline, Stage, run\n"
         "def make(item): return np.ones(2**20)\n"

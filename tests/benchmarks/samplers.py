@@ -87,18 +87,17 @@ def explorer_picture(kind, size, num_ranks):
     """Seconds from parameters to the picture, SVG string against matplotlib PNG, after a first one."""
     import io
 
-    from rankscope.explorers import samplers
-    from rankscope.explorers.explorer import explorer_of
+    from rankscope.explorers.core.samplers import samplers
     from rankscope.figures import assignment as paint
     from rankscope.sampling import assign
 
     def by_matplotlib(seed):
         paint(assign(size, num_ranks, seed=seed).with_loader(4)).figure.savefig(io.BytesIO(), format="png")
 
-    explorer = explorer_of(samplers)
+    explorer = samplers()
 
     def as_svg(seed):
-        explorer.svg("picture", explorer.at(size=size, num_ranks=num_ranks, seed=seed))
+        explorer.shown(explorer.at(size=size, num_ranks=num_ranks, seed=seed))
 
     draw = as_svg if kind == "ours" else by_matplotlib
     draw(0)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankscope import explorers
 from rankscope.box.explorers.transfers import between
 from rankscope.box.nccl import GPUS, Model
 from rankscope.box.nccl.constants import HOP
 from rankscope.box.nccl.public import public
 from rankscope.common.units import bytes_words, time_words
 from rankscope.explorers import machine, transfers
-from rankscope.explorers.core.allreduce import H100_LINKS, L40S_LINKS
-from rankscope.explorers.explorer import explorer_of
+from rankscope.explorers.core.clusters import H100_LINKS, L40S_LINKS
+from rankscope.explorers.entries import EXPLORERS
 from rankscope.figures.palette import INK
 
-from ..explorers.cases import controls, report, shown, svg
+from ..explorers.cases import report, svg
 from .explorer_cases import CASES, SIZES, gpu
 from .made import links, point, profile
 
@@ -31,14 +30,15 @@ NCCL = CASES["nccl"].made()
 
 
 def test_boxes_shows_yours_first_and_passes_over_machines_without_the_collective() -> None:
-    panel = controls(CASES["boxes of yours"].open())
+    panel = CASES["boxes of yours"].open().controls
     assert panel["first"].value == "mine"
-    assert {INK} in [set(rects.fill) for rects in BOXES_OF_YOURS.pictures["picture"](BOXES_OF_YOURS.at()).rects]
+    assert {INK} in [set(rects.fill) for rects in BOXES_OF_YOURS.draw(BOXES_OF_YOURS.at())[0].rects]
     assert [name for name, _ in panel["second"].options[:3]] == ["none", "mine", "a100_40gb_8"]
     assert not [name for name in panel["first"].options if "copies" in name or "pairs" in name]
     picture = svg(BOXES, first="dgx_h100_8", second="h100_8", third="none", collective="all_to_all")
     assert "dgx_h100_8" not in picture
-    assert svg(BOXES, first="dgx_h100_8", second="none", third="none", collective="all_to_all") == ""
+    with pytest.raises(ValueError, match="all_to_all"):
+        svg(BOXES, first="dgx_h100_8", second="none", third="none", collective="all_to_all")
 
 
 # ---- machine
@@ -48,17 +48,17 @@ def test_machine_shows_native_by_its_curve_at_sizes_that_were_not_measured() -> 
     native = [point("allreduce", 2**power, 1e-9 * 2**power, algorithm="native") for power in range(9, 24, 2)]
     box = machine({"made": profile([*links(), *native])})
     low, high = map(time_words, profile(native).curve("allreduce").interval_s(2**18))
-    assert f"262 µs ({low} to {high})" in shown(box)[1]
-    controls(box)["num_ranks"].value = 8
-    assert "262 µs" not in shown(box)[1]
+    assert f"262 µs ({low} to {high})" in box.shown.value
+    box.controls["num_ranks"].value = 8
+    assert "262 µs" not in box.shown.value
 
 
 def test_ranks_that_do_not_fill_their_nodes_are_refused_and_nothing_is_drawn() -> None:
     box = machine({"two nodes": profile(links(), num_nodes=2, ranks_per_node=[2, 2])})
-    assert "<svg" in shown(box)[0]
-    controls(box)["num_ranks"].value = 3
-    assert "<svg" not in shown(box)[0]
-    assert "num_ranks" in shown(box)[1]
+    assert "<svg" in box.shown.value
+    box.controls["num_ranks"].value = 3
+    assert "<svg" not in box.shown.value
+    assert "num_ranks" in box.shown.value
 
 
 # ---- transfers
@@ -66,19 +66,22 @@ def test_ranks_that_do_not_fill_their_nodes_are_refused_and_nothing_is_drawn() -
 
 def test_with_a_profile_times_are_the_measured_ones() -> None:
     box = transfers(gpu())
-    assert controls(box)["link"].value == "measured: made up"
+    assert box.controls["link"].value == "measured: made up"
     copied = report(MEASURED)[1]
     assert time_words(2**26 / 8e9) in copied
     assert "8 GB/s" in copied
-    assert svg(MEASURED, "ranking", direction="d2h") == ""
-    assert svg(MEASURED, "ranking").count("pin_on_the_fly") == 0
+    assert svg(MEASURED, direction="d2h").count("<svg") == 1  # the loop alone
+    assert svg(MEASURED).count("pin_on_the_fly") == 0
 
 
-def test_without_copies_to_the_gpu_the_loop_has_no_effect_whatever_the_direction_is() -> None:
+def test_without_copies_to_the_gpu_there_is_no_loop() -> None:
     options = {"direction": "d2h", "method": "pageable", "pieces": 1, "both": False}
     copies_to_host = [point("transfer", size, size / 8e9, **options) for size in SIZES]
-    box = explorer_of(transfers, profile(copies_to_host))
-    assert set(box.without_effect(box.at(direction="d2h"))) == {"load_ms", "num_workers", "step_ms", "prefetched"}
+    explorer = EXPLORERS["transfers"].make(profile(copies_to_host))
+    assert svg(explorer, direction="d2h").count("<svg") == 1
+    with pytest.raises(ValueError, match="no such copies"):
+        svg(explorer)
+    assert report(explorer) == ["the profile has no h2d copies by the method pageable"]
 
 
 def test_times_lie_on_lines_between_measured_sizes() -> None:
@@ -102,13 +105,13 @@ def test_nccl_says_what_the_model_chooses(size: int) -> None:
     assert first.startswith(f"{now['message']}: {choice.algorithm} {choice.protocol} on {choice.channels:.0f} of ")
     assert second.startswith(f"NCCL expects {time_words(choice.nccl_s)}; ")
     protocol = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}[choice.protocol]  # as the legend names it
-    title = NCCL.pictures["picture"](NCCL.at(**now)).title
+    title = NCCL.draw(NCCL.at(**now))[0].title
     assert title.endswith(f"{choice.algorithm} {protocol} at {now['message']}")
 
 
 def test_nccl_marks_what_machines_took_divided_by_nccls_estimate() -> None:
     now = NCCL.at(gpu="h100", message="16 MiB")
-    drawing = NCCL.pictures["picture"](now)
+    (drawing,) = NCCL.draw(now)
     marks = drawing.rects[2:]
     machines = public(Model("h100", 8, 1))
     assert len(marks) == len(machines)
@@ -133,6 +136,6 @@ def test_links_of_presets_are_those_of_nccls_model(links: dict[str, int], gpu: s
         "intra_gb_per_s": about.wire,
         "inter_gb_per_s": about.nic,
     }
-    offered = {setting.name: setting.values for setting in explorer_of(explorers.allreduce).settings}
+    offered = {setting.name: setting.values for setting in EXPLORERS["allreduce"].make().settings}
     for name, value in real.items():
         assert links[name] == min(offered[name], key=lambda one: abs(one - value))

@@ -180,24 +180,10 @@ def choose(page: Page, menu: str, command: str) -> None:
 
 def picture_in(box: Locator) -> str:
     """The explorer's picture as the browser holds it, as XML."""
-    svg = box.locator(".widget-html svg.rankscope").first
+    svg = box.locator(".rankscope-shown svg").first
     return str(svg.evaluate("element => new XMLSerializer().serializeToString(element)"))
 
 
-Mark = tuple[str, tuple[tuple[str, str], ...], str]
-
-
-def marks(svg: str) -> list[Mark]:
-    """A picture's elements in order, each with its attributes and its text: equal lists, equal pictures."""
-
-    def plain(name: str) -> str:
-        return name.split("}")[-1]
-
-    return [
-        (
-            plain(element.tag),
-            tuple(sorted((plain(name), value) for name, value in element.attrib.items())),
-            (element.text or "").strip(),
-        )
-        for element in ET.fromstring(svg).iter()
-    ]
+def texts(svg: str) -> list[str]:
+    """A picture's texts, sorted."""
+    return sorted("".join(element.itertext()) for element in ET.fromstring(svg).iter() if element.tag.endswith("text"))

@@ -5,22 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import copytree
 from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
 from make_site import build
-from pages.links import problems
-from pages.states import FOLDER, Shown, packed
-from playwright.sync_api import Locator, Page
+from pages.html import problems
+from playwright.sync_api import Page
 
-from rankscope.explorers.entries import EXPLORERS, Entry
+from rankscope.explorers.entries import EXPLORERS
 from tests.browser.jupyterlab import browser_page
-from tests.tools.execute_notebooks import WIDGET_TEXT, every_notebook
+from tests.tools.execute_notebooks import every_notebook
 
 ROOT = Path(__file__).parents[2]
-WHOLE = "uneven"  # whose states are all drawn here; of the others the ends of each setting
 LEAST_CONTRAST = 4.5  # WCAG 2, level AA, for text of any size
 LOOKS: list[tuple[Literal["light", "dark"], str, int]] = [("light", "#ffffff", 1280), ("dark", "#131416", 390)]
 
@@ -64,8 +61,7 @@ PAPER = """() => "#" + getComputedStyle(document.body).backgroundColor.match(/\\
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    only_ends = EXPLORERS.keys() - {WHOLE}
-    assert build(folder / "pages", folder / "work", only_ends) == 0, "Sphinx warns: see above"
+    assert build(folder / "pages", folder / "work", most_states=24) == 0, "Sphinx warns: see above"
     return folder / "pages"
 
 
@@ -152,88 +148,38 @@ def test_search_works_from_disk(site: Path, page: Page, words: str, found: str) 
     assert found in {re.sub(r"\?[^#]*", "", href) for href in hrefs}
 
 
-def opened(place: Locator) -> Locator:
-    """An explorer with its controls, which it gets when it comes near."""
-    place.scroll_into_view_if_needed()
-    place.and_(place.page.locator("[data-ready]")).wait_for()
-    return place
-
-
-def shown(place: Locator) -> str:
-    return place.locator(".explorer-pictures").inner_html() + place.locator(".explorer-report").inner_html()
-
-
-def dead_controls(place: Locator) -> list[str]:
-    """The enabled controls that change nothing where they are moved once and back, each by keyboard, from the start."""
-    dead = []
-    enabled = place.locator(".explorer-controls :is(input, select):enabled")
-    for name in enabled.evaluate_all("controls => controls.map(control => control.name)"):
-        control, before = place.locator(f"[name={name}]"), shown(place)
-        kind = control.evaluate("control => control.type")
-        at_end = kind == "range" and control.input_value() == control.get_attribute("max")
-        there, back = ("Space",) * 2 if kind == "checkbox" else ("ArrowLeft", "ArrowRight")[:: 1 if at_end else -1]
-        if kind == "select-one":
-            number = control.evaluate("control => control.selectedIndex")
-            control.select_option(index=0 if number else 1)
-            changed = shown(place)
-            control.select_option(index=number)
-        else:
-            control.press(there)
-            changed = shown(place)
-            control.press(back)
-        if changed == before or shown(place) != before:
-            dead.append(name)
-    return dead
-
-
 @pytest.mark.browser
-@pytest.mark.parametrize("entry", EXPLORERS.values(), ids=lambda entry: entry.name)
-def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> None:
-    """Every control that is enabled changes what is shown, a disabled one says why, and nothing is asked for."""
+def test_the_flagship_moves_from_disk(site: Path, page: Page) -> None:
+    """Its controls and examples change what is shown, by keyboard, and the page keeps its height."""
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.goto((site / "notebooks" / f"{entry.notebook}.html").as_uri())
-    place = opened(page.locator(f".explorer[data-states^={entry.name}_]").first)
-    controls = place.locator(".explorer-controls :is(input, select)")
-    assert controls.count() == len(entry.show.on_the_site)
-    for control in place.locator(".explorer-controls label:has(:disabled)").all():
-        assert control.get_attribute("title")
-    assert dead_controls(place) == []
-    line = place.locator(".explorer-line")
-    for button in place.locator(".explorer-presets button").all():
-        button.click()
-        assert button.get_attribute("aria-pressed") == "true"
-        assert line.text_content() == button.get_attribute("title")
-    assert {urlsplit(url).scheme for url in asked} == {"file"}
-    assert WIDGET_TEXT not in page.locator("article").inner_text()
-
-
-@pytest.mark.browser
-def test_a_collective_plays_and_pauses(site: Path, page: Page) -> None:
+    page.set_viewport_size({"width": 1280, "height": 900})
     page.goto((site / "index.html").as_uri())
-    place = opened(page.locator(".explorer[data-states^=player_]"))
-    before, moment = shown(place), place.locator("[name=moment]").input_value()
-    place.get_by_role("button", name="Play", exact=True).click()
-    page.wait_for_function(
-        "([slider, was]) => slider.value !== was", arg=[place.locator("[name=moment]").element_handle(), moment]
-    )
-    place.get_by_role("button", name="Pause").click()
-    assert shown(place) != before
+    place = page.locator(".explorer[data-ready]").first
+    place.wait_for()
+    shown = place.locator(".explorer-shown")
+    before, height = shown.inner_html(), shown.bounding_box()
+    drop_last = place.get_by_role("checkbox", name="drop_last")
+    drop_last.press("Space")
+    assert shown.inner_html() != before
+    assert shown.bounding_box() == height
+    drop_last.press("Space")
+    assert shown.inner_html() == before
+    place.get_by_label("example").select_option(label="3 samples, 8 ranks")
+    assert shown.inner_html() != before
+    assert shown.bounding_box() == height
+    assert {urlsplit(url).scheme for url in asked} == {"file"}
 
 
 @pytest.mark.browser
-def test_a_dead_control_is_seen(site: Path, page: Page, tmp_path: Path) -> None:
-    grid = Shown("uneven").grid(only_ends=True)
-    drawn = grid.drawn()
-    drawn["limits"] = [{"dead": {}, "ends": {}}]
-    moved = [[[index], index, 0, ""] for index in (0, 1)]
-    drawn["states"] = [moved[now.handling == grid.start.handling] for now in grid.states()]
-    copytree(site / "_static", tmp_path / "_static")
-    (tmp_path / "_static" / FOLDER / f"{grid.key}.js").write_text(packed(grid.key, drawn), encoding="utf-8")
-    html = f"<script src=_static/explorers.js></script>{grid.html()}"
-    (tmp_path / "page.html").write_text(html, encoding="utf-8")
-    page.goto((tmp_path / "page.html").as_uri())
-    assert dead_controls(opened(page.locator(".explorer"))) == [name for name in grid.axes if name != "handling"]
+def test_every_explorer_opens(site: Path, page: Page) -> None:
+    page.goto((site / "index.html").as_uri())
+    places = page.locator(".explorer").all()
+    assert len(places) == len(EXPLORERS)
+    for place in places:
+        place.scroll_into_view_if_needed()
+        place.and_(page.locator("[data-ready]")).wait_for()
+        assert place.locator("svg").count() >= 1
 
 
 @pytest.mark.browser
@@ -242,8 +188,7 @@ def test_without_a_script_an_explorer_is_a_picture(site: Path, page: Page) -> No
     assert browser
     context = browser.new_context(java_script_enabled=False)
     still = context.new_page()
-    still.goto((site / "notebooks" / f"{EXPLORERS['samplers'].notebook}.html").as_uri())
-    assert still.locator(".explorer-pictures svg").count() >= 1
+    still.goto((site / "index.html").as_uri())
+    assert still.locator(".explorer-shown svg").count() >= len(EXPLORERS)
     assert still.locator(".explorer input").count() == 0
-    assert "samples" in still.locator(".explorer pre").first.inner_text()
     context.close()

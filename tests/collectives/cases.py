@@ -21,11 +21,11 @@ WITH_COUNTS = [
 
 
 def built(collective: str, name: str, num_ranks: int, **options: Any) -> Schedule | None:
-    """The schedule, or None if the algorithm is for powers of two only."""
+    """The schedule, or None if the algorithm is not for so many ranks."""
     try:
         return build(collective, name, num_ranks, **options)
     except ValueError as error:
-        if "power of two" not in str(error):
+        if "num_ranks" not in str(error):
             raise
         return None
 

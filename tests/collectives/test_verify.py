@@ -94,6 +94,7 @@ def test_every_corrupted_schedule_is_caught(everything: bool) -> None:
     """Each algorithm, corrupted at random in each way. Where `verify` finds nothing, `is_right` must agree with it.
 
     That happens where a redirected share is passed on by the rank that received it: another tree, and no corruption.
+    A rank of a barrier may also replace what it has heard by more.
     """
     tried: Counter[str] = Counter()
     still_right = 0
@@ -112,7 +113,9 @@ def test_every_corrupted_schedule_is_caught(everything: bool) -> None:
             changed = of_rows(schedule, wrong)
             error = error_of(changed)
             if error is None:
-                assert kind == "redirect", f"{kind} at {n} ranks is not caught: {changed.to_text()}"
+                assert kind == "redirect" or collective == "barrier", (
+                    f"{kind} at {n} ranks is not caught: {changed.to_text()}"
+                )
                 assert is_right(changed), changed.to_text()
                 still_right += 1
                 continue
@@ -121,7 +124,7 @@ def test_every_corrupted_schedule_is_caught(everything: bool) -> None:
                 number = getattr(error, noun)
                 assert number is None or f"{noun} {number}" in str(error)
     assert min(tried[kind] for kind in KINDS) >= 200, tried
-    assert still_right <= 0.03 * tried["redirect"]
+    assert still_right <= 0.01 * sum(tried.values())
 
 
 def error_of(schedule: Schedule) -> ScheduleError | None:

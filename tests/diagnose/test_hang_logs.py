@@ -163,6 +163,24 @@ def test_a_log_per_rank_with_an_empty_and_a_damaged_one(tmp_path: Path) -> None:
     assert "rank901.log.gz" in hang.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("names", "rank"),
+    [
+        (["rank0.log", "rank1.log"], [1]),
+        (["lora_rank16.log", "lora_rank16.log"], []),  # one log
+        (["node0/rank0.log", "node1/rank0.log"], []),
+        (["rank_4/a.log", "rank_4/b.log"], []),
+    ],
+)
+def test_when_the_name_of_a_log_states_the_rank(names: list[str], rank: list[int], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("step 3\n")
+    (tmp_path / names[1]).write_text("Traceback (most recent call last):\n  x\nKeyError: 4\n")
+    hang = explain_hang(logs=read_logs(sorted({tmp_path / name for name in names})))
+    assert [culprit.rank for culprit in hang.culprits] == rank
+
+
 def test_the_folder_of_torchrun_of_a_large_job(tmp_path: Path) -> None:
     """torchrun --log-dir: the last attempt counts."""
     lines = MISSING.splitlines()

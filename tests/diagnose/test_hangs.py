@@ -168,6 +168,10 @@ def test_one_damaged_dump_is_left_out_and_named(tmp_path: Path) -> None:
     hang = explain_hang(read_dumps(tmp_path))
     assert hang.culprits == [HangCulprit(2, "missing", "default_pg", CALL)]
     assert "trace_rank_1" in hang.notes[0]
+    write(tmp_path, sick("dead", 4, 1))
+    damaged.write_bytes(damaged.read_bytes()[:300])
+    (culprit,) = explain_hang(read_dumps(tmp_path)).culprits
+    assert (culprit.rank, culprit.is_certain) == (1, False)
 
 
 def test_a_dump_without_entries_says_what_its_status_says(tmp_path: Path) -> None:

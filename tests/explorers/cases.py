@@ -1,4 +1,4 @@
-"""Every explorer with what it is opened with, and what tests take of a panel.
+"""Every explorer with what it is opened with, and what tests take of it.
 
 The cases of each part of the library are in its `explorer_cases`.
 """
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rankscope import explorers
-from rankscope.explorers.entries import EXPLORERS
-from rankscope.explorers.explorer import Explorer, Setting, explorer_of
+from rankscope.explorers.entries import EXPLORERS, opener
+from rankscope.explorers.explorer import Explorer
 from rankscope.explorers.panel import Panel
+from rankscope.figures.svg import to_svg
 
 
 class Case(NamedTuple):
@@ -23,10 +23,10 @@ class Case(NamedTuple):
     start: Mapping[str, Any] = MappingProxyType({})
 
     def open(self, **settings: Any) -> Panel:
-        return getattr(explorers, self.name)(*self.inputs, **settings)
+        return opener(self.name)(*self.inputs, **settings)
 
     def made(self) -> Explorer:
-        return explorer_of(getattr(explorers, self.name), *self.inputs)
+        return EXPLORERS[self.name].make(*self.inputs)
 
 
 def all_cases() -> dict[str, Case]:
@@ -42,27 +42,11 @@ def all_cases() -> dict[str, Case]:
     return cases | CASES | OF_BOX | OF_TRAIN
 
 
-def controls(box: Panel) -> dict[str, Any]:
-    """A panel's controls, by the names of their settings."""
-    return dict(box.controls)
-
-
-def shown(box: Panel) -> tuple[str, str]:
-    """A panel's pictures and its report, as HTML."""
-    return box.pictures.value, box.report.value
-
-
-def another(setting: Setting, now: Any) -> Any:
-    """A value that the control offers, other than this one."""
-    values = setting.values
-    return next(value for value in (values[len(values) // 3], values[-1], values[0]) if value != now)
-
-
 def report(explorer: Explorer, **settings: Any) -> list[str]:
     """The lines of its report."""
     return explorer.report(explorer.at(**settings))
 
 
-def svg(explorer: Explorer, picture: str = "picture", **settings: Any) -> str:
-    """One of its pictures."""
-    return explorer.svg(picture, explorer.at(**settings))
+def svg(explorer: Explorer, **settings: Any) -> str:
+    """Its drawings."""
+    return "".join(map(to_svg, explorer.draw(explorer.at(**settings))))

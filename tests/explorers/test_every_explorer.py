@@ -1,9 +1,8 @@
-"""What every explorer keeps to: it draws at every preset and control, and its report is not empty."""
+"""What every explorer keeps to: it draws at every preset, and a control that is disabled has no effect."""
 
 from __future__ import annotations
 
-import inspect
-from contextlib import suppress
+import random
 from typing import Any
 
 import pytest
@@ -11,13 +10,15 @@ import pytest
 from rankscope import explorers
 from rankscope.explorers import panel as panel_module
 from rankscope.explorers.entries import EXPLORERS
-from rankscope.explorers.explorer import Explorer, Setting, Steps
-from rankscope.explorers.opening import shows
+from rankscope.explorers.explorer import Explorer, Now, Setting, Steps
+from rankscope.explorers.panel import Panel
+from rankscope.figures.svg import to_svg
 
 from ..figures.readable import svg_problems
-from .cases import Case, all_cases, another, controls, shown
+from .cases import Case, all_cases
 
 CASES = all_cases()
+NUM_RANDOM = 12  # settings at which each disabled control is moved
 
 
 def test_every_explorer_is_a_case() -> None:
@@ -26,104 +27,133 @@ def test_every_explorer_is_a_case() -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_an_explorer_draws_at_every_preset_and_each_control_repaints(case: Case) -> None:
+def test_an_explorer_draws_at_every_preset_and_its_panel_shows_that(case: Case) -> None:
     explorer = case.made()
-    box = case.open(**case.start)
-    assert box.now == explorer.at(**case.start)
-    assert shown(box) == explorer.html(box.now)
-    assert box._repr_mimebundle_()["image/svg+xml"] == explorer.still(box.now)
-    pictures = set()
-    for button in box.presets:
-        to = explorer.at(**explorer.presets.get(button.description, {}))
-        button.click()
-        assert box.now == to
-        assert box.line.value == explorer.line(to)
-        assert shown(box) == explorer.html(to)
-        assert explorer.report(to)
-        assert all(line.strip() and "\n" not in line for line in explorer.report(to))
-        assert explorer.still(to)
-        for picture in explorer.pictures:
-            with suppress(ValueError):  # a sentence stands there
-                svg = explorer.svg(picture, to)
-                assert not svg or svg_problems(svg) == []
-        pictures.add(shown(box))
-    assert len(pictures) >= len(explorer.presets)
+    panel = case.open(**case.start)
+    assert panel.now == explorer.at(**case.start)
+    for name in panel.presets:
+        now = explorer.at(**panel.presets[name])
+        panel.example.value = name
+        assert panel.now == now
+        assert explorer.shown(now).report in panel.shown.value
+        assert "<svg" in panel.shown.value
+        assert all(line.strip() and "\n" not in line for line in explorer.report(now))
+        drawings = explorer.draw(now)
+        assert drawings
+        assert [svg_problems(to_svg(drawing)) for drawing in drawings] == [[]] * len(drawings)
+        assert explorer.at(**eval(f"dict({panel.line.value})")) == now
+    shown = {explorer.shown(explorer.at(**preset))[1:] for preset in explorer.presets.values()}
+    assert len(shown) == len(explorer.presets)
+
+
+def moved(explorer: Explorer, now: Now, chance: random.Random) -> Now:
+    """Settings of which about half are others."""
+    values = {}
     for setting in explorer.settings:
-        box.go(explorer.at(**case.start))
-        before = shown(box)
-        control = controls(box)[setting.name]
-        assert control.disabled == (setting.name in explorer.without_effect(box.now))
-        control.value = another(setting, getattr(box.now, setting.name))  # which is less if the control ends before it
-        assert shown(box) == explorer.html(box.now)
-        assert "<svg" in shown(box)[0]
-        if control.disabled:
-            assert shown(box) == before, setting.name
+        if chance.random() < 0.5:
+            values[setting.name] = chance.choice(setting.values)
+    return now._replace(**values)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_disabled_control_changes_nothing(case: Case) -> None:
+    explorer = case.made()
+    chance = random.Random(0)
+    starts = [explorer.at(**case.start), *[explorer.at(**preset) for preset in explorer.presets.values()]]
+    for number in range(NUM_RANDOM):
+        now = moved(explorer, starts[number % len(starts)], chance)
+        before = explorer.shown(now)[1:]
+        for setting in explorer.settings:
+            if not setting.when(now):
+                other = now._replace(**{setting.name: chance.choice(setting.values)})
+                assert explorer.shown(other)[1:] == before, f"{setting.name} at {now}"
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_explorer_refuses_what_no_control_offers(name: str) -> None:
-    case = CASES[name]
-    for setting in case.made().settings:
+    explorer = CASES[name].made()
+    for setting in explorer.settings:
         for value in (None, object(), 10**9, "nothing"):
             with pytest.raises(ValueError, match=setting.name):
-                case.made().at(**{setting.name: value})
+                explorer.at(**{setting.name: value})
     with pytest.raises(ValueError, match="speed"):
-        case.open(speed=1)
+        explorer.at(speed=1)
 
 
-def test_a_picture_that_is_missing_or_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    box = explorers.allreduce(num_nodes=8, gpus_per_node=8)  # too many cells: the second picture stands for it
-    assert "image/svg+xml" in box._repr_mimebundle_()
-    monkeypatch.setattr(panel_module, "MOST_SVG_BYTES", 100)
-    assert "image/svg+xml" not in box._repr_mimebundle_()
-    refused = explorers.player(algorithm="allgather recursive_doubling", gpus_per_node=3)  # not for three ranks
-    assert "image/svg+xml" not in refused._repr_mimebundle_()
+def small() -> Explorer:
+    """One with each kind of control, which draws nothing."""
+    settings = (
+        Setting("size", 3, range(1, 10), "size", most=1000),
+        Setting("most", 3, Steps((1, 2, 3, 6)), "most", lambda now: now.doubled),
+        Setting("doubled", False, (), "doubled"),
+    )
 
-
-def test_a_table_makes_a_panel() -> None:
-    """What the others rest on: a slider that ends earlier, what cannot be drawn, and inputs by keyword."""
-    settings = (Setting("size", 3, range(10), "size"), Setting("most", 3, Steps((1, 2, 3, 6)), "most"))
-
-    def nothing(now: Any) -> None:
+    def draw(now: Any) -> list[Any]:
         if now.size > 4:
             raise ValueError(f"{now.size} > 4")
+        return []
 
-    def report(now: Any) -> list[str]:
-        reported.append(tuple(now))
-        return [f"{now.size} & {now.most}"]
+    return Explorer(settings, draw, lambda now: [f"{now.size} & {now.most}"], {"large": {"size": 9}})
 
-    @shows(settings)
-    def small(factor: int) -> Explorer:
-        """Return a small one."""
-        return Explorer(settings, {"nothing": nothing}, report, most=lambda now: {"size": now.most})
 
-    reported: list[tuple[int, ...]] = []
-    box = small(factor=2, most=6, size=5)
-    assert shown(box)[0] == "<p>5 &gt; 4</p>"
-    assert shown(box)[1].endswith(">5 &amp; 6</pre>")
-    assert box.line.value == "explorers.small(factor, size=5, most=6)"
-    controls(box)["most"].value = 2
-    assert controls(box)["size"].value == 2
-    assert shown(box)[0] == ""
-    assert reported == [(5, 6), (2, 2)]
-    assert list(inspect.signature(small).parameters) == ["factor", "size", "most"]
-    assert "- `most`: 1 to 3, 6" in (small.__doc__ or "")
-    with pytest.raises(TypeError, match="factor"):
-        small(size=2)
+def test_a_number_can_be_typed_and_its_slider_follows() -> None:
+    explorer = small()
+    panel = Panel(explorer, explorer.at())
+    size = panel.controls["size"]
+    slider, number = panel.children[1].children[1].children
+    assert number is size
+    size.value = 500
+    assert slider.value == 9
+    assert panel.line.value == "size=500"
+    assert "500 &gt; 4" in panel.shown.value
+    slider.value = 4
+    assert size.value == 4
+    assert "4 &amp; 3" in panel.shown.value
+    assert panel.controls["most"].disabled
+    panel.controls["doubled"].value = True
+    assert not panel.controls["most"].disabled
+    assert panel.example.value == ""
+    panel.go(explorer.at(size=9))
+    assert panel.example.value == "large"
+    with pytest.raises(ValueError, match="whole number from 1 to 1000"):
+        explorer.at(size=1001)
+
+
+def test_a_panel_paints_once_for_a_preset_and_keeps_its_height(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = explorers.pipeline()
+    painted: list[Any] = []
+    shown = panel.explorer.shown
+    monkeypatch.setattr(panel.explorer, "shown", lambda *now: painted.append(now) or shown(*now))
+    panel.controls["num_workers"].value = 8
+    tall = panel.shown.value.partition(">")[0]
+    panel.example.value = "the defaults"
+    assert len(painted) == 2
+    assert panel.shown.value.partition(">")[0] == tall
+
+
+def test_a_picture_is_stored_unless_it_is_missing_or_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = explorers.samplers()
+    panel.controls["num_ranks"].value = 5
+    drawn = to_svg(panel.explorer.draw(panel.now)[0])
+    assert panel._repr_mimebundle_()["image/svg+xml"] == drawn
+    assert drawn not in panel.shown.value  # it moves from the drawing before it
+    monkeypatch.setattr(panel_module, "_MOST_SVG_BYTES", 100)
+    assert "image/svg+xml" not in panel._repr_mimebundle_()
+    refused = explorers.player(algorithm="allgather recursive_doubling", gpus_per_node=3)  # not for three ranks
+    assert "image/svg+xml" not in refused._repr_mimebundle_()
 
 
 def test_the_gallery_makes_explorers_when_they_are_picked_and_keeps_their_settings() -> None:
     box = explorers.gallery(opened="player")
     assert list(box.panels) == ["player"]
     box.picked.value = "samplers"
-    controls(box.panel)["num_ranks"].value = 7
-    before = shown(box.panel)
+    box.panel.controls["num_ranks"].value = 7
+    before = box.panel.shown.value
     box.picked.value = "player"
     box.picked.value = "samplers"
     assert list(box.panels) == ["player", "samplers"]
-    assert shown(box.panel) == before
-    assert box.panel_box.children == (box.panel,)
-    assert "01_who_reads_what" in box.heading.value
-    assert box.still() == box.panel.still()
+    assert box.panel.shown.value == before
+    assert box.place.children == (box.panel,)
+    assert box._repr_mimebundle_()["image/svg+xml"] == to_svg(box.panel.explorer.draw(box.panel.now)[0])
     with pytest.raises(ValueError, match="abacus"):
         explorers.gallery(opened="abacus")

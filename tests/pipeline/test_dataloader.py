@@ -236,18 +236,6 @@ def test_spans_are_where_the_time_went():
     assert 11 * 0.003 < profile.epoch_s <= stop - start
 
 
-def test_without_workers_the_cpu_time_of_a_batch_has_none_of_the_step_before_it():
-    """A batch had the CPU time since the last one was fetched, so predictions assumed fetches that fill many cores."""
-    recorded = record_dataloader(DataLoader(range(6), batch_size=2))
-    for _ in recorded:
-        start_s = time.process_time()
-        while time.process_time() - start_s < 0.02:
-            pass
-    profile = recorded.profile()
-    assert (profile.step_cpu_s >= 0.02).all()
-    assert profile.cpu_s.max() < 0.01
-
-
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_errors_are_the_plain_loaders_and_the_loop_can_go_on(num_workers):
     def outcome(loader):

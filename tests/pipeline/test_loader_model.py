@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.pipeline import Cores, Handover, Lognormal, simulate_dataloader
+from rankscope.pipeline import Cores, Handover, simulate_dataloader
 
 from .loader_reference import Reference
 
@@ -97,24 +95,6 @@ def test_without_workers_everything_comes_in_turn():
     ]
 
 
-def test_a_fetch_that_ends_as_its_workers_batch_arrives_does_not_hold_it_up():
-    """Batch 0 arrives at 2 s, when the fetch of batch 1 ends: the worker answers before the long fetch of batch 2."""
-    handover = Handover(handover_s=1.0, receive_s=0.5, held_s=5.0)
-    timeline = simulate_dataloader([1.0, 1.0, 9.0], 0.0, 3, num_workers=1, prefetch_factor=3, handover=handover)
-    (wait,) = [span for span in timeline if span.kind == "wait" and span.item == 0]
-    assert wait.stop_s == 2.5
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-def test_throughput_follows_the_mean_and_not_the_median(in_order):
-    reads = Lognormal(0.010, cv=1.0)
-    timeline = simulate_dataloader(reads, 0.0, 20_000, num_workers=4, prefetch_factor=8, in_order=in_order)
-    rate = 20_000 / timeline.makespan_s
-    assert rate <= 4 / 0.010 * 1.03
-    assert (rate > 4 / 0.010 * 0.97) is not in_order  # waiting for the slow ones costs the rest
-    assert rate < 0.85 * 4 / (0.010 / math.sqrt(2))  # what the median would promise
-
-
 # ---- cores
 
 
@@ -143,11 +123,3 @@ def test_a_step_and_a_fetch_that_share_a_core_go_at_half_speed():
         ("step", 0, 3.0),
         ("step", 1, 4.0),
     ]
-
-
-@pytest.mark.parametrize(("fetch_cpu", "step_cpu", "fetches"), [(0.7, 1.0, 3), (1.0, 4.0, 2), (0.3, 0.0, 9)])
-def test_cores_are_all_busy_where_they_are_short(fetch_cpu, step_cpu, fetches):
-    fetch, step = Cores(2, fetch_cpu, step_cpu).speeds(fetches, True)
-    assert fetches * fetch_cpu * fetch + step_cpu * step == pytest.approx(2)
-    assert 0 < fetch <= 1
-    assert Cores(20, fetch_cpu, step_cpu).speeds(fetches, True) == (1.0, 1.0)

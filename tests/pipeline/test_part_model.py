@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rankscope.pipeline import Lognormal, idle_share, simulate_parts
 from rankscope.pipeline.part_model import simulated_idle_share
-from rankscope.timeline import Span, Timeline
+from rankscope.timeline import Span
 
 from ..distributions import Exponential
 
@@ -169,20 +169,3 @@ def test_a_distribution_gives_each_trainer_times_of_its_own_and_the_same_again()
 
     assert loads(0) == loads(0) != loads(1)
     assert len(set(loads(0))) == 6
-
-
-def test_lanes_come_in_order_whichever_works_first():
-    timeline = simulate_parts([[1.0, 0.1, 0.1]] * 2, 1, 0.5, queue_size=2, num_loaders=3)
-    assert timeline.rank_lanes() == [
-        (rank, lane) for rank in (0, 1) for lane in ("trainer", "loader 0", "loader 1", "loader 2")
-    ]
-
-
-def test_idle_share_counts_trainers_only():
-    spans = [
-        Span(0, "trainer", "step", 0, 0.0, 1.0),
-        Span(0, "loader 0", "load", 0, 0.0, 2.0),
-        Span(1, "trainer", "wait", 0, 0.0, 2.0),
-    ]
-    assert idle_share(Timeline.of(spans)) == 0.75
-    assert idle_share(Timeline.of(spans[1:2])) == 0.0

@@ -102,7 +102,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("queue_size", lambda: simulate_parts([[1.0]], 1, 1.0, queue_size=0)),
     ("load_s[1]", lambda: simulate_parts([[1.0], [1.0, -2.0]], 1, 1.0)),
     ("steps_per_part[0][0]", lambda: simulate_parts([[1.0]], [[-1]], 1.0)),
-    ("same parts", lambda: simulate_parts([[1.0]], [[1, 1]], 1.0)),
+    ("2 items", lambda: simulate_parts([[1.0]], [[1, 1]], 1.0)),
     ("one trainer", lambda: simulate_parts([], 1, 1.0)),
     ("step_s", lambda: simulate_parts([[1.0]], 3, [0.1, 0.1])),
     ("timeline", lambda: idle_share(None)),  # type: ignore[arg-type]

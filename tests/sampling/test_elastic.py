@@ -101,7 +101,9 @@ def read_through_schedule(kind, draw):
         assert all(size == {recipe.settings.get("batch_size", 1)} for size in sizes[:-1])
         trained = draw.randint(0, len(steps)) if part < 4 else len(steps)
         again = made(kind, recipe, draw.randrange(recipe.num_ranks))
-        again.load_state_dict(sampler.state_after(trained))
+        idle = made(kind, resized(kind, recipe, draw.randint(1, 8), draw))  # a job between them that reads nothing
+        idle.load_state_dict(sampler.state_after(trained))
+        again.load_state_dict(idle.state_dict())
         if trained < len(steps):
             assert items_by_step(again) == steps[trained:]  # without a change, it continues as if never stopped
         read += flat(item for step in steps[:trained] for item in step)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rankscope.explorers import zero
+from rankscope.figures.marks import Text
 from rankscope.train.explorers.pipeline_parallel import LINKS, step
 from rankscope.train.explorers.zero import memory
 from rankscope.train.pipeline_parallel import bubble_share, traffic
@@ -16,7 +17,7 @@ from rankscope.train.pipeline_parallel import build as build_pipeline
 from rankscope.train.pipeline_parallel import simulate as simulate_schedule
 from rankscope.train.zero.model import memory as zero_memory
 
-from ..explorers.cases import controls, report, shown
+from ..explorers.cases import report
 from .explorer_cases import CASES, MODULE
 
 ZERO = CASES["zero"].made()
@@ -40,12 +41,12 @@ def test_a_layer_is_no_larger_than_its_model_and_buckets_are_ddps() -> None:
 
 def test_zero_of_your_own_module() -> None:
     box = zero(MODULE, num_ranks=2, stage=3)
-    assert controls(box)["model"].value == "your module"
-    assert escape(str(zero_memory(MODULE, 2, 3))) in shown(box)[1]
-    models = controls(zero())["model"].options
-    assert controls(zero(module=MODULE))["model"].options == (("your module", "your module"), *models)
-    controls(box)["model"].value = "1.5 B"
-    assert shown(box) == OWN.html(OWN.at(model="1.5 B", num_ranks=2, stage=3))
+    assert box.controls["model"].value == "your module"
+    assert escape(str(zero_memory(MODULE, 2, 3))) in box.shown.value
+    models = zero().controls["model"].options
+    assert zero(MODULE).controls["model"].options == (("your module", "your module"), *models)
+    box.controls["model"].value = "1.5 B"
+    assert OWN.shown(OWN.at(model="1.5 B", num_ranks=2, stage=3)).report in box.shown.value
 
 
 # ---- uneven
@@ -98,8 +99,10 @@ def test_a_link_that_is_not_free_makes_the_step_longer() -> None:
 
 
 def test_data_parallel_shows_gpus_without_work_as_waiting() -> None:
-    drawn = REPLICAS.pictures["picture"](REPLICAS.at(num_gpus=8, batch="9 samples"))
-    assert [name for _, name in drawn.y_ticks] == [f"GPU {gpu}" for gpu in range(8)] * 2
-    assert "wait" in [key.label for key in drawn.legend]
-    all_busy = REPLICAS.pictures["picture"](REPLICAS.at(num_gpus=8, batch="8 samples"))
-    assert "wait" not in [key.label for key in all_busy.legend]
+    def texts(batch: str) -> list[str]:
+        (drawn,) = REPLICAS.draw(REPLICAS.at(num_gpus=8, batch=batch))
+        return [mark.text for mark in drawn.marks if isinstance(mark, Text)]
+
+    assert [text for text in texts("9 samples") if text.startswith("GPU")] == [f"GPU {gpu}" for gpu in range(8)] * 2
+    assert len([text for text in texts("9 samples") if text.startswith("wait")]) == 3
+    assert not [text for text in texts("8 samples") if text.startswith("wait")]

@@ -1,1 +1,1 @@
-"""What makes pages of the collection: its notebooks, its commands, its docstrings, and a check of what comes out."""
+"""What makes pages of the collection: its notebooks, explorers and docstrings, and a check of what comes out."""

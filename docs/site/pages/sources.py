@@ -6,133 +6,155 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
+from typer.testing import CliRunner
+
+from rankscope.cli.program import COMMANDS, program
 from rankscope.explorers.entries import EXPLORERS
 from tests.tools.execute_notebooks import WIDGET_TEXT, every_notebook, read
 
-from . import api, commands, gpu_box, notebooks
-from .states import Grid, Shown
+from .states import Place
 
-_AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages, where they are there
-_GUIDES = "docs"  # the folder of the guides, each of which is a page
-_TOUR = "README.md"  # in notebooks/: the table of all notebooks
-
+ROOT = Path(__file__).parents[3]
 START = "start.md"  # the README's page
+_AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")
+_KEYS = re.compile(r"\n\n[^\n]*\*\*Shift\+Enter\*\*[^\n]*")  # a paragraph on keys, which a page does not have
 _HOME = """# rankscope
 
 {lead}
 
+{flagship}
+
 Move a control and see what changes. This page needs no server, because every state was drawn when the site was built.
-
-[Install and start]({start}) · [All notebooks](notebooks/README.md) · [Reference](api/index.rst)"""
-_EXPLORER = """## {title}
-
-{html}
-
-Explained in notebook [{about}](notebooks/{notebook}.ipynb)"""
+[Install and start]({start}) · [All notebooks](notebooks/README.md) · [Reference](api/index.rst)
+"""
+_PACKAGES = ("sampling", "ranks", "pipeline", "collectives", "timeline", "figures", "explorers")
+_PACKAGES += ("train.ddp", "train.fsdp", "train.zero", "train.uneven", "train.pipeline_parallel", "train.data_parallel")
+_PACKAGES += ("box", "diagnose", "cluster", "networks")
 
 
-def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]:
-    """Write the sources of the site of the repository at `root`: explorers, README, guides, notebooks, commands, API.
+def lay_out(to: Path) -> list[Place]:
+    """Write the sources of the site. Returns where explorers stand.
 
-    The index opens with the explorers, and the README is a page of its own. Returns the grids of explorers that pages
-    need, those named in `only_ends` with two values of each setting.
+    The index opens with the first explorer; the others follow it, each under its title.
     """
-    grids: dict[str, Grid] = {}
-
-    at_first: dict[str, Shown] = {}  # of each explorer, as its own notebook shows it
-
-    def place(shown: Shown) -> str:
-        at_first.setdefault(shown.name, shown)
-        grid = shown.grid(only_ends=shown.name in only_ends)
-        grids[grid.key] = grid
-        return grid.html()
-
-    shutil.copytree(root / "notebooks" / "pictures", to / "notebooks" / "pictures")
-    titles = {}
+    places: list[Place] = []
+    shutil.copytree(ROOT / "notebooks" / "pictures", to / "notebooks" / "pictures")
     (to / "notebooks" / "appendix").mkdir()
+    titles = {}
     for path in every_notebook():
-        nb = notebooks.page(read(path), WIDGET_TEXT, place)
-        for cell in nb["cells"]:
-            if cell["cell_type"] == "markdown":
-                cell["source"] = linked(cell["source"], root, path.parent)
-        name = path.relative_to(root / "notebooks").with_suffix("").as_posix()
+        name = path.relative_to(ROOT / "notebooks").with_suffix("").as_posix()
+        nb = page(read(path), name.rpartition("/")[2], path.parent, places)
         titles[name] = nb["cells"][0]["source"].partition("\n")[0].lstrip("# ")
         (to / "notebooks" / f"{name}.ipynb").write_text(json.dumps(nb), encoding="utf-8")
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    parts = [_HOME.format(lead=_lead(readme), start=START)]
-    for entry in EXPLORERS.values():
-        shown = at_first.get(entry.name, Shown(entry.name))
-        part = _EXPLORER.format(
-            title=entry.title,
-            html=notebooks.as_markdown(place(shown)),
-            about=f"{_number(entry.notebook)}, {titles[entry.notebook]}",
-            notebook=entry.notebook,
-        )
-        parts.append(part)
-    (to / "api").mkdir()
-    for file, text in api.pages().items():
-        (to / "api" / file).write_text(text, encoding="utf-8")
-    (to / "commands.md").write_text(commands.page(), encoding="utf-8")
-    guides = sorted((root / _GUIDES).glob("*.md"))
-    (to / _GUIDES).mkdir()
-    for path in guides:
-        text = linked(path.read_text(encoding="utf-8"), root, path.parent)
-        if path.name == gpu_box.GUIDE:
-            text = gpu_box.page(text)
-        (to / _GUIDES / path.name).write_text(text, encoding="utf-8")
-    tour = root / "notebooks" / _TOUR
-    (to / "notebooks" / _TOUR).write_text(linked(tour.read_text(encoding="utf-8"), root, tour.parent), encoding="utf-8")
-    at_the_root = [name for name in _AT_THE_ROOT if (root / name).exists()]
-    start = linked(readme, root, root).replace("# rankscope\n", "# Install and start\n", 1)
-    (to / START).write_text(start, encoding="utf-8")
-    for name in at_the_root:
-        text = linked((root / name).read_text(encoding="utf-8"), root, root)
-        (to / name).write_text(text, encoding="utf-8")
-    in_order = [f"{_number(name)} {titles[name]} <notebooks/{name}>" for name in titles]
-    reference = ["commands", "api/index", *[name.removesuffix(".md") for name in at_the_root]]
-    parts.append(_contents("Start", [START.removesuffix(".md")]))
-    parts.append(_contents("Notebooks", ["notebooks/README", *in_order]))
-    parts.append(_contents("Guides", [f"{_GUIDES}/{path.stem}" for path in guides]))
-    parts.append(_contents("Reference", reference))
+    first, *others = [home_place(name, places) for name in EXPLORERS]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    lead = readme.split("\n\n")[1]
+    parts = [_HOME.format(lead=lead, flagship=raw(first.html()), start=START)]
+    for entry, place in zip(list(EXPLORERS.values())[1:], others, strict=True):
+        about = f"Explained in notebook [{titles[entry.notebook]}](notebooks/{entry.notebook}.ipynb)"
+        parts.append(f"## {entry.title}\n\n{raw(place.html())}\n\n{about}")
+    start = readme.replace("# rankscope\n", "# Install and start\n", 1)
+    (to / START).write_text(linked(start, ROOT), encoding="utf-8")
+    (to / "commands.md").write_text(commands(), encoding="utf-8")
+    api(to / "api")
+    guides = [path.relative_to(ROOT) for path in sorted((ROOT / "docs").glob("*.md"))]
+    for path in (*guides, Path("notebooks/README.md"), *map(Path, _AT_THE_ROOT)):
+        (to / path).parent.mkdir(exist_ok=True)
+        text = (ROOT / path).read_text(encoding="utf-8")
+        (to / path).write_text(linked(text, (ROOT / path).parent), encoding="utf-8")
+    in_order = [
+        f"{name.rpartition('/')[2].partition('_')[0]} {title} <notebooks/{name}>" for name, title in titles.items()
+    ]
+    parts += [
+        contents("Start", ["start"]),
+        contents("Notebooks", ["notebooks/README", *in_order]),
+        contents("Guides", [path.with_suffix("").as_posix() for path in guides]),
+        contents("Reference", ["commands", "api/index", *[name.removesuffix(".md") for name in _AT_THE_ROOT]]),
+    ]
     (to / "index.md").write_text("\n\n".join(parts), encoding="utf-8")
-    return list(grids.values())
+    return list(dict.fromkeys(places))
 
 
-def _lead(readme: str) -> str:
-    """Return the README's first paragraph, which says what rankscope is."""
-    heading, lead, *_ = readme.split("\n\n")
-    if not heading.startswith("# "):
-        raise ValueError("README.md must begin with its title and, after an empty line, a paragraph")
-    return lead
+def home_place(name: str, places: list[Place]) -> Place:
+    """Return the place of an explorer on the index: that of its first cell, or a new one with its defaults."""
+    for place in places:
+        if re.search(rf"\b{name}\([^()]*\)\s*$|\b{name}\(\{{", place.source):
+            return place
+    places.append(Place(f"explorers.{name}()", name))
+    return places[-1]
 
 
-def linked(text: str, root: Path, folder: Path) -> str:
-    """A page's text with links to the README leading to its page, and those to files that are no pages left out."""
+def page(nb: dict[str, Any], key: str, folder: Path, places: list[Place]) -> dict[str, Any]:
+    """Return a notebook's page: its explorers stand where the widgets would, and pictures have words."""
+    cells = []
+    heading = ""
+    for number, cell in enumerate(nb["cells"]):
+        source = "".join(cell["source"])
+        cells.append(cell)
+        if cell["cell_type"] == "markdown":
+            cell["source"] = linked(_KEYS.sub("", source), folder)
+            heading = [heading, *re.findall(r"^#+ (.+)$", source, re.MULTILINE)][-1]
+            continue
+        shown = [output.get("data", {}) for output in cell["outputs"]]
+        if any("".join(data.get("text/plain", "")) == WIDGET_TEXT for data in shown):
+            cell["outputs"] = []
+            text = "In JupyterLab (`make lab`) this cell has controls; here they are on [one page](/index.md)."
+            if "gallery" not in source:
+                same = [place for place in places if place.source == source]
+                place = same[0] if same else Place(source, f"{key}_{number}")
+                places.append(place)
+                text = raw(place.html())
+            cells.append({"cell_type": "markdown", "id": f"explorer-{number}", "metadata": {}, "source": text})
+        else:
+            cell["metadata"]["mystnb"] = {"image": {"alt": f"Figure: {heading}"}}
+            for data in shown:
+                if "image/svg+xml" in data:
+                    data.pop("image/png", None)  # its copy for readers who do not see SVG
+    return {**nb, "cells": cells}
+
+
+def raw(html: str) -> str:
+    return f"```{{raw}} html\n{html}\n```"
+
+
+def contents(caption: str, entries: list[str]) -> str:
+    return "\n".join(["", "```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```", ""])
+
+
+def linked(text: str, folder: Path) -> str:
+    """Return a page's text with links to the README leading to its page; those to files that are no pages are text."""
 
     def changed(match: re.Match[str]) -> str:
         path, hash_sign, anchor = match[3].partition("#")
-        target = Path(os.path.normpath(folder / path)) if path else root
-        if not match[3] or ":" in match[3] or not target.exists() or target == root:
+        target = Path(os.path.normpath(folder / path))
+        if not path or ":" in path or not target.exists():
             return match[0]
-        if target == root / "README.md":
-            return f"{match[1]}[{match[2]}]({os.path.relpath(root / START, folder)}{hash_sign}{anchor})"
-        is_page = target.suffix == ".ipynb" or target.name in _AT_THE_ROOT or _is_guide(target, root)
+        if target == ROOT / "README.md":
+            return f"[{match[2]}]({os.path.relpath(ROOT / START, folder)}{hash_sign}{anchor})"
+        is_page = target.suffix in (".ipynb", ".md")
         return match[0] if match[1] or is_page else match[2]
 
     return re.sub(r"(!?)\[([^\]]+)\]\(([^)\s]+)\)", changed, text)
 
 
-def _number(notebook: str) -> str:
-    """The number of a notebook, such as 04 of 04_collectives and a2 of appendix/a2_part_files."""
-    return notebook.rpartition("/")[2].partition("_")[0]
+def commands() -> str:
+    """Return a page with the help of each command."""
+    sections = ["# Command line\n\n`make setup` installs `rankscope` in `.venv/bin`."]
+    for name in COMMANDS:
+        said = CliRunner().invoke(program(name), [name, "--help"], env={"COLUMNS": "100", "TERM": "dumb"}).output
+        sections.append(f"## rankscope {name}\n\n```text\n{said.strip()}\n```")
+    return "\n\n".join(sections)
 
 
-def _is_guide(target: Path, root: Path) -> bool:
-    return target.suffix == ".md" and target.parent in (root / _GUIDES, root / "notebooks")
-
-
-def _contents(caption: str, entries: list[str]) -> str:
-    return "\n".join(["", "```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```", ""])
+def api(to: Path) -> None:
+    """Write a page for each package, with all that its `__all__` names, and their index."""
+    to.mkdir()
+    names = [f"rankscope.{name}" for name in _PACKAGES]
+    for name in names:
+        text = f"{name}\n{'=' * len(name)}\n\n.. automodule:: {name}\n   :members:\n   :undoc-members:\n"
+        (to / f"{name}.rst").write_text(text, encoding="utf-8")
+    index = "API reference\n=============\n\n.. toctree::\n\n" + "".join(f"   {name}\n" for name in names)
+    (to / "index.rst").write_text(index, encoding="utf-8")

@@ -42,8 +42,8 @@ def simulate(
     receiver enters the step before. A rank sends and receives any number of messages at once, but each rank has a card
     that sends one at a time, so they queue, while their latencies overlap; `Cluster.ports` None lets no message wait
     for another one. It adds once all messages of a step have come, and copies, at the same rate, those that cannot come
-    straight into their place. `cluster.switch_adds` has no effect. On a network of 100 Mbit/s and 5 ms this is within 5 % of what
-    was measured, except for a double binary tree of several segments, which took up to 21 % longer.
+    straight into their place. `cluster.switch_adds` has no effect. On a network of 100 Mbit/s and 5 ms this is within
+    5 % of what was measured, except for a double binary tree of several segments, which took up to 21 % longer.
 
     If links depend on the size, pass a function ``link_at(src, dst, num_bytes)`` that returns a `Link`.
 

@@ -87,9 +87,7 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
     if all(dump.problem for dump in dumps.values()):
         dump = next(iter(dumps.values()))
         raise FileError(dump.source, f"not a readable flight-recorder dump: {dump.problem}")
-    sizes = {dump.num_ranks for dump in dumps.values() if dump.num_ranks}
-    if num_ranks is not None:
-        sizes.add(num_ranks)
+    sizes = {size for size in [num_ranks, *(dump.num_ranks for dump in dumps.values())] if size}
     if len(sizes) > 1:
         raise ValueError(f"the dumps, and num_ranks, must be of one job: they are of jobs of {sorted(sizes)} ranks")
     return tuple(msgspec.structs.replace(dumps[rank], num_ranks=max(sizes, default=0)) for rank in sorted(dumps))

@@ -73,14 +73,18 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
 
     >>> from rankscope.diagnose import read_hang_text
     >>> print(explain_hang(logs=read_hang_text("[Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms")))
-    Rank 2 did not reach monitored_barrier in time.
+    Rank 2 of its group did not reach monitored_barrier in time.
       | [Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms
     """
     dumps = each("dumps", dumps, of_type, Dump)
     if logs is None and not dumps:
         raise ValueError("explain_hang needs dumps or logs, got neither")
     groups = groups_of(dumps)
-    findings = explain_groups(groups)
+    damaged = {dump.rank for dump in dumps if dump.problem}
+    findings = []
+    for finding in explain_groups(groups):
+        is_certain = finding.is_certain and not (finding.cause == "dead" and damaged & {*finding.ranks})
+        findings.append(finding._replace(is_certain=is_certain))
     notes = [f"Left out: {dump.source}, {dump.problem}." for dump in dumps if dump.problem]
     notes += [dump.note for dump in dumps if dump.note]
     if dumps and not findings:

@@ -177,7 +177,8 @@ def _judged(finding: HangFinding, groups: Iterable[Group], used: Sequence[Fact])
         words = f"{head}\n  Look at {listed('rank', silent)} first: there is no line of it. rankscope cannot tell why."
         finding = finding._replace(cause="silent", ranks=tuple(sorted(silent)), words=words)
     elif silent or not is_known or len(waits_in) == 1:
-        return _waits("lines of other ranks, or of their calls, are missing", used)
+        missing = f"there is no line of {listed('rank', silent)}" if silent else "lines of ranks or calls are missing"
+        return _waits(missing, used)
     else:
         words = f"{finding.words}\n  rankscope cannot tell whether other ranks have no line."
         finding = finding._replace(words=words)

@@ -96,10 +96,10 @@ KINDS = {
         "dead", "speaker", "{who} {end}",
     ),
     "out of memory": Kind(
-        r"Detected \d+ oom[_-]kill event|task (?P<who>\d+): Out Of Memory|Out of memory: Killed process \d+"
+        r"Detected \d+ oom[_-]kill event|task \d+: Out Of Memory|Out of memory: Killed process \d+"
         r"|OutOfMemoryError: Task was killed due to the node running low",
         "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0. Some of the step tasks have been OOM Killed.",
-        "dead", "", "the system killed a process because the memory of a node (not of its GPUs) was full, task {who}",
+        "dead", "", "the system killed a process because the memory of a node (not of its GPUs) was full",
     ),
     "actor": Kind(
         r"The actor (?:died|is dead) because (?P<what>.*)|(?P<what2>Worker exit type: .*)"
@@ -120,7 +120,7 @@ KINDS = {
     "barrier": Kind(
         r"\[Rank (?P<by>\d+)\]: Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier",
         "[Rank 0]: Ranks 1, 12 failed to pass monitoredBarrier in 2000 ms",
-        "missing", "ranks", "{who} did not reach monitored_barrier in time",
+        "missing", "ranks", "{who} of its group did not reach monitored_barrier in time",
     ),
     "lag": Kind(
         r"\[(?P<ranks>\d{1,6}(?:, \d{1,6})*)\] (?:(?:finished collective #\d+, but )?.{0,20}?didn't join collective "

@@ -12,6 +12,7 @@ _LEAST_WIDTH = 60  # of a terminal that broke lines
 _LEAST_FULL_LINES = 3  # at the width of such a terminal
 _MOST_PIECES = 8  # of a message that was broken
 
+_FILE_RANK = re.compile(r"rank[_=.-]?(\d{1,6})(?=[^/\\]*$)")
 _ESCAPE = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 # What may stand before a message. The names of groups are the kinds of labels: `rank` is one of the job, `task` and
 # `local` may be, and the others only tell processes apart.
@@ -50,18 +51,20 @@ class Line(NamedTuple):
 def clean_lines(logs: Mapping[str, str]) -> list[Line]:
     """Return the lines of all logs, given by their names.
 
-    A label counts as the rank if no line shows that it is something else; one that counts processes within a node, only
-    if a line shows that it is the rank, too.
+    A label counts as the rank if no line shows that it is something else. One that counts processes within a node does
+    only if a line shows that it is the rank, too, and so does the name of a single log, or names of the same number.
     """
+    in_names = [rank for name in logs for rank in _FILE_RANK.findall(name)]
     lines = [line for name, text in logs.items() for line in _lines_of(text, name)]
     agrees: dict[str, set[bool]] = {}  # by kind of label, whether it is the stated rank
     for line in lines:
         if "rank" in line.labels:
             for kind, value in line.labels.items():
                 agrees.setdefault(kind, set()).add(value == line.labels["rank"])
-    trusted = [kind for kind in ("rank", "task", "file") if False not in agrees.get(kind, set())]
-    if agrees.get("local") == {True}:
-        trusted.append("local")
+    trusted = [kind for kind in ("rank", "task") if False not in agrees.get(kind, set())]
+    if len(in_names) == len({*in_names}) > 1 and False not in agrees.get("file", set()):
+        trusted.append("file")
+    trusted += [kind for kind in ("file", "local") if agrees.get(kind) == {True}]
     ranked = []
     for line in lines:
         ranks = [int(line.labels[kind]) for kind in trusted if kind in line.labels]
@@ -100,7 +103,7 @@ def _lines_of(text: str, name: str) -> Iterator[Line]:
 def _line(text: str, name: str) -> Line:
     """Take the labels off the begin of a line."""
     labels = {"log": name}
-    for rank in re.findall(r"rank[_=.-]?(\d{1,6})", name):
+    for rank in _FILE_RANK.findall(name):
         labels["file"] = rank
     while match := _PREFIX.match(text):
         text = text[match.end() :]

@@ -161,12 +161,12 @@ def _stacks(facts: Facts) -> list[HangFinding]:
     frames = {}
     for fact in facts["stack"]:
         rank = fact.number("local") if fact.line.rank is None else fact.line.rank
-        frames[rank] = fact.values["frames"]
-    inside = {rank for rank in frames if rank is not None and _IN_COLLECTIVE.search(frames[rank])}
-    outside = {rank for rank in frames if rank is not None} - inside
+        frames[-1 if rank is None else rank] = fact.values["frames"]
+    inside = {rank for rank in frames if _IN_COLLECTIVE.search(frames[rank])}
+    outside = {*frames} - inside
     if not frames:
         return []
-    if len(frames) < len(facts["stack"]) or None in frames or not inside or not outside:
+    if len(frames) < len(facts["stack"]) or -1 in frames or not inside or not outside:
         return [unknown("the stacks are all alike, or do not show their ranks", facts["stack"])]
     words = f"{listed('rank', outside)} outside of a collective, in which {listed('rank', inside)} wait"
     for rank in sorted(outside):

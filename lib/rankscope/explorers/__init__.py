@@ -1,13 +1,13 @@
-"""Explorers: panels with sliders, pictures and a report, which are pure functions of the settings.
+"""Explorers: panels with controls, drawings and a report, which are pure functions of the settings.
 
-Each explorer of `EXPLORERS` is an attribute, like `explorers.samplers`; it is imported when it is first used.
+Each explorer of `EXPLORERS` is a function, like ``samplers(num_ranks=8)``, that opens its panel.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from .entries import EXPLORERS
+from .entries import EXPLORERS, opener
 from .entries import gallery as gallery
 
 __all__ = ["gallery", *EXPLORERS]
@@ -15,7 +15,7 @@ __all__ = ["gallery", *EXPLORERS]
 
 def __getattr__(name: str) -> Any:
     if name in EXPLORERS:
-        return EXPLORERS[name].show
+        return opener(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

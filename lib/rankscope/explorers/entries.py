@@ -1,76 +1,92 @@
-"""All explorers: `EXPLORERS` lists them, `gallery` opens them in one place."""
+"""All explorers: `EXPLORERS` lists them, `opener` opens one, and `gallery` offers all of them in one place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..common.checks import one_of
-from .opening import open_panel
+from ..common.extras import naming_extra
+from .explorer import Explorer
 
 if TYPE_CHECKING:
-    from .panel import Panel, PicturedWidget
+    from .panel import Gallery, Panel
 
 
 class Entry(NamedTuple):
-    """The name of the function that opens an explorer, its module, a title, and the notebook that explains it.
+    """An explorer: where its function is, which returns an Explorer, a title, and the notebook that explains it.
 
-    The module is imported when the explorer is first used: some are of packages that are built on this one. The
-    notebook is its file's stem.
+    The module is imported when the explorer is first used: some are of packages that are built on this one.
     """
 
-    name: str
     module: str
     title: str
     notebook: str
 
+    def make(self, *inputs: Any) -> Explorer:
+        """Return the Explorer; its function is named like its module."""
+        function = getattr(import_module(f"rankscope.{self.module}"), self.name)
+        explorer: Explorer = function(*inputs)
+        return explorer
+
     @property
-    def show(self) -> Callable[..., Panel]:
-        function: Callable[..., Panel] = getattr(import_module(self.module), self.name)
-        return function
+    def name(self) -> str:
+        return self.module.rpartition(".")[2]
 
 
 _ENTRIES = (
-    Entry("samplers", "rankscope.explorers.core.samplers", "Which rank reads which sample", "01_who_reads_what"),
-    Entry(
-        "unequal_lengths",
-        "rankscope.explorers.core.unequal_lengths",
-        "What samples of unequal length cost",
-        "01_who_reads_what",
-    ),
-    Entry("pipeline", "rankscope.explorers.core.pipeline", "How a batch arrives", "02_how_a_batch_arrives"),
-    Entry("transfers", "rankscope.box.explorers.transfers", "Copies to the GPU", "03_onto_the_gpu"),
-    Entry("allreduce", "rankscope.explorers.core.allreduce", "An allreduce, step by step", "04_collectives"),
-    Entry("player", "rankscope.explorers.core.player", "A collective that plays", "04_collectives"),
-    Entry("boxes", "rankscope.box.explorers.boxes", "Collectives measured on GPU boxes", "05_your_box"),
-    Entry("machine", "rankscope.box.explorers.machine", "Recorded machines against the model", "05_your_box"),
-    Entry("nccl", "rankscope.box.explorers.nccl", "What NCCL chooses, and how long it takes", "06_what_nccl_chooses"),
-    Entry("data_parallel", "rankscope.train.explorers.data_parallel", "DataParallel against DDP", "07_ddp"),
-    Entry("ddp", "rankscope.train.explorers.ddp", "DDP's buckets and overlap", "07_ddp"),
-    Entry("uneven", "rankscope.train.explorers.uneven", "Ranks that run out of batches", "07_ddp"),
-    Entry("fsdp", "rankscope.train.explorers.fsdp", "FSDP: streams and memory", "08_zero_and_fsdp"),
-    Entry("zero", "rankscope.train.explorers.zero", "Memory per rank with ZeRO", "08_zero_and_fsdp"),
-    Entry(
-        "pipeline_parallel",
-        "rankscope.train.explorers.pipeline_parallel",
-        "Pipelines and their bubbles",
-        "09_pipelines",
-    ),
-    Entry("parts", "rankscope.explorers.core.parts", "Trainers on part files", "appendix/a2_part_files"),
+    Entry("explorers.core.samplers", "Which rank reads which sample", "01_who_reads_what"),
+    Entry("explorers.core.unequal_lengths", "What samples of unequal length cost", "01_who_reads_what"),
+    Entry("explorers.core.pipeline", "How a batch arrives", "02_how_a_batch_arrives"),
+    Entry("box.explorers.transfers", "Copies to the GPU", "03_onto_the_gpu"),
+    Entry("explorers.core.allreduce", "An allreduce, step by step", "04_collectives"),
+    Entry("explorers.core.player", "A collective that plays", "04_collectives"),
+    Entry("box.explorers.boxes", "Collectives measured on GPU boxes", "05_your_box"),
+    Entry("box.explorers.machine", "Recorded machines against the model", "05_your_box"),
+    Entry("box.explorers.nccl", "What NCCL chooses, and how long it takes", "06_what_nccl_chooses"),
+    Entry("train.explorers.data_parallel", "DataParallel against DDP", "07_ddp"),
+    Entry("train.explorers.ddp", "DDP's buckets and overlap", "07_ddp"),
+    Entry("train.explorers.uneven", "Ranks that run out of batches", "07_ddp"),
+    Entry("train.explorers.fsdp", "FSDP: streams and memory", "08_zero_and_fsdp"),
+    Entry("train.explorers.zero", "Memory per rank with ZeRO", "08_zero_and_fsdp"),
+    Entry("train.explorers.pipeline_parallel", "Pipelines and their bubbles", "09_pipelines"),
+    Entry("explorers.core.parts", "Trainers on part files", "appendix/a2_part_files"),
 )
 EXPLORERS = {entry.name: entry for entry in _ENTRIES}  # in the order of the notebooks
 
 
-def gallery(opened: str = "samplers") -> PicturedWidget:
-    """Return one button per explorer, above the selected explorer, which is `opened` at first.
+def opener(name: str) -> Callable[..., Panel]:
+    """Return the function that opens a panel of an explorer, as ``samplers(num_ranks=8)`` does.
 
-    An explorer is made when it is first picked, and keeps its settings when another one is picked. Raises ValueError
-    if the explorer is unknown.
-
-    >>> box = gallery()
-    >>> [label for label, _ in box.children[0].options][:2]
-    ['Which rank reads which sample', 'What samples of unequal length cost']
+    Positional arguments are the explorer's inputs, keyword arguments its settings.
     """
-    box: PicturedWidget = open_panel("gallery_panel.Gallery", one_of("opened", opened, tuple(EXPLORERS)))
-    return box
+    entry = EXPLORERS[name]
+
+    @naming_extra()
+    def show(*inputs: Any, **settings: Any) -> Panel:
+        from .panel import Panel
+
+        explorer = entry.make(*inputs)
+        return Panel(explorer, explorer.at(**settings))
+
+    show.__name__ = show.__qualname__ = name
+    show.__doc__ = f"""Open the explorer “{entry.title}” with these inputs, if it takes any, and settings.
+
+    The panel names its settings. Raises ValueError for a setting that is unknown or that no control offers.
+    """
+    return show
+
+
+@naming_extra()
+def gallery(opened: str = "samplers") -> Gallery:
+    """Return a list of all explorers above the one that is selected, which is `opened` at first.
+
+    Raises ValueError if the explorer is unknown.
+
+    >>> gallery().picked.options[0]
+    ('Which rank reads which sample', 'samplers')
+    """
+    from .panel import Gallery
+
+    return Gallery(one_of("opened", opened, tuple(EXPLORERS)))

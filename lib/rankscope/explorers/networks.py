@@ -1,28 +1,26 @@
 """The list of networks of explorers that need the cost of an allreduce, and the settings that belong to it.
 
-A table of settings takes `SETTINGS` in, and an explorer made of it shows a `Networks`: those of
-`rankscope.networks`, profiles of one's own before them, and "latency and bandwidth", which two sliders set, after them.
+A `Networks` has those of `rankscope.networks`, profiles of one's own before them, and "latency and bandwidth", which
+two sliders set, after them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from ..cluster import Link
 from ..common.units import bytes_words
-from ..common.words import count_of, printable
+from ..common.words import count_of
 from ..networks import Cost, Measured, Network, registered, ring_cost
 from .explorer import Now, Setting, Steps
 
 DEFAULT = "abci_a100_4x8"  # four nodes of eight A100s: a job that many people have run
 BY_HAND = "latency and bandwidth"
-SETTINGS = (
-    Setting("network", DEFAULT, (), "network"),  # those of `Networks`
-    Setting("num_ranks", 32, Steps(2**power for power in range(1, 13)), "ranks"),
-    Setting("alpha_us", 10, Steps((0, 1, 2, 5, 10, 20, 50, 100, 200, 500)), "latency (α) [µs]"),
-    Setting("gb_per_s", 25, Steps((1, 2, 3, 5, 10, 25, 50, 100, 200, 400)), "bandwidth (B) [GB/s]"),
-)
+_MOST_RANKS = 4096
+
+
+def _by_hand(now: Now) -> bool:
+    return bool(now.network == BY_HAND)
 
 
 class Networks:
@@ -35,43 +33,40 @@ class Networks:
         own: dict[str, Network] = {}
         if profiles is not None:
             own = _own_networks(profiles)
-        # one's own come first, and take the place of registered ones of the same name
-        others = {name: network for name, network in registered().items() if name not in own}
-        self.by_name = own | others
+        self.by_name = own | registered() | own  # one's own come first, and take the place of others of the same name
         self.default = next(iter(own), DEFAULT)
 
-    def settings(self, settings: Sequence[Setting]) -> tuple[Setting, ...]:
-        """Return a table of settings in which these networks, and their numbers of ranks, can be chosen."""
+    def settings(self) -> tuple[Setting, Setting, Setting, Setting]:
+        """Return the settings of the network, the number of ranks, and latency and bandwidth by hand."""
         choices = [(network.label, network.name) for network in self.by_name.values()]
         choices.append((f"{BY_HAND}, by hand", BY_HAND))
-        measured_ranks = {network.num_ranks for network in self.by_name.values() if network.num_ranks is not None}
-        table = []
-        for setting in settings:
-            if setting.name == "network":
-                table.append(setting._replace(default=self.default, choices=choices))
-            elif setting.name == "num_ranks":
-                default_ranks = self.by_name[self.default].ranks(setting.default)
-                steps = Steps(sorted(measured_ranks.union(setting.values)))
-                table.append(setting._replace(default=default_ranks, choices=steps))
-            else:
-                table.append(setting)
-        return tuple(table)
+        default_ranks = self.by_name[self.default].ranks(32)
+        ranks = Steps(2**power for power in range(1, 13))
+        return (
+            Setting("network", self.default, choices, "network"),
+            Setting("num_ranks", default_ranks, ranks, "ranks", self._takes_any_ranks, most=_MOST_RANKS),
+            Setting("alpha_us", 10, Steps((0, 1, 2, 5, 10, 20, 50, 100, 200, 500)), "latency (α) [µs]", _by_hand),
+            Setting("gb_per_s", 25, Steps((1, 2, 3, 5, 10, 25, 50, 100, 200, 400)), "bandwidth (B) [GB/s]", _by_hand),
+        )
+
+    def _takes_any_ranks(self, now: Now) -> bool:
+        return _by_hand(now) or self.by_name[now.network].num_ranks is None
 
     def num_ranks(self, now: Now) -> int:
-        """Return the number of ranks: the network's own if it has one."""
-        if now.network == BY_HAND:
+        """Return the number of ranks: the network's own if it has one, whatever its control says."""
+        if _by_hand(now):
             return int(now.num_ranks)
         return self.by_name[now.network].ranks(now.num_ranks)
 
     def cost(self, now: Now) -> Cost:
         """Return the cost of an allreduce: the network's, or that of a ring over links set by hand."""
-        if now.network == BY_HAND:
+        if _by_hand(now):
             return ring_cost(Link(now.alpha_us / 1e6, now.gb_per_s * 1e9), now.num_ranks)
         return self.by_name[now.network].cost(now.num_ranks)
 
     def about(self, now: Now, most_bytes: float) -> list[str]:
         """Return where the times are from, and whether those of up to `most_bytes` are extrapolated."""
-        if now.network == BY_HAND:
+        if _by_hand(now):
             links = f"links of {now.alpha_us} µs and {now.gb_per_s} GB/s"
             return [f"network: a ring over {count_of(now.num_ranks, 'rank')} with {links}"]
         network = self.by_name[now.network]
@@ -81,34 +76,16 @@ class Networks:
             lines.append(f"beyond {measured}, the largest size that was measured, times are extrapolated")
         return lines
 
-    def derived(self, now: Now) -> dict[str, Any]:
-        """The number of ranks, if the network was measured."""
-        if now.network == BY_HAND or self.by_name[now.network].num_ranks is None:
-            return {}
-        return {"num_ranks": self.num_ranks(now)}
-
-    def without_effect(self, now: Now) -> dict[str, str]:
-        """Return for each control that changes nothing at these settings why it does not."""
-        if now.network == BY_HAND:
-            return {}
-        network = self.by_name[now.network]
-        links = f"only the network “{BY_HAND}” is set by hand"
-        reasons = {"alpha_us": links, "gb_per_s": links}
-        if network.num_ranks is not None:
-            reasons["num_ranks"] = f"this network was measured with {count_of(network.num_ranks, 'rank')}"
-        return reasons
-
 
 def _own_networks(profiles: Mapping[str, Measured]) -> dict[str, Network]:
     """Return the network of each of these profiles, by name. Raises ValueError if one is wrong or has none."""
     if not isinstance(profiles, Mapping):
         raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
     own = {}
-    for key, profile in profiles.items():
-        name = printable(str(key))
+    for name, profile in profiles.items():
         if name == BY_HAND:
             raise ValueError(f"profiles must have other names than {BY_HAND!r}")
         if not hasattr(profile, "network"):
-            raise ValueError(f"profiles[{key!r}] must be a Profile, got {profile!r}")
+            raise ValueError(f"profiles[{name!r}] must be a Profile, got {profile!r}")
         own[name] = profile.network(name)
     return own

@@ -1,35 +1,85 @@
-"""The panel of an explorer: presets over controls over pictures and a report. Only these classes need ipywidgets."""
+"""The panel of an explorer: controls in a column left of the drawings and the report. Only this needs ipywidgets.
+
+On a narrow page the column is a grid above the drawings. The look is that of a page's own theme, light or dark.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import ipywidgets as widgets
 
-from .explorer import MOST_SVG_BYTES, Explorer, Now, Setting, Steps
+from ..figures.marks import Drawing
+from ..figures.svg import to_svg
+from .entries import EXPLORERS, opener
+from .explorer import Explorer, Now, Setting, Steps
 
-_CHARACTER_PX = 7  # about as wide as a character of a label is
-_LABEL_MARGIN_PX = 14
-_LIST_MARGIN_PX = 40  # for the arrow of a list
-_LEAST_CONTROL_PX = 200  # without its label
-_MOST_COLUMN_PX = 400  # so that two columns fit next to JupyterLab's file browser on a screen of 1,280 px
+_MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
+NUM_BESIDE = 7  # controls in the column, below the list of examples; the others are folded
+_NO_EXAMPLE = ""  # of the list of examples, when a control was moved
 _STYLE = """<style>
-.rankscope-explorer .widget-readout { flex: none; min-width: 48px; max-width: none; white-space: nowrap; }
-.rankscope-gallery button { margin-bottom: 4px; } /* else rows of buttons touch */
+.rankscope-explorer { flex-flow: row wrap; gap: 8px 24px; align-items: flex-start; max-width: 1080px; }
+.rankscope-side { flex: 1 1 190px; display: grid !important; overflow: visible; align-content: start; gap: 6px 20px;
+  grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); }
+.rankscope-shown { flex: 1000 1 340px; min-width: 0; max-width: 800px; overflow: visible; }
+.rankscope-shown svg { display: block; width: 100%; height: auto; }
+.rankscope-side > * { width: auto !important; min-width: 0; margin: 0 !important; overflow: visible; }
+.rankscope-side .widget-inline-hbox { display: grid; width: auto; height: auto; margin: 0; overflow: visible;
+  grid-template-columns: minmax(0, 1fr) auto; align-items: center; }
+.rankscope-side .widget-inline-hbox > .widget-label { grid-column: 1 / -1; width: auto; height: 18px; margin: 0;
+  line-height: 18px; font-size: 12px; text-align: left; color: var(--jp-ui-font-color2); }
+.rankscope-side :is(select, input[type="number"], input[type="text"]) { height: 28px; }
+.rankscope-side .slider-container { height: 28px; display: flex; align-items: center; margin: 0 8px; }
+.rankscope-side .slider { flex: 1; margin: 0; }
+.rankscope-side .widget-readout { min-width: 32px; max-width: none; text-align: right; white-space: nowrap; }
+.rankscope-side .widget-checkbox { grid-template-columns: 1fr; height: 24px; }
+.rankscope-typed { align-items: flex-end; gap: 8px; } .rankscope-typed > :first-child { flex: 1; min-width: 0; }
+.rankscope-typed > :last-child { grid-template-columns: 1fr !important; }
+.rankscope-more { grid-column: 1 / -1; }
+.rankscope-more .lm-Widget.jupyter-widgets-Collapse-contents { padding: 8px; }
+.rankscope-side :disabled, .rankscope-side [disabled] { opacity: 0.45; }
 </style>"""
 
 
-def make_control(setting: Setting, value: Any) -> Any:
-    """Return a new widget for the setting that is set to the value."""
-    options = {
-        "description": setting.label,
-        "tooltip": _tooltip(setting),
-        "value": value,
-        "layout": widgets.Layout(width="auto"),
-    }
+def height_of(html: str) -> float:
+    """Return the height of all drawings together, divided by their width."""
+    boxes = re.findall(r'<svg[^>]* viewBox="0 0 ([\d.]+) ([\d.]+)"', html)
+    return sum(float(height) / float(width) for width, height in boxes)
+
+
+def _number(setting: Setting, value: int) -> tuple[widgets.Widget, widgets.Widget]:
+    """Return the field for a whole number that can be typed, and the slider over the choices with that field.
+
+    The slider stands at the choice that is nearest to the number.
+    """
+    number = widgets.BoundedIntText(value, setting.values[0], setting.most, tooltip=setting.label)
+    number.layout.width = "72px"
+
+    def nearest() -> Any:
+        return min(setting.values, key=lambda choice: abs(choice - number.value))
+
+    slider = widgets.SelectionSlider(
+        options=setting.values, value=nearest(), description=setting.label, readout=False, layout={"width": "auto"}
+    )
+
+    def follow_slider(_change: Any) -> None:
+        if slider.value != nearest():  # else the slider has followed the number
+            number.value = slider.value
+
+    def follow_number(_change: Any) -> None:
+        slider.value = nearest()
+
+    slider.observe(follow_slider, "value")
+    number.observe(follow_number, "value")
+    field = widgets.HBox([slider, number])
+    field.add_class("rankscope-typed")
+    return number, field
+
+
+def _control(setting: Setting, value: Any) -> widgets.Widget:
+    options = {"description": setting.label, "value": value, "layout": {"width": "auto"}}
     if isinstance(setting.default, bool):
         return widgets.Checkbox(indent=False, **options)
     if isinstance(setting.choices, range):
@@ -39,67 +89,42 @@ def make_control(setting: Setting, value: Any) -> Any:
     return widgets.Dropdown(options=setting.options, **options)
 
 
-def _tooltip(setting: Setting, reason: str = "") -> str | None:
-    """Return the reason why a control has no effect, or else its hint; None, ipywidgets' default, if it has neither."""
-    return reason or setting.hint or None
-
-
-def _label_px(setting: Setting) -> int:
-    """The width of a setting's label."""
-    return _LABEL_MARGIN_PX + _CHARACTER_PX * len(setting.label)
-
-
-class PicturedWidget(widgets.VBox):  # type: ignore[misc]
-    """A widget that also provides a picture of its state when the cell is run, for readers without a kernel.
-
-    Front ends that can show widgets prefer the widget.
-    """
-
-    def still(self) -> str:
-        """Return the picture, as SVG; "" for none."""
-        raise NotImplementedError
-
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        data: dict[str, Any] = super()._repr_mimebundle_(**options)
-        picture = self.still()
-        # The notebook's file stores the picture, and a large one would make that file too large.
-        if picture and len(picture.encode()) <= MOST_SVG_BYTES:
-            data = data | {"image/svg+xml": picture}
-        return data
-
-
-class Panel(PicturedWidget):
-    """Presets over controls over pictures and a report, which change with them; the line is their state."""
+class Panel(widgets.Box):  # type: ignore[misc]
+    """Controls, and what the explorer shows at their values, which is `shown`; `line` has them as arguments."""
 
     def __init__(self, explorer: Explorer, start: Now) -> None:
         self.explorer = explorer
-        self._painted: Now = None  # the settings that the pictures show; None before the first picture
-        self._is_held = False  # see `_hold`
+        self.presets = {"the defaults": {}, **explorer.presets}
         self.controls: dict[str, Any] = {}  # by the name of the setting
-        for setting in explorer.settings:
-            self.controls[setting.name] = make_control(setting, getattr(start, setting.name))
-        self.pictures = widgets.HTML()
-        self.report = widgets.HTML()
-        self.line = widgets.Text(
-            description="these settings",
-            tooltip="Copy this line into a notebook",
-            layout=widgets.Layout(width="auto"),
-            style={"description_width": "initial"},
+        self._painted: Now = None
+        self._drawings: Sequence[Drawing] = ()
+        self._ratio = 0.0  # the height of the tallest drawings so far, divided by their width
+        self.example = widgets.Dropdown(
+            options=[_NO_EXAMPLE, *self.presets], description="example", layout={"width": "auto"}
         )
-        self.presets = []
-        for label, settings in [*explorer.presets.items(), ("reset", {})]:  # "reset" leaves all at their defaults
-            target = explorer.at(**settings)
-            button = self._button(label, tooltip=explorer.line(target), act=partial(self.go, target))
-            self.presets.append(button)
-        above = [widgets.HTML(_STYLE), self._row(self.presets), self._grid(), self.line]
-        super().__init__([*above, self.pictures, self.report])
+        fields = [self.example]
+        for setting in explorer.settings:
+            value = getattr(start, setting.name)
+            if setting.most:
+                self.controls[setting.name], field = _number(setting, value)
+            else:
+                self.controls[setting.name] = field = _control(setting, value)
+            fields.append(field)
+        self.line = widgets.Text(description="these settings, as arguments", layout={"width": "auto"})
+        folded = widgets.Box([*fields[1 + NUM_BESIDE :], self.line])
+        folded.add_class("rankscope-side")
+        more = widgets.Accordion([folded], titles=("more settings",), selected_index=None)
+        more.add_class("rankscope-more")
+        side = widgets.Box([*fields[: 1 + NUM_BESIDE], more])
+        side.add_class("rankscope-side")
+        self.shown = widgets.HTML()
+        self.shown.add_class("rankscope-shown")
+        super().__init__([widgets.HTML(_STYLE, layout={"display": "none"}), side, self.shown])
         self.add_class("rankscope-explorer")
         for control in self.controls.values():
-            control.observe(lambda _: self._paint(), names="value")
+            control.observe(self._paint, "value")
         self._paint()
-
-    def still(self) -> str:
-        return self.explorer.still(self.now)
+        self.example.observe(self._choose, "value")
 
     @property
     def now(self) -> Now:
@@ -107,80 +132,65 @@ class Panel(PicturedWidget):
 
     def go(self, now: Now) -> None:
         """Set all controls, and paint once."""
-        with self._hold():
-            for setting, value in zip(self.explorer.settings, now, strict=True):
-                control = self.controls[setting.name]
-                if isinstance(setting.choices, range):
-                    control.max = setting.choices[-1]  # `_paint` may have set a lower max, which would cut the value
-                control.value = value
+        for control in self.controls.values():
+            control.unobserve(self._paint, "value")
+        for control, value in zip(self.controls.values(), now, strict=True):
+            control.value = value
+            control.observe(self._paint, "value")
         self._paint()
 
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        """Let controls and the line be set without painting or reading them, which would set them again."""
-        self._is_held = True
-        try:
-            yield
-        finally:
-            self._is_held = False
+    def _choose(self, _change: Any) -> None:
+        if self.example.value != _NO_EXAMPLE:
+            self.go(self.explorer.at(**self.presets[self.example.value]))
 
-    def _paint(self) -> None:
-        """Show the present settings: the ends of sliders, derived settings, pictures, the report, and the line."""
-        if self._is_held:
+    def _paint(self, _change: Any = None) -> None:
+        now = self.now
+        if now == self._painted:
             return
-        with self._hold():
-            for name, most in self.explorer.most(self.now).items():
-                self.controls[name].max = most
-            now = self.now  # read after the loop, because a lower end cuts a slider's value
-            for name in self.explorer.derived(now):
-                self.controls[name].value = getattr(now, name)
-            if now != self._painted:  # else the pictures are right, as when a preset is clicked twice
-                self._painted = now
-                self.pictures.value, self.report.value = self.explorer.html(now)
-                reasons = self.explorer.without_effect(now)
-                for setting in self.explorer.settings:
-                    reason = reasons.get(setting.name, "")
-                    self.controls[setting.name].disabled = bool(reason)
-                    self.controls[setting.name].tooltip = _tooltip(setting, reason)
-            self.line.value = self.explorer.line(now)
+        self._painted = now
+        self._drawings, drawn, report = self.explorer.shown(now, self._drawings)
+        # What is below keeps its place: drawings have at least the room that they had before.
+        self._ratio = max(self._ratio, height_of(drawn))
+        self.shown.value = f'<div style="aspect-ratio:1/{self._ratio:.3f}">{drawn}</div>{report}'
+        for setting in self.explorer.settings:
+            self.controls[setting.name].disabled = not setting.when(now)
+        self.line.value = self.explorer.line(now)
+        names = [name for name, preset in self.presets.items() if self.explorer.at(**preset) == now]
+        self.example.value = names[0] if names else _NO_EXAMPLE
 
-    def _button(self, label: str, tooltip: str, act: Callable[[], None]) -> widgets.Button:
-        button = widgets.Button(description=label, tooltip=tooltip, layout=widgets.Layout(width="auto"))
-        button.on_click(lambda _: act())
-        return button
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        """Return the widget and, for readers without a kernel, its first drawing that is small."""
+        data: dict[str, Any] = super()._repr_mimebundle_(**options)
+        svgs = [to_svg(drawing) for drawing in self._drawings]
+        small = [svg for svg in svgs if len(svg.encode()) <= _MOST_SVG_BYTES]
+        if small:
+            data = data | {"image/svg+xml": small[0]}
+        return data
 
-    def _row(self, children: Sequence[widgets.Widget]) -> widgets.Box:
-        return widgets.Box(children, layout=widgets.Layout(flex_flow="row wrap"))
 
-    def _grid(self) -> widgets.Box:
-        """Return the controls in as many columns as fit.
+class Gallery(widgets.VBox):  # type: ignore[misc]
+    """A list of all explorers above the panel of the one that is picked; the others keep their settings."""
 
-        All labels are as wide as the longest one, so that the controls stand in line. Only the label of a list is
-        narrower, if its longest value needs the room.
-        """
-        # A checkbox has its label behind the box, so its label need not be as wide as the others.
-        labelled = [setting for setting in self.explorer.settings if setting.kind is not bool]
-        labels_px = max(_label_px(setting) for setting in labelled)
-        list_px = {}  # the width that each list needs for its longest value
-        for setting in labelled:
-            is_slider = isinstance(setting.choices, range | Steps)
-            if not is_slider:
-                longest = max(len(label) for label, _ in setting.options)
-                list_px[setting.name] = _LIST_MARGIN_PX + _CHARACTER_PX * longest
-        control_px = max([_LEAST_CONTROL_PX, *list_px.values()])
-        column_px = min(labels_px + control_px, _MOST_COLUMN_PX)
-        for setting in labelled:
-            room_px = column_px - list_px.get(setting.name, 0)
-            width_px = min(labels_px, room_px)
-            width_px = max(width_px, _label_px(setting))  # the label itself is never cut
-            self.controls[setting.name].style.description_width = f"{width_px}px"
-        return widgets.Box(
-            list(self.controls.values()),
-            layout=widgets.Layout(
-                display="grid",
-                # on a telephone a column is as wide as the page, and not wider
-                grid_template_columns=f"repeat(auto-fill, minmax(min({column_px}px, 100%), 1fr))",
-                grid_gap="0 16px",
-                align_items="center",
-            ),
-        )
+    def __init__(self, opened: str) -> None:
+        self.panels: dict[str, Panel] = {}  # of the explorers that were picked so far
+        titles = [(entry.title, name) for name, entry in EXPLORERS.items()]
+        self.picked = widgets.Dropdown(options=titles, value=opened, description="explorer")
+        self.place = widgets.VBox()
+        super().__init__([self.picked, self.place])
+        self.picked.observe(self._show, "value")
+        self._show()
+
+    @property
+    def panel(self) -> Panel:
+        """The panel of the explorer that is picked."""
+        name = self.picked.value
+        if name not in self.panels:
+            self.panels[name] = opener(name)()
+        return self.panels[name]
+
+    def _show(self, _change: Any = None) -> None:
+        self.place.children = (self.panel,)
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        data: dict[str, Any] = super()._repr_mimebundle_(**options)
+        return self.panel._repr_mimebundle_(**options) | data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -28,8 +27,7 @@ def closest(
     results: list[tuple[float, Measured]] = []
     for _ in range(whole("tries", tries, 1)):
         result = function("measure", measure)()
-        distance = abs(off(result))
-        results.append((math.inf if math.isnan(distance) else distance, result))
-        if distance <= within:
+        results.append((abs(off(result)), result))
+        if results[-1][0] <= within:
             break
     return min(results, key=lambda pair: pair[0])[1]

@@ -24,8 +24,8 @@ from ..common.checks import of_type
 from ..ranks import host
 from ..timeline import Recorder, Timeline
 from .clock import Clock, Reading
+from .epoch import LOOP, PIN_THREAD, worker_lane
 from .fetched import UNKNOWN, Fetched, TimedCollate, TimedDataset, TimedQueue, WorkerInit
-from .loader_model import LOOP, PIN_THREAD, worker_lane
 from .profile import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts
 
 T = TypeVar("T")

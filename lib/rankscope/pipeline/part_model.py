@@ -10,7 +10,7 @@ import numpy as np
 from ..common.checks import is_scalar, number, of_type, whole
 from ..sampling.permutation import SEEDS
 from ..timeline import Span, Tape, Timeline
-from .service import Service, check_times, draw
+from .service import Service, draw
 
 TRAINER = "trainer"  # the lane of a trainer
 # Different, so that drawn times of loading and of steps are independent.
@@ -57,8 +57,8 @@ def simulate_parts(
     the other trainers and "step". The all-reduce before each step and at the end takes `barrier_s`. A trainer without
     batches does not delay the others.
 
-    Raises ValueError if a number is out of range, a time is negative, or `load_s` and `steps_per_part` have different
-    shards.
+    Raises ValueError if a number is out of range, a time is negative, or `load_s` has fewer parts than
+    `steps_per_part`.
 
     >>> spans = simulate_parts([[1.0, 1.0]], 2, 0.5, queue_size=1).select(lane="trainer", kind="wait")
     >>> [(span.item, span.start_s, span.stop_s) for span in spans]
@@ -159,26 +159,23 @@ def _play(
 
 def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:
     """Return the shard of each trainer; each argument is a list for each trainer, or what all trainers share."""
-    if not _is_nested(load_s) and not _is_nested(steps_per_part):
-        got = f"got {load_s!r} and {steps_per_part!r}"
-        raise ValueError(f"load_s or steps_per_part must be a list for each trainer, {got}")
-    if _is_nested(steps_per_part):
-        steps = []
-        for rank, counts in enumerate(steps_per_part):
-            steps.append([whole(f"steps_per_part[{rank}][{part}]", num, 0) for part, num in enumerate(counts)])
-    else:
-        steps = [[whole("steps_per_part", steps_per_part, 0)] * len(times_s) for times_s in load_s]
-    if _is_nested(load_s):
-        loads = [check_times(f"load_s[{rank}]", times_s).tolist() for rank, times_s in enumerate(load_s)]
-    else:
-        loads = []
-        for rank, counts in enumerate(steps):
-            loads.append(draw("load_s", load_s, len(counts), seed, rank, _LOAD_STREAM).tolist())
-    parts_of_each = list(map(len, loads))
-    if not parts_of_each or parts_of_each != list(map(len, steps)):
-        got = f"got {parts_of_each} and {list(map(len, steps))}"
-        raise ValueError(f"load_s and steps_per_part must have the same parts, of one trainer or more; {got}")
-    return [_Shard(times_s, counts) for times_s, counts in zip(loads, steps, strict=True)]
+    steps = steps_per_part
+    if not _is_nested(steps):
+        if not _is_nested(load_s):
+            raise ValueError(f"load_s or steps_per_part must be a list for each trainer, got {load_s!r} and {steps!r}")
+        steps = [[steps] * len(times_s) for times_s in load_s]
+    loads = load_s if _is_nested(load_s) else [load_s] * len(steps)
+    if not steps or len(loads) != len(steps):
+        raise ValueError(f"load_s and steps_per_part must be of one trainer or more, got {len(loads)} and {len(steps)}")
+    shards = []
+    for rank, (service_s, counts) in enumerate(zip(loads, steps, strict=True)):
+        num_steps = [whole(f"steps_per_part[{rank}][{part}]", number, 0) for part, number in enumerate(counts)]
+        if counts:
+            times_s = draw(f"load_s[{rank}]", service_s, len(counts), seed, rank, _LOAD_STREAM).tolist()
+            shards.append(_Shard(times_s, num_steps))
+        else:
+            shards.append(_Shard([], []))
+    return shards
 
 
 def _is_nested(values: Any) -> bool:

@@ -42,15 +42,15 @@ def prefetched(
 
     The loader runs in the caller's thread, `num_ahead` batches ahead, so that random numbers are always drawn in the
     same order. If a step waits for its own result (`loss.item()`), copies are therefore hidden, but reading and pinning
-    are not; use a DataLoader's workers and pin thread for these. An error of the loader is raised after the batches
-    before it. Batches belong to the stream that is current when they are requested.
+    are not; use a DataLoader's workers and pin thread for these. Batches belong to the stream that is current when they
+    are requested.
 
     `recorder` gets a span for each copy and each step when an iteration ends, on lanes "copy" and "compute". A step
     lasts from the arrival of its batch until the device has finished all work enqueued before the next batch was
     requested. The step in which the loop is left is not recorded, because its end is unknown. Items are batch numbers,
     which continue over several iterations.
 
-    On the CPU, batches are passed through and only steps are recorded. Raises ValueError if the device does not exist
+    On the CPU, batches are passed through and nothing is recorded. Raises ValueError if the device does not exist
     or is neither CPU nor CUDA, or if `num_ahead` is below 1.
 
     >>> batches = prefetched([{"x": torch.ones(2)}, {"x": torch.zeros(1)}], "cpu")
@@ -88,11 +88,9 @@ class Prefetched(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         batches = iter(self.loader)
-        if self.gpu is not None:
-            return _ahead(batches, self.gpu, self.num_ahead, self.recorder, self._numbers)
-        if self.recorder is not None:
-            return _timed(batches, self.recorder, self._numbers)
-        return batches
+        if self.gpu is None:
+            return batches
+        return _ahead(batches, self.gpu, self.num_ahead, self.recorder, self._numbers)
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -101,14 +99,6 @@ class Prefetched(Generic[T]):
         if name == "loader":  # before __init__ has set it
             raise AttributeError(name)
         return getattr(self.loader, name)
-
-
-def _timed(batches: Iterator[T], recorder: Recorder, numbers: Iterator[int]) -> Iterator[T]:
-    """Yield the batches on the CPU, and record each step: the time until the next batch is asked for."""
-    for batch, item in zip(batches, numbers, strict=False):
-        start_ns = _now()
-        yield batch
-        recorder.add(COMPUTE, COMPUTE, item, start_ns, _now())
 
 
 class _Work(NamedTuple):
@@ -136,44 +126,33 @@ def _ahead(
     copies: deque[_Copy] = deque()  # of these, and of steps that may still run
     steps: deque[_Work] = deque()
     works: list[_Work] = []  # all of them, for the recorder
-    error: Exception | None = None  # of the loader or of a copy: raised after the batches before it
     has_next = True
     try:
         while True:
             # Besides the batch that was asked for, `num_ahead` are in flight while the consumer enqueues its step.
             while has_next and len(arrivals) <= num_ahead:
-                try:
-                    batch = [next(batches)]
-                    while len(steps) > num_ahead:  # the host is too far ahead of the device
-                        steps.popleft().end.synchronize()
-                        copies.popleft()
-                    copy, moved = _sent(batch.pop(), gpu, next(numbers))
-                    arrivals.append((copy, moved))
-                    copies.append(copy)
-                    del moved
-                except StopIteration:
-                    has_next = False
-                except Exception as problem:
-                    error = problem
-                    has_next = False
+                while len(steps) > num_ahead:  # the host is too far ahead of the device
+                    steps.popleft().end.synchronize()
+                    copies.popleft()
+                sent = [_sent(batch, gpu, next(numbers)) for batch in itertools.islice(batches, 1)]
+                has_next = bool(sent)
+                arrivals += sent
+                copies += [copy for copy, _ in sent]
+                sent.clear()  # so that this generator keeps no reference to the batch
             if not arrivals:
-                if error is not None:
-                    raise error
                 return
-            copy, moved = arrivals.popleft()
+            sent.append(arrivals.popleft())
+            copy = sent[0][0]
             gpu.wait_for(copy.work.end)
             while copy.targets:
                 gpu.hand_over(copy.targets.pop())
-            batch.append(moved)
-            del moved
             start = gpu.mark()
-            yield batch.pop()  # so that this generator keeps no reference to it
+            yield sent.pop()[1]
             # The consumer has enqueued its step, and asks for the next batch.
             steps.append(_Work(COMPUTE, copy.work.item, start, gpu.mark()))
             if recorder is not None:
                 works += [copy.work, steps[-1]]
     finally:
-        error = None  # its traceback refers to this frame, which would be a cycle
         for copy in copies:
             copy.work.end.synchronize()
         if recorder is not None:

@@ -58,7 +58,7 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             os.setpgid(self.pid, self.pid)  # the process does so, too: whoever is first
         theirs.close()
-        self.end = weakref.finalize(self, _kill, self.pid)  # kills it, also at exit; says once how it has ended
+        self.end = weakref.finalize(self, _kill, self.pid, owner_pid)  # also at exit; it says once how it has ended
 
     def call(self, value: Any) -> WorkResult:
         """Return the result for a value.
@@ -78,8 +78,10 @@ class Process:
         return answer._replace(value=self._results.unpacked(answer.value))
 
 
-def _kill(pid: int) -> str:
+def _kill(pid: int, owner_pid: int) -> str:
     """Kill a process, even a stopped one, and what it has started; say how it has ended, perhaps before this."""
+    if os.getpid() != owner_pid:  # a process that was forked from the owner, whose copy of the object has gone
+        return "belongs to another process"
     kill_group(pid)
     _, status = os.waitpid(pid, 0)
     return how_it_ended(os.waitstatus_to_exitcode(status))

@@ -9,7 +9,7 @@ from ..common.checks import check_field
 from ..common.words import count_of
 from ..timeline import Span
 from .cores import Cores
-from .loader_model import BatchTimes, epoch
+from .epoch import BatchTimes, epoch
 from .service import Seconds, check_times
 
 PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")

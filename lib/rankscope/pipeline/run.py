@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sized
 from itertools import count
 from queue import SimpleQueue
 from types import GeneratorType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..common.checks import number, of_type, whole
 from ..sampling.permutation import SEEDS
@@ -78,23 +78,6 @@ class StageError(RuntimeError):
         self.stage = stage
         self.item = item
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # pickle would call the class with the message alone
-        return type(self), (str(self), self.stage, self.item), self.__dict__
-
-
-class _Worker(NamedTuple):
-    """A worker of a stage; `ended` counts those of the stage that have ended, and the last stage has no target."""
-
-    stage: Stage
-    lane: str
-    work: Work
-    source: UserItems | Channel
-    target: Channel | None
-    to_take: Turn
-    to_leave: Turn
-    ended: count[int]
-
 
 class _Execution:
     """One run: its queues, threads and processes."""
@@ -119,9 +102,9 @@ class _Execution:
                 to_leave = round_of_turns(self._lines, stage.num_workers, stage.ordered)
                 ended = count(1)
                 for place, lane in enumerate(stage.lanes()):
-                    turns = (to_take[place], to_leave[place])
-                    worker = _Worker(stage, lane, self._work_of(stage, times_s), source, target, *turns, ended)
-                    threads.append(threading.Thread(target=self._work, args=[worker], name=lane, daemon=True))
+                    work = self._work_of(stage, times_s)
+                    arguments = (stage, lane, work, source, target, to_take[place], to_leave[place], ended)
+                    threads.append(threading.Thread(target=self._work, args=arguments, name=lane, daemon=True))
                 source = channel
             begin_s = time.perf_counter()
             for thread in threads:
@@ -152,47 +135,56 @@ class _Execution:
         self._processes.append(process)
         return lambda item: process.call(item.value)
 
-    def _work(self, worker: _Worker) -> None:
-        """Be the thread of a worker: work on items until there are no more, or until the run is stopped."""
+    def _work(
+        self,
+        stage: Stage,
+        lane: str,
+        work: Work,
+        source: UserItems | Channel,
+        target: Channel | None,
+        to_take: Turn,
+        to_leave: Turn,
+        ended: count[int],
+    ) -> None:
+        """Be the thread of a worker: work on items until there are no more, or until the run is stopped.
+
+        The last stage has no target. `ended` counts the workers of the stage that have ended.
+        """
         item: Item | None = None
         try:
             while True:
-                self._lines.get(worker.to_take.mine)
+                self._lines.get(to_take.mine)
                 item = None
                 try:
-                    item = worker.source.take()
+                    item = source.take()
                 finally:
-                    worker.to_take.next.put(None)
-                self._work_on(item, worker)
+                    to_take.next.put(None)
+                result = work(item)
+                self._recorder.add(lane, stage.name, item.number, result.start_ns, result.stop_ns)
+                _, had_to_wait = self._lines.get(to_leave.mine)
+                if target is not None:
+                    had_to_wait |= target.put(item._replace(value=result.value))
+                to_leave.next.put(None)
+                if had_to_wait:
+                    self._recorder.add(lane, "blocked", item.number, result.stop_ns, _now_ns())
         except Stopped:
             pass
         except End:
-            if next(worker.ended) == worker.stage.num_workers:
-                if worker.target is None:
-                    self._over.put(None)
-                else:
-                    worker.target.end()
+            if next(ended) < stage.num_workers:
+                return
+            if target is None:
+                self._over.put(None)
+            else:
+                target.end()
         except BaseException as cause:
             problem = f"{type(cause).__name__}: {cause}"
-            if item is None:
-                error = StageError(f"items failed: {problem}", "items", None)
-            else:
-                name = worker.stage.name
-                error = StageError(f"stage {name!r} failed on item {item.number}: {problem}", name, item.number)
+            error = StageError(f"items failed: {problem}", "items", None)
+            if item is not None:
+                where = f"stage {stage.name!r} failed on item {item.number}"
+                error = StageError(f"{where}: {problem}", stage.name, item.number)
             error.__cause__ = cause
             self._over.put(error)
             del error  # its traceback refers to this frame
-
-    def _work_on(self, item: Item, worker: _Worker) -> None:
-        """Work on an item, and hand its result on when it is the worker's turn and there is a free slot."""
-        result = worker.work(item)
-        self._recorder.add(worker.lane, worker.stage.name, item.number, result.start_ns, result.stop_ns)
-        _, had_to_wait = self._lines.get(worker.to_leave.mine)
-        if worker.target is not None:
-            had_to_wait |= worker.target.put(item._replace(value=result.value))
-        worker.to_leave.next.put(None)
-        if had_to_wait:
-            self._recorder.add(worker.lane, "blocked", item.number, result.stop_ns, _now_ns())
 
 
 def _work_of_function(fn: Callable[[Any], Any]) -> Work:

@@ -30,7 +30,7 @@ class StoredImages:
     def __init__(self, images: ArrayLike, labels: ArrayLike, size_px: int = 256, latency_s: float = 0.0) -> None:
         pictures = np.asarray(images, dtype=np.float32)
         self.labels = np.asarray(labels)
-        if pictures.ndim != 3 or pictures.shape[:1] != self.labels.shape:
+        if pictures.shape[:-2] != self.labels.shape:
             shapes = f"{pictures.shape} and {self.labels.shape}"
             raise ValueError(f"images must be (number, height, width) with a label each, got arrays of {shapes}")
         # Four times, because a quarter of the frequencies is stored, which must not be fewer than the image's pixels.

@@ -139,7 +139,7 @@ class BalancedSampler(ElasticSampler):
         super().load_state_dict(state)
         if self._start == 0:  # the epoch is read from its beginning
             return
-        self._jobs = [Job(*job) for job in state["jobs"]]
+        self._jobs = [Job(*job) for job in state["jobs"] if job[0] < self._start]  # not those that have read nothing
         if self._jobs[-1] != self._job(self._jobs[-1].begin):
             self._jobs.append(self._job(self._start))
 

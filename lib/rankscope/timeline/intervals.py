@@ -9,7 +9,7 @@ import numpy as np
 from .spans import Ints, Times
 
 Intervals = tuple[Times, Times]  # starts and stops
-_MOST_THREADS = 64  # of a lane: what finds no room on any of them is on one more, whatever it crosses
+_MOST_THREADS = 64  # of a lane: what finds no room on any of them is on the last one, whatever it crosses
 
 
 def merge(start_s: Times, stop_s: Times) -> Intervals:
@@ -63,9 +63,10 @@ def nested(lane: Ints, start_s: Times, stop_s: Times) -> Ints:
     open_stops = defaultdict[tuple[int, int], list[float]](list)  # of each thread: when its open slices stop
     place = np.zeros(lane.size, np.int64)
     for index in np.lexsort((-stop_ns, start_ns)).tolist():  # outer slices first
-        times = (start_ns[index], stop_ns[index])
-        threads = (number for number in range(_MOST_THREADS) if _has_room(open_stops[lane[index], number], *times))
-        place[index] = next(threads, _MOST_THREADS)
+        for number in range(_MOST_THREADS):
+            place[index] = number
+            if _has_room(open_stops[lane[index], number], start_ns[index], stop_ns[index]):
+                break
         open_stops[lane[index], place[index]].append(stop_ns[index])
     return place
 

@@ -7,8 +7,7 @@ from functools import cache
 from typing import Any
 
 from ...common.units import parse_bytes, rates_in_one_unit, times_in_one_unit
-from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
-from ...explorers.opening import shows
+from ...explorers.explorer import Explorer, Now, Setting, sizes
 from ...figures.marks import Drawing
 from .. import Profile, bank
 from ..figures.boxes import UNITS, draw_boxes
@@ -18,14 +17,6 @@ from .machine import by_name, interpolated
 
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "all_to_all")
 NONE = "none"
-SETTINGS = (
-    Setting("collective", "allreduce", COLLECTIVES, "collective"),
-    Setting("first", "b200_8", (), "machine 1"),  # `boxes` offers the given machines and those of the bank
-    Setting("second", "h100_8", (), "machine 2"),
-    Setting("third", "a100_80gb_8", (), "machine 3"),
-    Setting("view", "log", tuple(UNITS), "view"),
-    Setting("message", "64 MiB", sizes(10, 33), "message"),
-)
 PRESETS: dict[str, dict[str, Any]] = {
     "64 KiB: latency counts": {"view": "time", "message": "64 KiB"},
     "8 GPUs with NVLink and without": {"first": "h100_8", "second": "rtx_pro_6000_8", "third": "l40s_8"},
@@ -61,13 +52,13 @@ class Boxes:
         names = [name for name in (now.first, now.second, now.third) if name != NONE]
         return {name: self.profiles[name] for name in names}
 
-    def picture(self, now: Now) -> Drawing | None:
+    def draw(self, now: Now) -> list[Drawing]:
         """Draw the machines that were measured with this collective; the title is of the size that is set."""
         measured = {name: profile for name, profile in self.chosen(now).items() if profile.native_s(now.collective)}
         if not measured:
-            return None
+            raise ValueError(f"none of these machines was measured with {now.collective}")
         num_bytes = parse_bytes("message", now.message)
-        return draw_boxes(measured, now.collective, now.view, self.yours, num_bytes, self._title(now))
+        return [draw_boxes(measured, now.collective, now.view, self.yours, num_bytes, self._title(now))]
 
     def _title(self, now: Now) -> str:
         """Return the fastest and the slowest machine at this size.
@@ -114,13 +105,6 @@ class Boxes:
         factor = busbw_factor(now.collective, self.profiles[name].num_ranks)
         return factor * parse_bytes("message", now.message) / seconds
 
-    def without_effect(self, now: Now) -> dict[str, str]:
-        """Return for each control that changes nothing at these settings why it does not."""
-        if any(profile.native_s(now.collective) for profile in self.chosen(now).values()):
-            return {}
-        # There is no picture, and the report has neither times nor rates.
-        return dict.fromkeys(("view", "message"), f"none of these machines was measured with {now.collective}")
-
     def report(self, now: Now) -> list[str]:
         """The time of each machine at this size, interpolated where it was not measured, and its source."""
         lines = []
@@ -157,17 +141,6 @@ def _interval(profile: Profile, collective: str, num_bytes: int) -> str:
     return " to ".join(times_in_one_unit(estimate.low_s, estimate.high_s))
 
 
-ON_THE_SITE = {
-    "collective": ("allreduce", "all_to_all"),
-    "first": ("b200_8", "h100_8", "h100_4", "l40s_2", "runpod_a100_2"),
-    "second": ("h100_8", "rtx_pro_6000_8", "l40s_8", "runpod_a100_2_no_p2p", "none"),
-    "third": ("a100_80gb_8", "l40s_8", "none"),
-    "view": ALL,
-    "message": ("64 KiB", "1 MiB", "64 MiB"),
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the time of collectives on up to three machines, from the bank or your own.
 
@@ -176,9 +149,12 @@ def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """
     shown = Boxes(profiles or {})
     names = tuple(shown.profiles)
-    collective, first, second, third, *others = SETTINGS
-    first = first._replace(choices=names, default=shown.yours or first.default)
-    second = second._replace(choices=(NONE, *names))
-    third = third._replace(choices=(NONE, *names))
-    settings = (collective, first, second, third, *others)
-    return Explorer(settings, {"picture": shown.picture}, shown.report, PRESETS, shown.without_effect)
+    settings = (
+        Setting("collective", "allreduce", COLLECTIVES, "collective"),
+        Setting("first", shown.yours or "b200_8", names, "machine 1"),
+        Setting("second", "h100_8", (NONE, *names), "machine 2"),
+        Setting("third", "a100_80gb_8", (NONE, *names), "machine 3"),
+        Setting("view", "log", tuple(UNITS), "view"),
+        Setting("message", "64 MiB", sizes(10, 33), "message"),
+    )
+    return Explorer(settings, shown.draw, shown.report, PRESETS)

@@ -11,8 +11,7 @@ from ...collectives import ALGORITHMS
 from ...common.checks import of_type
 from ...common.units import cell_words, parse_bytes, percent_words, times_in_one_unit
 from ...common.words import printable
-from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
-from ...explorers.opening import shows
+from ...explorers.explorer import Explorer, Now, Setting, sizes
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.timelines import draw_timeline
@@ -22,13 +21,6 @@ from ..measuring.plan import builder_options
 from ..profile import NATIVE, Point
 from ..sentences import bound_s
 
-SETTINGS = (
-    Setting("profile", "", (), "profile"),  # `machine` offers its profiles
-    Setting("algorithm", "ring", ALGORITHMS["allreduce"], "algorithm"),
-    Setting("num_ranks", 4, range(2, 9), "ranks"),
-    Setting("message", "256 KiB", sizes(10, 30), "message"),
-    Setting("num_segments", 1, range(1, 9), "segments", "parts into which each chunk is cut, sent one after another"),
-)
 OF_THE_BANK = ("h100_fleet_8", "h100_fleet_4")
 PRESETS: dict[str, dict[str, Any]] = {
     "1 KiB: count the latencies": {"algorithm": "recursive_doubling", "message": "1 KiB"},
@@ -54,26 +46,22 @@ class Machines:
     def num_bytes(self, now: Now) -> int:
         return parse_bytes("message", now.message)
 
-    def ranking(self, now: Now) -> Drawing | None:
-        """The predicted time of each algorithm, and what was measured."""
+    def draw(self, now: Now) -> list[Drawing]:
+        """The predicted time of each algorithm next to what was measured, and what each rank waits for.
+
+        Raises ValueError if no algorithm exists for so many ranks.
+        """
         seconds = {}
         for name in ALGORITHMS["allreduce"]:
             with suppress(ValueError):  # an algorithm may not exist for so many ranks
                 seconds[name] = self.predicted(now, name).makespan_s
-        if not seconds:
-            return None  # the error of `timeline` says why
+        if now.algorithm not in seconds:
+            self.predicted(now, now.algorithm)  # which raises the error that says why
         measured = {name: point.median_s for name, point in self.measured(now).items() if name in seconds}
         title = f"{now.message} over {now.num_ranks} ranks of “{now.profile}”"
-        return draw_ranking(seconds, self.bound_s(now), now.algorithm, title, measured)
-
-    def timeline(self, now: Now) -> Drawing:
-        """What each rank waits for."""
-        title = f"{now.algorithm}: each rank's waits, step by step"
-        return draw_timeline(self.predicted(now, now.algorithm), title)
-
-    def without_effect(self, now: Now) -> dict[str, str]:
-        """Return for each control that changes nothing at these settings why it does not."""
-        return {} if len(self.profiles) > 1 else {"profile": "this is the only profile here"}
+        ranking = draw_ranking(seconds, self.bound_s(now), now.algorithm, title, measured)
+        waits = draw_timeline(self.predicted(now, now.algorithm), f"{now.algorithm}: each rank's waits, step by step")
+        return [ranking, waits]
 
     def report(self, now: Now) -> list[str]:
         """What is predicted, what was measured, and where the numbers come from."""
@@ -187,35 +175,26 @@ def interpolated(profile: Profile, collective: str, num_bytes: int) -> Interpola
     return None
 
 
-ON_THE_SITE = {
-    "profile": ALL,
-    "algorithm": ALL,
-    "num_ranks": (2, 3, 4, 6, 8),
-    "message": ("1 KiB", "16 KiB", "64 KiB", "256 KiB", "1 MiB", "4 MiB", "64 MiB"),
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the predicted time of each algorithm on a machine, the waits of its ranks, and measurements.
 
     `profiles` are the machines, by the names that they have in the list; without any, those of the bank whose links
     were measured. Raises ValueError if they are given but empty, or if one of them is not a profile.
     """
-    presets: Mapping[str, Mapping[str, Any]]
-    defaults: dict[str, Any]
     if profiles is None:
         shown = Machines({name: Profile.load(f"bank:{name}") for name in OF_THE_BANK})
-        names = tuple(shown.profiles)
-        presets = {}  # PRESETS have smaller messages, but the links of these machines are known at 32 MiB and above
-        defaults = {"profile": names[0], "num_ranks": 8, "message": "256 MiB"}
+        presets: dict[str, dict[str, Any]] = {}  # PRESETS have smaller messages than those at which links are known
+        num_ranks, message = 8, "256 MiB"
     else:
         shown = Machines(profiles)
-        names = tuple(shown.profiles)
-        presets = PRESETS | {name: {"profile": name} for name in names[1:]}  # the first one is the default
-        defaults = {"profile": names[0]}
-    settings = [setting._replace(default=defaults.get(setting.name, setting.default)) for setting in SETTINGS]
-    profile_setting, *other_settings = settings
-    settings = [profile_setting._replace(choices=names), *other_settings]
-    pictures = {"ranking": shown.ranking, "timeline": shown.timeline}
-    return Explorer(settings, pictures, shown.report, presets, shown.without_effect)
+        presets = PRESETS | {name: {"profile": name} for name in list(shown.profiles)[1:]}  # the first is the default
+        num_ranks, message = 4, "256 KiB"
+    names = tuple(shown.profiles)
+    settings = (
+        Setting("profile", names[0], names, "profile"),
+        Setting("algorithm", "ring", tuple(ALGORITHMS["allreduce"]), "algorithm"),
+        Setting("num_ranks", num_ranks, range(2, 9), "ranks"),
+        Setting("message", message, sizes(10, 30), "message"),
+        Setting("num_segments", 1, range(1, 9), "segments"),
+    )
+    return Explorer(settings, shown.draw, shown.report, presets)

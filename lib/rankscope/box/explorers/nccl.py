@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...common.units import bytes_words, parse_bytes, times_in_one_unit
-from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps, sizes
-from ...explorers.opening import shows
+from ...explorers.explorer import Explorer, Now, Setting, Steps, sizes
+from ...figures.marks import Drawing
 from ...figures.palette import INK
 from ...figures.plots import FloatArray, Key, Lines, Plot, Rects, Texts
 from ..figures.choices import MEASURED_COLOR, NVLS_COLOR, PROTOCOL_COLORS, PROTOCOL_NAMES, color_of
@@ -22,16 +22,6 @@ from ..nccl.public import public
 
 POWERS = range(10, 34)
 VERSIONS = ("2.20", "2.22", "2.27", "2.29", "2.30")
-SETTINGS = (
-    Setting("gpu", "h100", tuple((name.upper().replace("_", " "), name) for name in GPUS), "GPU"),
-    Setting("gpus_per_node", 8, Steps((2, 4, 8)), "GPUs per node"),
-    Setting("num_nodes", 1, Steps((1, 2, 4, 8, 16, 32, 64)), "nodes"),
-    Setting("nics", 8, Steps((1, 2, 4, 8)), "network cards per node"),
-    Setting("collective", "allreduce", ("allreduce", "allgather", "reduce_scatter", "broadcast"), "collective"),
-    Setting("version", "2.30", VERSIONS, "NCCL"),
-    Setting("nvls", True, (False, True), "NVLS"),
-    Setting("message", "1 MiB", sizes(POWERS[0], POWERS[-1]), "message"),
-)
 PRESETS: dict[str, dict[str, Any]] = {
     "a ring, three protocols": {"gpu": "a100"},
     "without NVLS": {"nvls": False},
@@ -172,7 +162,7 @@ def _bands(chosen: list[ProtocolRow]) -> _ChoiceBands:
     return _ChoiceBands(left, width, pairs)
 
 
-def picture(now: Now) -> Plot:
+def draw(now: Now) -> list[Drawing]:
     """Times divided by NCCL's lowest estimate, by size; behind them what it chooses, below them its channels."""
     choices = _choices(now)
     estimates = _estimates(choices)
@@ -193,8 +183,9 @@ def picture(now: Now) -> Plot:
     height = _HEAD_ROWS + _HEIGHT + _CHANNEL_ROWS
     marks = [_marks(curve, low, high, _SIZE_PX[1] / height) for curve in times if curve.was_measured]
     lines = [_line(curve, low, high) for curve in [*estimates, *times] if not curve.was_measured]
-    return Plot(
-        title=f"{now.collective} on {machine}, NCCL {now.version}: {choice} at {now.message}",
+    drawing = Plot(
+        title=f"{choice} at {now.message}",
+        deck=f"{now.collective} on {machine}, NCCL {now.version}",
         x_label="buffer size; the number of channels is above the axis",
         y_label="time ÷ NCCL's lowest estimate",
         width=len(_SIZES),
@@ -211,6 +202,7 @@ def picture(now: Now) -> Plot:
         y_ticks=[(_y(power, low, high), _ratio_words(power)) for power in np.arange(low, high + 1)],
         legend=_legend(now, choices),
     )
+    return [drawing]
 
 
 def _y(power: Any, low: float, high: float) -> Any:
@@ -299,19 +291,10 @@ def _column(now: Now) -> int:
     return _SIZES.index(parse_bytes("message", now.message))
 
 
-def without_effect(now: Now) -> dict[str, str]:
-    """Return for each control that changes nothing at these settings why it does not."""
+def _may_have_nvls(now: Now) -> bool:
+    """Return whether NVLS, which is for one node, or NVLSTree, which is for several, can be used."""
     model = _choices(now).model
-    reasons = {}
-    if now.num_nodes == 1:
-        reasons["nics"] = "nothing leaves the node"
-    # Simple is the only protocol of both. NVLS is for one node and NVLSTree for several, and the reason is that of the
-    # one that would be used.
-    why_not_nvls = model.why_not(now.collective, "nvls", "simple")
-    why_not_tree = model.why_not(now.collective, "nvls_tree", "simple")
-    if why_not_nvls and why_not_tree:
-        reasons["nvls"] = why_not_nvls if now.num_nodes == 1 else why_not_tree
-    return reasons
+    return not all(model.why_not(now.collective, name, "simple") for name in ("nvls", "nvls_tree"))
 
 
 def report(now: Now) -> list[str]:
@@ -338,17 +321,17 @@ def report(now: Now) -> list[str]:
     return [*lines, *choices.model.notes]
 
 
-ON_THE_SITE = {
-    "gpu": ("a100", "h100", "b200", "l40s"),
-    "gpus_per_node": (2, 4, 8),
-    "num_nodes": (1, 2, 4, 8, 16),
-    "collective": ("allreduce", "allgather"),
-    "nvls": ALL,
-    "message": ("1 KiB", "64 KiB", "1 MiB", "16 MiB", "64 MiB"),
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def nccl() -> Explorer:
     """Return controls over NCCL's choice by size, the time that it expects, our estimate, and measured times."""
-    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)
+    gpus = tuple((name.upper().replace("_", " "), name) for name in GPUS)
+    settings = (
+        Setting("gpu", "h100", gpus, "GPU"),
+        Setting("gpus_per_node", 8, Steps((2, 4, 8)), "GPUs per node"),
+        Setting("num_nodes", 1, Steps((1, 2, 4, 8, 16, 32, 64)), "nodes"),
+        Setting("collective", "allreduce", ("allreduce", "allgather", "reduce_scatter", "broadcast"), "collective"),
+        Setting("message", "1 MiB", sizes(POWERS[0], POWERS[-1]), "message"),
+        Setting("nvls", True, (), "NVLS", _may_have_nvls),
+        Setting("nics", 8, Steps((1, 2, 4, 8)), "network cards per node", lambda now: now.num_nodes > 1),
+        Setting("version", "2.30", VERSIONS, "NCCL"),
+    )
+    return Explorer(settings, draw, report, PRESETS)

@@ -10,8 +10,7 @@ import numpy as np
 
 from ...common.checks import of_type
 from ...common.units import parse_bytes, percent_words, rate_words, time_words, times_in_one_unit
-from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
-from ...explorers.opening import shows
+from ...explorers.explorer import Explorer, Now, Setting, sizes
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.timelines import draw_timeline
@@ -22,16 +21,6 @@ from ..link_facts import METHODS, LinkFacts, facts_of, stated, transfers_of
 from ..profile import Point
 
 LINKS = {facts.name: facts for facts in map(stated, (3, 4, 5, 6))}  # x16, by generation of PCIe
-SETTINGS = (
-    Setting("link", "PCIe 5 x16", LINKS, "link"),
-    Setting("direction", "h2d", (("to the GPU", "h2d"), ("to the host", "d2h")), "direction"),
-    Setting("method", "pageable", METHODS, "method"),
-    Setting("size", "64 MiB", sizes(10, 30), "size of a copy"),
-    Setting("load_ms", 12, range(61), "loading a batch [ms]"),
-    Setting("num_workers", 2, range(1, 17), "loader workers"),
-    Setting("step_ms", 8, range(61), "step [ms]"),
-    Setting("prefetched", False, (False, True), "prefetched"),
-)
 PRESETS: dict[str, dict[str, Any]] = {
     "16 KiB: all alike": {"size": "16 KiB"},
     "64 MiB, pinned": {"method": "pinned_non_blocking"},
@@ -98,39 +87,30 @@ class Copies:
             pin_s=self.pinning_s(now),
         )
 
-    def ranking(self, now: Now) -> Drawing | None:
-        """The time of each method, the chosen one framed, and the time of the link alone as their lower bound."""
+    def draw(self, now: Now) -> list[Drawing]:
+        """The time of each method, next to that of the link alone, and the first batches of the loop.
+
+        What was not measured is left out. Raises ValueError if nothing was.
+        """
+        drawings = []
         seconds = {}
         for method in METHODS:
             copy_s = self.seconds(now, now.direction, method)
             if copy_s is not None:
                 seconds[method] = copy_s
-        if not seconds:
-            return None  # the report says why
-        facts = self.links[now.link]
-        bound_s = size_of(now) / facts.bytes_per_s(now.direction) if facts else None
-        origin = "at best, from published figures" if now.link in LINKS else "measured"
-        way = "to the GPU" if now.direction == "h2d" else "to the host"
-        return draw_ranking(seconds, bound_s, now.method, f"{now.size} {way}, {origin}")
-
-    def timeline(self, now: Now) -> Drawing | None:
-        """The first batches of the loop."""
+        if seconds:
+            facts = self.links[now.link]
+            bound_s = size_of(now) / facts.bytes_per_s(now.direction) if facts else None
+            origin = "from published figures" if now.link in LINKS else "measured"
+            way = "to the GPU" if now.direction == "h2d" else "to the host"
+            drawings.append(draw_ranking(seconds, bound_s, now.method, f"{now.size} {way}, {origin}"))
         loop = self.loop(now, _SHOWN_BATCHES)
-        if loop is None:
-            return None
-        how = "prefetched" if now.prefetched else "copied in turn"
-        return draw_timeline(loop, f"The first {_SHOWN_BATCHES} batches of {now.size}, {how}")
-
-    def without_effect(self, now: Now) -> dict[str, str]:
-        """Return for each control that changes nothing at these settings why it does not."""
-        if self.loop(now, _SHOWN_BATCHES) is not None:
-            return {}
-        # The loop copies to the GPU, whatever the direction is.
-        names = ("load_ms", "num_workers", "step_ms", "prefetched")
-        reasons = dict.fromkeys(names, "the profile has no copies to the GPU by this method")
-        if self.ranking(now) is None:
-            reasons["size"] = "the profile has no copies in this direction"
-        return reasons
+        if loop is not None:
+            how = "prefetched" if now.prefetched else "copied in turn"
+            drawings.append(draw_timeline(loop, f"The first {_SHOWN_BATCHES} batches of {now.size}, {how}"))
+        if not drawings:
+            raise ValueError("the profile has no such copies")
+        return drawings
 
     def report(self, now: Now) -> list[str]:
         """Where times come from, the copy's share of the link, the time per batch and its bottleneck."""
@@ -193,16 +173,6 @@ def between(points: Sequence[Point], num_bytes: int) -> float | None:
     return float(seconds * times_largest)
 
 
-ON_THE_SITE = {
-    "link": ALL,
-    "method": ALL,
-    "size": ("16 KiB", "1 MiB", "8 MiB", "64 MiB", "256 MiB"),
-    "num_workers": (1, 2, 4, 8),
-    "prefetched": ALL,
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def transfers(profile: Profile | None = None) -> Explorer:
     """Return controls over the time of each way to copy, the first batches of a loop that uses it, and its bottleneck.
 
@@ -210,10 +180,17 @@ def transfers(profile: Profile | None = None) -> Explorer:
     profile without copies to or from a GPU.
     """
     shown = Copies(profile)
-    settings: tuple[Setting, ...] = SETTINGS
+    default = "PCIe 5 x16"
     if profile is not None:
-        first_link = next(iter(shown.links))  # the profile's
-        link, *others = SETTINGS
-        settings = (link._replace(default=first_link, choices=shown.links), *others)
-    pictures = {"ranking": shown.ranking, "timeline": shown.timeline}
-    return Explorer(settings, pictures, shown.report, PRESETS, shown.without_effect)
+        default = next(iter(shown.links))
+    settings = (
+        Setting("link", default, shown.links, "link"),
+        Setting("direction", "h2d", (("to the GPU", "h2d"), ("to the host", "d2h")), "direction"),
+        Setting("method", "pageable", METHODS, "method"),
+        Setting("size", "64 MiB", sizes(10, 30), "size of a copy"),
+        Setting("load_ms", 12, range(61), "loading a batch [ms]"),
+        Setting("num_workers", 2, range(1, 17), "loader workers"),
+        Setting("step_ms", 8, range(61), "step [ms]"),
+        Setting("prefetched", False, (), "prefetched"),
+    )
+    return Explorer(settings, shown.draw, shown.report, PRESETS)

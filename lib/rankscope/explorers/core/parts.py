@@ -12,25 +12,24 @@ from ...figures.timelines import draw_timeline
 from ...pipeline import Lognormal
 from ...pipeline.part_model import simulate_parts, simulated_idle_share
 from ...timeline import Timeline
-from ..explorer import ALL, Explorer, Now, Setting, Steps, jitter
-from ..opening import shows
+from ..explorer import Explorer, Now, Setting, Steps, jitter
 
 SETTINGS = (
+    Setting("num_trainers", 4, range(1, 17), "trainers"),
+    Setting("queue_size", 0, range(9), "queue length"),
+    Setting("num_loaders", 1, range(1, 5), "loaders"),
     Setting("load_ms", 160, Steps((*range(0, 200, 20), *range(200, 601, 50))), "loading a part [ms]"),
     Setting("step_ms", 50, Steps((1, 2, 5, *range(10, 101, 10))), "step [ms]"),
     Setting("steps_per_part", 4, range(1, 13), "steps per part"),
-    jitter(100, "loading"),
-    Setting("num_trainers", 4, range(1, 17), "trainers"),
     Setting(
-        "queue_size",
-        0,
-        range(9),
-        "queue length",
-        "parts that are loaded ahead; with 0, a part is loaded when it is needed",
+        "aligned",
+        False,
+        (),
+        "parts end together",
+        lambda now: now.num_trainers > 1 and now.steps_per_part > 1,
     ),
-    Setting("num_loaders", 1, range(1, 5), "loaders"),
-    Setting("seed", 0, range(21), "seed"),
-    Setting("aligned", False, (False, True), "parts end together"),
+    jitter(100),
+    Setting("seed", 0, range(21), "seed", lambda now: now.load_ms > 0 and now.jitter > 0),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "1 trainer": {"num_trainers": 1},
@@ -49,45 +48,21 @@ def predicted(now: Now, num_parts: int) -> Timeline:
     return simulate_parts(**_inputs(now, num_parts))
 
 
-def picture(now: Now) -> Drawing:
-    """The first parts of each trainer."""
-    return draw_timeline(predicted(now, _SHOWN), title=f"The first {_SHOWN} parts of each trainer")
+def draw(now: Now) -> list[Drawing]:
+    """The first parts of each trainer, and in the title and the deck how idle they are in the long run, and why."""
+    loading_ms = now.load_ms / now.num_loaders
+    stepping_ms = now.step_ms * now.steps_per_part
+    title = f"Trainers are idle {percent_words(_idle_share(now))} of the time"
+    deck = f"With loading ahead, a part arrives every {loading_ms:.3g} ms and lasts {stepping_ms} ms"
+    return [draw_timeline(predicted(now, _SHOWN), title=title, deck=deck)]
 
 
 def report(now: Now) -> list[str]:
-    """How idle the trainers are, why, and how idle they would be with other queues."""
-    trainers = count_of(now.num_trainers, "trainer")
-    loading_ms = now.load_ms / now.num_loaders
-    stepping_ms = now.step_ms * now.steps_per_part
-    bound = "training is the bottleneck, if the queue is long enough"
-    if loading_ms > stepping_ms:
-        least = percent_words(1 - stepping_ms / loading_ms)
-        bound = f"loading is the bottleneck, so in the long run trainers are idle at least {least} of the time"
-    arrivals = f"with loading ahead, a part arrives every {loading_ms:.3g} ms"
-    lines = [
-        f"{trainers}, {_LONG} parts each: idle {percent_words(_idle_share(now))} of the time",
-        f"{arrivals} and lasts {stepping_ms} ms: {bound}",
-    ]
+    """How idle the trainers are with other queues."""
+    lines = [f"{count_of(now.num_trainers, 'trainer')}, {_LONG} parts each; idle with"]
     for size in (0, 1, 2, 4, 8):
-        name = "synchronous"
-        if size > 0:
-            name = f"queue of {size}"
-        lines.append(f"  {name:<12}{_idle_share(now._replace(queue_size=size)):>5.0%} idle")
+        lines.append(f"  a queue of {size}{_idle_share(now._replace(queue_size=size)):>5.0%}")
     return lines
-
-
-def without_effect(now: Now) -> dict[str, str]:
-    """Return for each control that changes nothing at these settings why it does not."""
-    reasons = {}
-    if now.load_ms == 0:
-        reasons["jitter"] = "loading takes no time"
-        if now.queue_size == 0:  # otherwise the picture has a lane for each loader
-            reasons["num_loaders"] = "loading takes no time"
-    if now.load_ms == 0 or now.jitter == 0:
-        reasons["seed"] = "all times are fixed: nothing is random"
-    if now.num_trainers == 1 or now.steps_per_part == 1:
-        reasons["aligned"] = "parts end together anyway"
-    return reasons
 
 
 @lru_cache(maxsize=64)
@@ -117,19 +92,9 @@ def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
     }
 
 
-ON_THE_SITE = {
-    "load_ms": (40, 100, 160, 200, 300),
-    "num_trainers": (1, 2, 3, 4, 6, 8, 12, 16),
-    "queue_size": (0, 1, 2, 4),
-    "num_loaders": (1, 2, 4),
-    "aligned": ALL,
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def parts() -> Explorer:
     """Return controls over the first parts of trainers in lock step, and how idle they are in the long run.
 
     `jitter` is the standard deviation of loading, in per cent of its mean. A queue of 0 loads a part when it is needed.
     """
-    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)
+    return Explorer(SETTINGS, draw, report, PRESETS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Any
 
@@ -11,20 +10,25 @@ from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...pipeline import Lognormal, Pipeline, Stage, simulate
 from ...timeline import Timeline
-from ..explorer import ALL, Explorer, Now, Setting, jitter
-from ..opening import shows
+from ..explorer import Explorer, Now, Setting, jitter
+
+
+def _varies(now: Now) -> bool:
+    """Return whether any time is random, so that batches may overtake one another."""
+    return bool(now.jitter > 0 and now.read_ms + now.decode_ms > 0)
+
 
 SETTINGS = (
-    Setting("read_ms", 4, range(61), "reading [ms]"),
-    Setting("decode_ms", 30, range(61), "decoding [ms]"),
-    Setting("copy_ms", 3, range(61), "copying [ms]"),
-    Setting("train_ms", 12, range(61), "training [ms]"),
     Setting("num_workers", 2, range(1, 9), "decoders"),
+    Setting("decode_ms", 30, range(61), "decoding [ms]"),
+    jitter(50),
     Setting("capacity", 2, range(1, 17), "queue length"),
-    jitter(50, "reading and decoding"),
+    Setting("read_ms", 4, range(61), "reading [ms]"),
+    Setting("train_ms", 12, range(61), "training [ms]"),
+    Setting("ordered", True, (), "in order", lambda now: _varies(now) and now.num_workers > 1),
+    Setting("copy_ms", 3, range(61), "copying [ms]"),
     Setting("num_ranks", 1, range(1, 5), "ranks"),
-    Setting("seed", 0, range(21), "seed"),
-    Setting("ordered", True, (False, True), "in order"),
+    Setting("seed", 0, range(21), "seed", _varies),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "steady times": {"num_workers": 3, "jitter": 0},
@@ -56,82 +60,42 @@ def pipeline_of(now: Now) -> Pipeline:
     )
 
 
-def picture(now: Now) -> Drawing:
-    """The first batches."""
+def draw(now: Now) -> list[Drawing]:
+    """The first batches, and in the title and the deck what holds up all others."""
+    bottleneck, most_per_s = min(pipeline_of(now).bounds_per_s().items(), key=lambda bound: bound[1])
+    rate = _LONG / _long(now).makespan_s
+    title = f"{bottleneck} is the bottleneck: {rate:.1f} batches/s"
+    deck = f"The first {_SHOWN} batches; {percent_words(rate / most_per_s)} of the {most_per_s:.1f} that it can reach"
     timeline = simulate(pipeline_of(now), _SHOWN, now.seed, now.num_ranks)
-    return draw_timeline(timeline, title=f"The first {_SHOWN} batches")
+    return [draw_timeline(timeline, title=title, deck=deck)]
 
 
 def report(now: Now) -> list[str]:
-    """The bottleneck, the next one, what is delivered, and how busy each stage is."""
-    pipeline = pipeline_of(now)
-    bounds = pipeline.bounds_per_s()
-    bottleneck, next_bottleneck, *_ = sorted(bounds, key=lambda stage: bounds[stage])
-    timeline = _long(now)
-    if not timeline.makespan_s:
-        return ["no stage takes any time: there is no bottleneck"]
-    rate = _LONG / timeline.makespan_s
-    next_rate = "any rate"
-    if math.isfinite(bounds[next_bottleneck]):
-        next_rate = f"{bounds[next_bottleneck]:.1f} batches/s"
-    unit = "batches/s"
-    if now.num_ranks > 1:
-        unit = "batches/s per rank"
-    reached = percent_words(rate / bounds[bottleneck])
-    most = f"{bounds[bottleneck]:.1f} batches/s"
-    return [
-        f"bottleneck: {bottleneck}, at most {most}; next is {next_bottleneck}, at {next_rate}",
-        f"delivered over {_LONG} batches: {rate:.1f} {unit}, {reached} of the bottleneck's rate",
-        *(_shares(timeline, stage) for stage in pipeline.stages),
-    ]
+    """How the workers of each stage of rank 0 spend their time in the long run."""
+    return [f"in {_LONG} batches:", *[_shares(_long(now), stage) for stage in pipeline_of(now).stages]]
 
 
 @lru_cache(maxsize=8)
 def _long(now: Now) -> Timeline:
-    return simulate(pipeline_of(now), _LONG, now.seed, now.num_ranks)
-
-
-def without_effect(now: Now) -> dict[str, str]:
-    """Return for each control that changes nothing at these settings why it does not."""
-    reasons = {}
-    if now.read_ms == 0 and now.decode_ms == 0:
-        reasons["jitter"] = "only reading and decoding vary, and both take no time"
-    if "jitter" in reasons or now.jitter == 0:
-        all_fixed = "all times are fixed: nothing is random, and no batch overtakes another"
-        reasons["seed"] = all_fixed
-        reasons["ordered"] = all_fixed
-    elif now.num_workers == 1:
-        reasons["ordered"] = "no batch overtakes another"
-    return reasons
+    timeline = simulate(pipeline_of(now), _LONG, now.seed, now.num_ranks)
+    if not timeline.makespan_s:
+        raise ValueError("no stage takes any time: there is no bottleneck")
+    return timeline
 
 
 def _shares(timeline: Timeline, stage: Stage) -> str:
-    """Return a line on how the workers of a stage of rank 0 spend their time, each of which has a lane."""
+    """Return a line on the workers of a stage of rank 0, each of which has a lane."""
     lanes = [timeline.select(rank=0, lane=lane) for lane in stage.lanes()]
     whole_s = timeline.makespan_s * len(lanes)  # the time of all workers
     work = sum(lane.work().busy_s for lane in lanes) / whole_s
     blocked = sum(lane.select(kind="blocked").busy_s for lane in lanes) / whole_s
     barrier = sum(lane.select(kind="barrier").busy_s for lane in lanes) / whole_s
-    at_barrier = ""
-    if barrier > 0:
-        at_barrier = f", {percent_words(barrier)} at the barrier"
-    idle = max(1 - work - blocked - barrier, 0)  # below 0 only by an error of rounding
     return (
-        f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage{at_barrier}"
-        f", {idle:>4.0%} idle"
+        f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage, "
+        f"{barrier:>4.0%} at the barrier"
     )
 
 
-ON_THE_SITE = {
-    "decode_ms": (10, 20, 30, 40, 60),
-    "num_workers": tuple(range(1, 9)),
-    "capacity": (1, 2, 4, 16),
-    "jitter": (0, 50, 150),
-    "ordered": ALL,
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def pipeline() -> Explorer:
     """Return controls over the first 24 batches of a pipeline, and its bottleneck in the long run."""
-    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)
+    return Explorer(SETTINGS, draw, report, PRESETS)

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from ...cluster import Link
 from ...common.units import decimal_words, percent_words, time_words, times_in_one_unit
-from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
-from ...explorers.opening import shows
+from ...explorers.explorer import Explorer, Now, Setting, Steps
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...timeline import Span, Timeline
@@ -76,7 +75,7 @@ def step(now: Now, how: str, num_gpus: int) -> Timeline:
     return simulate(sizes(now), num_gpus, StepCosts(LINKS[now.link], sample.forward_s, sample.backward_s), how)
 
 
-def picture(now: Now) -> Drawing:
+def draw(now: Now) -> list[Drawing]:
     """Both steps on one axis: a row for each GPU, which at any time computes, sends or receives, or waits."""
     steps = [step(now, how, now.num_gpus) for how in _NAMES]
     times = times_in_one_unit(*[timeline.makespan_s for timeline in steps])
@@ -84,7 +83,7 @@ def picture(now: Now) -> Drawing:
     for name, timeline, time in zip(_NAMES.values(), steps, times, strict=True):
         panels[f"{name}: {time} per step"] = Timeline.of(_by_gpu(timeline, now.num_gpus))
     factor = steps[0].makespan_s / steps[1].makespan_s
-    return draw_timeline(panels, f"{now.num_gpus} GPUs: DDP is {factor:.3g} times as fast", now.model)
+    return [draw_timeline(panels, f"{now.num_gpus} GPUs: DDP is {factor:.3g} times as fast", now.model)]
 
 
 def _by_gpu(timeline: Timeline, num_gpus: int) -> list[Span]:
@@ -126,19 +125,9 @@ def report(now: Now) -> list[str]:
     return lines
 
 
-ON_THE_SITE = {
-    "model": ALL,
-    "num_gpus": tuple(range(2, 9)),
-    "batch": ("9 samples", "64 samples", "128 samples", "512 samples"),
-    "link": ALL,
-    "rate": ("10 TFLOP/s", "40 TFLOP/s"),
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def data_parallel() -> Explorer:
     """Return controls over a step of DataParallel and one of DDP, on the same GPUs with the same batch.
 
     Ports carry one message at a time. DDP's allreduce is one ring after the backward: no overlap.
     """
-    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS)
+    return Explorer(SETTINGS, draw, report, PRESETS)

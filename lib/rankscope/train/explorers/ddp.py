@@ -9,9 +9,8 @@ from typing import Any
 from ...common.units import bytes_words, parse_bytes, time_words, times_in_one_unit
 from ...common.words import count_of
 from ...explorers import networks
-from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps, sizes
+from ...explorers.explorer import Explorer, Now, Setting, Steps, sizes
 from ...explorers.networks import BY_HAND, Networks
-from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...networks import Measured
@@ -23,25 +22,6 @@ from ..figures.ddp import draw_caps
 
 DEFAULT_CAP = "default"
 CAPS = Steps((*sizes(20, 24), ("25 MiB (default)", DEFAULT_CAP), *sizes(25, 35)))
-_NETWORK, _NUM_RANKS, *_LINK = networks.SETTINGS  # controls in common, between which this explorer has its own
-SETTINGS = (
-    Setting("model", "ResNet-50", ARCHITECTURES, "model"),
-    _NETWORK,
-    _NUM_RANKS,
-    Setting("cap", DEFAULT_CAP, CAPS, "bucket cap", "bucket_cap_mb; with the default the first bucket has 1 MiB"),
-    Setting("num_samples", 32, Steps((1, 2, 4, 8, 16, 32, 64, 128, 256)), "batch size per rank"),
-    Setting("tflops", 40, Steps((1, 2, 5, 10, 20, 40, 60, 80, 100, 150, 200, 300, 400, 500)), "TFLOP/s per rank"),
-    *_LINK,
-    Setting(
-        "slower",
-        0,
-        Steps((0, 5, 10, 20, 30, 50, 75, 100, 150, 200)),
-        "contention [%]",
-        "by how much computing and communicating slow each other down",
-    ),
-    Setting("accumulation", 1, range(1, 9), "micro-batches per step"),
-    Setting("overlap", True, (False, True), "overlap"),
-)
 # Parameters, gradients and Adam's two moments of LLaMA-7B take 108 GB in float32. So a rank of DDP needs a GPU like the
 # B200 with its 180 GB, and next to all that only the activations of a few sequences of 2,048 tokens fit. Somebody who
 # trains it that way accumulates: 64 ranks with 8 micro-batches of one sequence have a million tokens per step.
@@ -103,18 +83,15 @@ class Training:
         caps_mb = [cap for cap in _CAPS_MB if cap <= largest_mb or cap == cap_mb(now)]
         return recommend(step, self.networks.cost(now), caps_mb=caps_mb, **options(now))
 
-    def picture(self, now: Now) -> Drawing:
-        """One step."""
+    def draw(self, now: Now) -> list[Drawing]:
+        """One step, and its time with DDP's default and with other caps."""
         timeline = self.timeline(now)
         cap = cap_mb(now)
         cap_words = "DDP's default cap" if cap is None else f"a cap of {cap:g} MiB"
         ranks = count_of(self.networks.num_ranks(now), "rank")
-        title = f"{now.model} on {ranks} with {cap_words}: {time_words(timeline.makespan_s)} per step"
-        return draw_timeline(timeline, title=title)
-
-    def caps(self, now: Now) -> Drawing:
-        """A step with DDP's default and with other caps."""
-        return draw_caps(self.recommended(now), cap_mb(now))
+        title = f"{now.model}: {time_words(timeline.makespan_s)} per step"
+        step = draw_timeline(timeline, title=title, deck=f"{ranks} with {cap_words}")
+        return [step, draw_caps(self.recommended(now), cap)]
 
     def report(self, now: Now) -> list[str]:
         """The parts of a step, the recommended cap, and the source of the times of allreduces."""
@@ -139,13 +116,6 @@ class Training:
             *self.networks.about(now, step.num_bytes),
         ]
 
-    def without_effect(self, now: Now) -> dict[str, str]:
-        """Return for each control that changes nothing at these settings why it does not."""
-        reasons = self.networks.without_effect(now)
-        if not now.overlap:
-            reasons["slower"] = "without overlap, computing and communicating never slow each other down"
-        return reasons
-
 
 def _candidate(recommendation: Recommendation, cap_mb: float | None) -> CapCandidate:
     """Return the candidate with this cap, which is among those that `Training.recommended` compares."""
@@ -153,18 +123,6 @@ def _candidate(recommendation: Recommendation, cap_mb: float | None) -> CapCandi
     return next(candidate for candidate in candidates if candidate.bucket_cap_mb == cap_mb)
 
 
-ON_THE_SITE = {
-    "model": ("ResNet-50", "GPT-2"),
-    "network": ("abci_a100_4x8", "l40s_4", "nccl:h100", "loopback, two cores", "latency and bandwidth"),
-    "cap": ("default", "1 MiB", "8 MiB", "64 MiB", "128 MiB"),
-    "gb_per_s": (3, 10, 25),
-    "slower": (0, 50, 100),
-    "accumulation": (1, 2, 4),
-    "overlap": ALL,
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """Return controls over one step, its time with other caps, its parts, and the cap that is recommended.
 
@@ -176,11 +134,19 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """
     offered = Networks(profiles)
     training = Training(offered)
-    return Explorer(
-        settings=offered.settings(SETTINGS),
-        pictures={"picture": training.picture, "caps": training.caps},
-        report=training.report,
-        presets=PRESETS,
-        without_effect=training.without_effect,
-        derived=offered.derived,
+    network, num_ranks, *link = offered.settings()
+    speeds = Steps((1, 2, 5, 10, 20, 40, 60, 80, 100, 150, 200, 300, 400, 500))
+    percents = Steps((0, 5, 10, 20, 30, 50, 75, 100, 150, 200))
+    settings = (
+        Setting("model", "ResNet-50", ARCHITECTURES, "model"),
+        network,
+        num_ranks,
+        Setting("cap", DEFAULT_CAP, CAPS, "bucket cap"),
+        Setting("num_samples", 32, Steps((1, 2, 4, 8, 16, 32, 64, 128, 256)), "batch size per rank"),
+        Setting("accumulation", 1, range(1, 9), "micro-batches per step"),
+        Setting("overlap", True, (), "overlap"),
+        Setting("slower", 0, percents, "contention [%]", lambda now: now.overlap),
+        Setting("tflops", 40, speeds, "TFLOP/s per rank"),
+        *link,
     )
+    return Explorer(settings, training.draw, training.report, PRESETS)

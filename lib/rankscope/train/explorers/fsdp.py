@@ -9,39 +9,18 @@ from typing import Any
 from ...common.units import decimal_words, times_in_one_unit
 from ...common.words import count_of
 from ...explorers import networks
-from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
+from ...explorers.explorer import Explorer, Now, Setting, Steps
 from ...explorers.networks import BY_HAND, Networks
-from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from ...networks import Measured
 from ..figures.fsdp import draw_fsdp_step
 from ..fsdp.step import ModuleStep, ShardedLayer, ShardedParameter
 from ..fsdp.timing import PredictedStep, predict
 
-_NETWORK, _NUM_RANKS, *_LINK = networks.SETTINGS  # controls in common, between which this explorer has its own
 # How many layers share a group; 0 if no layer is wrapped, and the model is the only group.
 _WRAPS = {"each layer": 1, "every two layers": 2, "every four layers": 4, "the model alone": 0}
 _RESHARD = {"all but the root (default)": None, "always": True, "never": False}
 _WIDTH = 1024  # columns of a layer's matrix, whose rows are what is divided
-SETTINGS = (
-    Setting("num_layers", 8, Steps((1, 2, 4, 6, 8, 12, 16, 24)), "layers"),
-    Setting("layer_millions", 50, Steps((1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)), "parameters per layer [million]"),
-    _NETWORK,
-    _NUM_RANKS,
-    Setting("wrap", "each layer", _WRAPS, "groups"),
-    Setting("reshard", "all but the root (default)", _RESHARD, "reshard after forward"),
-    Setting(
-        "prefetch",
-        0,
-        range(5),
-        "groups prefetched",
-        "0 is torch's default: one group ahead in backward, and no explicit prefetching",
-    ),
-    Setting("layer_ms", 10, Steps((0, 1, 2, 5, 10, 20, 50, 100)), "forward per layer [ms]"),
-    Setting("activations_mb", 200, Steps((0, 10, 50, 100, 200, 500, 1000, 2000)), "activations per layer [MB]"),
-    Setting("precision", "bfloat16, reduced in float32", ("float32", "bfloat16, reduced in float32"), "precision"),
-    *_LINK,
-)
 _SLOW = {"network": BY_HAND, "gb_per_s": 5}
 PRESETS: dict[str, dict[str, Any]] = {
     "8 layers on 32 A100s": {"network": networks.DEFAULT},
@@ -100,9 +79,9 @@ class Sharding:
             **dtypes,
         )
 
-    def picture(self, now: Now) -> Drawing:
+    def draw(self, now: Now) -> list[Drawing]:
         """One step and its memory."""
-        return draw_fsdp_step(self.predicted(now))
+        return [draw_fsdp_step(self.predicted(now))]
 
     def report(self, now: Now) -> list[str]:
         """The parts of the step, the terms of the peak, and the collectives."""
@@ -121,28 +100,12 @@ class Sharding:
             *self.networks.about(now, max(sizes)),
         ]
 
-    def without_effect(self, now: Now) -> dict[str, str]:
-        """Return for each control that changes nothing at these settings why it does not."""
-        reasons = self.networks.without_effect(now)
-        layers_per_group = _WRAPS[now.wrap]
-        if layers_per_group == 0:
-            reasons["prefetch"] = "the model is one group: there is nothing to gather ahead"
-        elif now.num_layers <= layers_per_group:
-            reasons["prefetch"] = "all layers are in one group: there is nothing to gather ahead"
-        return reasons
+
+def _has_groups(now: Now) -> bool:
+    """Return whether there are several groups, so that one can be gathered ahead."""
+    return bool(0 < _WRAPS[now.wrap] < now.num_layers)
 
 
-ON_THE_SITE = {
-    "num_layers": (4, 8),
-    "network": ("abci_a100_4x8", "nccl:h100", "loopback, two cores", "latency and bandwidth"),
-    "wrap": ALL,
-    "reshard": ALL,
-    "prefetch": (0, 2),
-    "gb_per_s": (5, 25),
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """Return controls over one step under `fully_shard`: what runs on each of its streams, and the memory of a rank.
 
@@ -153,11 +116,20 @@ def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """
     offered = Networks(profiles)
     sharding = Sharding(offered)
-    return Explorer(
-        settings=offered.settings(SETTINGS),
-        pictures={"picture": sharding.picture},
-        report=sharding.report,
-        presets=PRESETS,
-        without_effect=sharding.without_effect,
-        derived=offered.derived,
+    network, num_ranks, *link = offered.settings()
+    millions = Steps((1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))
+    precisions = ("float32", "bfloat16, reduced in float32")
+    settings = (
+        Setting("wrap", "each layer", _WRAPS, "groups"),
+        Setting("reshard", "all but the root (default)", _RESHARD, "reshard after forward"),
+        Setting("prefetch", 0, range(5), "groups prefetched", _has_groups),  # 0 is torch's default
+        network,
+        num_ranks,
+        Setting("num_layers", 8, Steps((1, 2, 4, 6, 8, 12, 16, 24)), "layers"),
+        Setting("layer_millions", 50, millions, "parameters per layer [million]"),
+        Setting("layer_ms", 10, Steps((0, 1, 2, 5, 10, 20, 50, 100)), "forward per layer [ms]"),
+        Setting("activations_mb", 200, Steps((0, 10, 50, 100, 200, 500, 1000, 2000)), "activations per layer [MB]"),
+        Setting("precision", "bfloat16, reduced in float32", precisions, "precision"),
+        *link,
     )
+    return Explorer(settings, sharding.draw, sharding.report, PRESETS)

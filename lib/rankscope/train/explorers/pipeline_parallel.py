@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from ...cluster import Link
 from ...common.units import decimal_words, percent_words, time_words
-from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
-from ...explorers.opening import shows
+from ...explorers.explorer import Explorer, Now, Setting, Steps
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...timeline import Timeline
@@ -23,21 +22,21 @@ LINKS = {
     "1 GB/s, 50 µs": Link(50e-6, 1e9),
 }
 NAMES = {"gpipe": "GPipe", "one_f_one_b": "1F1B", "interleaved_1f1b": "interleaved 1F1B"}
+
+
+def _has_links(now: Now) -> bool:
+    return bool(now.num_ranks > 1)
+
+
 SETTINGS = (
     Setting("schedule", "one_f_one_b", tuple((NAMES[name], name) for name in PIPELINES), "schedule"),
     Setting("num_ranks", 4, range(1, 9), "ranks"),
     Setting("num_microbatches", 8, range(1, 33), "micro-batches"),
-    Setting("num_chunks", 2, range(1, 4), "chunks per rank"),
+    Setting("num_chunks", 2, range(1, 4), "chunks per rank", lambda now: now.schedule == "interleaved_1f1b"),
     Setting("forward_ms", 10, range(1, 51), "forward [ms]"),
     Setting("backward_percent", 200, Steps(range(0, 401, 25)), "backward [% of forward]"),
-    Setting("link", "free", LINKS, "link"),
-    Setting(
-        "activation_mb",
-        4,
-        Steps((0, 1, 2, 4, 8, 16, 32, 64)),
-        "activations per cut [MB]",
-        "the message between two neighbouring stages",
-    ),
+    Setting("link", "free", LINKS, "link", _has_links),
+    Setting("activation_mb", 4, Steps((0, 1, 2, 4, 8, 16, 32, 64)), "activations per cut [MB]", _has_links),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "GPipe": {"schedule": "gpipe"},
@@ -88,11 +87,11 @@ def step(now: Now) -> _PipelineStep:
     return _PipelineStep(schedule, timeline, bubble)
 
 
-def picture(now: Now) -> Drawing:
+def draw(now: Now) -> list[Drawing]:
     """One step."""
     schedule, timeline, bubble = step(now)
-    title = f"{NAMES[schedule.name]}: {time_words(timeline.makespan_s)} per step, {percent_words(bubble)} of it bubble"
-    return draw_timeline(timeline, title=title)
+    title = f"{NAMES[schedule.name]}: {percent_words(bubble)} of the step is bubble"
+    return [draw_timeline(timeline, title=title, deck=f"{time_words(timeline.makespan_s)} per step")]
 
 
 def report(now: Now) -> list[str]:
@@ -115,30 +114,9 @@ def report(now: Now) -> list[str]:
     return lines
 
 
-def without_effect(now: Now) -> dict[str, str]:
-    """Return for each control that changes nothing at these settings why it does not."""
-    reasons = {}
-    if now.schedule != "interleaved_1f1b":
-        reasons["num_chunks"] = f"{now.schedule} has one chunk per rank"
-    if now.num_ranks == 1:
-        reasons["link"] = "one rank sends nothing"
-        reasons["activation_mb"] = "one rank sends nothing"
-    return reasons
-
-
-ON_THE_SITE = {
-    "schedule": ALL,
-    "num_ranks": (2, 4, 6, 8),
-    "num_microbatches": (1, 2, 4, 8, 16, 32),
-    "num_chunks": (2, 3),
-    "link": ALL,
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def pipeline_parallel() -> Explorer:
     """Return controls over one step of a pipeline schedule, its bubble, its activations and its traffic.
 
     Only interleaved 1F1B has chunks. If microbatches do not fill its rounds, it uses the next number that does.
     """
-    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)
+    return Explorer(SETTINGS, draw, report, PRESETS)

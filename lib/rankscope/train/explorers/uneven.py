@@ -7,20 +7,19 @@ from typing import Any
 import numpy as np
 
 from ...common.words import count_of
-from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
-from ...explorers.opening import shows
+from ...explorers.explorer import Explorer, Now, Setting, Steps
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...sampling import Assignment, audit
 from ..uneven.model import HANDLINGS, predict, simulate
 
 SETTINGS = (
+    Setting("handling", "hang", HANDLINGS, "handling"),
     Setting("rank_0", 2, range(1, 13), "batches of rank 0"),
     Setting("rank_1", 3, range(1, 13), "batches of rank 1"),
     Setting("rank_2", 5, range(1, 13), "batches of rank 2"),
     Setting("allreduce_ms", 20, Steps((*range(0, 100, 10), *range(100, 201, 20))), "allreduce [ms]"),
-    Setting("handling", "hang", HANDLINGS, "handling"),
-    Setting("divide_by_initial", True, (False, True), "divide by all ranks"),
+    Setting("divide_by_initial", True, (), "divide by all ranks", lambda now: now.handling == "join"),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "the job hangs": {},
@@ -35,7 +34,7 @@ _TIMEOUT_S = 1.0  # of an allreduce that hangs
 _BATCH_SIZE = 8
 
 
-def picture(now: Now) -> Drawing:
+def draw(now: Now) -> list[Drawing]:
     """The timeline: steps of 100 ms, and allreduces that give up after a second."""
     batches = _batches(now)
     stuck = [str(rank) for rank, num_batches in enumerate(batches) if num_batches > min(batches)]
@@ -46,7 +45,7 @@ def picture(now: Now) -> Drawing:
     else:
         ending = f"ranks {' and '.join(stuck)} cannot go on"
     timeline = simulate(batches, now.handling, _STEP_S, now.allreduce_ms * 1e-3, _TIMEOUT_S)
-    return draw_timeline(timeline, title=f"{now.handling}: {ending}")
+    return [draw_timeline(timeline, title=f"{now.handling}: {ending}")]
 
 
 def report(now: Now) -> list[str]:
@@ -73,26 +72,6 @@ def _batches(now: Now) -> list[int]:
     return [now.rank_0, now.rank_1, now.rank_2]
 
 
-def without_effect(now: Now) -> dict[str, str]:
-    """Return for each control that changes nothing at these settings why it does not."""
-    if now.handling != "join":
-        return {"divide_by_initial": "only Join lets you choose what to divide by"}
-    if len(set(_batches(now))) == 1:
-        return {"divide_by_initial": "all ranks take part in each step"}
-    return {}
-
-
-ON_THE_SITE = {
-    "rank_0": tuple(range(1, 9)),
-    "rank_1": tuple(range(1, 9)),
-    "rank_2": tuple(range(1, 9)),
-    "allreduce_ms": (0, 20, 100),
-    "handling": ALL,
-    "divide_by_initial": ALL,
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def uneven() -> Explorer:
     """Return controls over an epoch of three ranks with different numbers of batches, and its effect on samples."""
-    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)
+    return Explorer(SETTINGS, draw, report, PRESETS)

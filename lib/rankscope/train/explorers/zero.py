@@ -7,8 +7,7 @@ from typing import Any
 
 from ...common.units import decimal_words
 from ...common.words import count_of
-from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
-from ...explorers.opening import shows
+from ...explorers.explorer import Explorer, Now, Setting, Steps
 from ...figures.marks import Drawing
 from ..figures.memory import draw_memory
 from ..zero import model
@@ -26,18 +25,19 @@ LIMITS_BYTES = {"24 GB": 24e9, "80 GB": 80e9, "141 GB": 141e9}
 YOURS = "your module"
 SETTINGS = (
     Setting("model", "7.5 B", MODELS, "parameters"),
+    Setting("stage", 1, range(4), "stage"),
+    Setting("num_ranks", 64, Steps(2**power for power in range(13)), "ranks"),
     Setting("recipe", "mixed", RECIPES, "recipe"),
     Setting("optimizer", "adam", OPTIMIZERS, "optimizer"),
-    Setting("num_ranks", 64, Steps(2**power for power in range(13)), "ranks"),
-    Setting("stage", 1, range(4), "stage"),
     Setting(
         "layer_millions",
         0,
         Steps((0, 10, 20, 50, 100, 200, 300, 500, 1000, 2000)),
         "largest layer [million]",
+        lambda now: now.model != YOURS,  # the sizes of your module's layers are known
     ),
     Setting("activations_gb", 0, Steps((0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)), "activations [GB]"),
-    Setting("buckets", False, (False, True), "DDP's buckets"),
+    Setting("buckets", False, (), "DDP's buckets"),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "7.5 B on 64 ranks, stage 3": {"stage": 3},
@@ -66,13 +66,13 @@ def memory(module: Any, now: Now, stage: int) -> ZeroMemory:
     )
 
 
-def picture(module: Any, now: Now) -> Drawing:
+def draw(module: Any, now: Now) -> list[Drawing]:
     """The four stages, the chosen one framed, and the memory of GPUs on sale."""
     memories = {f"stage {stage}": memory(module, now, stage) for stage in range(4)}
     name = f"stage {now.stage}"
     ranks = count_of(now.num_ranks, "rank")
     title = f"{now.model} on {ranks}: {decimal_words(memories[name].total_bytes)} per rank in {name}"
-    return draw_memory(memories, LIMITS_BYTES, name, title)
+    return [draw_memory(memories, LIMITS_BYTES, name, title)]
 
 
 def report(module: Any, now: Now) -> list[str]:
@@ -90,24 +90,6 @@ def _size(module: Any, now: Now) -> Any:
     return module if now.model == YOURS else MODELS[now.model]
 
 
-def without_effect(now: Now) -> dict[str, str]:
-    """Return for each control that changes nothing at these settings why it does not."""
-    if now.model == YOURS:
-        return {"layer_millions": "the sizes of your module's layers are known"}
-    return {}
-
-
-ON_THE_SITE = {
-    "model": ALL,
-    "recipe": ALL,
-    "num_ranks": (1, 2, 4, 8, 16, 64, 128, 512),
-    "stage": (0, 1, 2, 3),
-    "layer_millions": (0, 100, 1000),
-    "activations_gb": (0, 5, 10, 20),
-}
-
-
-@shows(SETTINGS, on_the_site=ON_THE_SITE)
 def zero(module: Any = None) -> Explorer:
     """Return controls over the memory per rank with each stage, the GPUs that the chosen one fits, and its traffic.
 
@@ -115,6 +97,5 @@ def zero(module: Any = None) -> Explorer:
     """
     settings = SETTINGS
     if module is not None:
-        model_setting = Setting("model", YOURS, (YOURS, *MODELS), "parameters")
-        settings = (model_setting, *SETTINGS[1:])  # instead of the first one, which has the models without yours
-    return Explorer(settings, {"picture": partial(picture, module)}, partial(report, module), PRESETS, without_effect)
+        settings = (Setting("model", YOURS, (YOURS, *MODELS), "parameters"), *SETTINGS[1:])
+    return Explorer(settings, partial(draw, module), partial(report, module), PRESETS)
