@@ -1,10 +1,11 @@
 """Which ranks the others wait for, in which phase, and the cost: `lateness`, the rule behind every verdict.
 
-The null hypothesis is that within each step any rank may have had the times of any other one. Then permuting the ranks
-within each step changes nothing, whatever the distribution of the noise, and whatever all ranks have in common in a
-step. The statistic is the largest over all numbers of late ranks and several scores, and the same largest value is
-taken of each permuted job: so nothing else has to allow for the number of ranks, or for choosing the latest of them. It
-needs no trust in the noise, but ranks must pause independently from step to step.
+The null hypothesis is that within a block of steps any rank may have had the times of any other one. Then permuting the
+ranks within each block changes nothing, whatever the distribution of the noise, and whatever all ranks have in common
+in a step. The statistic is the largest over all numbers of late ranks and several scores, and the same largest value is
+taken of each permuted job: so nothing else has to allow for the number of ranks, or for choosing the latest of them.
+Blocks are longer than the slow spells that the job shows, because the steps of a spell are no independent evidence.
+Each late rank must also stand out by itself (`_stand_out`), and cost more than the noise of the others.
 
 `python -m tests.benchmarks.late_ranks` counts the wrong verdicts on made-up jobs.
 """
@@ -32,6 +33,9 @@ _LEAST_ORDERS = 199
 _ORDERED_TIMES = 200_000  # so many times are permuted, as far as the number of orders is between these two
 _NEARLY = 0.85  # the smallest set is named that is almost as unlikely as the unlikeliest, by this share
 _FEWEST_ORDERED = 11  # steps: of fewer, permutations prove too little
+_MOST_STEPS = 0.75  # a rank that is late in this share of the steps is late for good, not in slow spells
+_FEWEST_SPELLS = 3  # any rank may have had one or two slow spells
+_CHANCE_OF_SIGN = 0.0005  # a rank is late if a fair coin would show heads as often as it is later with less than this
 _NOISES = 7.4  # times the median noise, five standard deviations: a rank that is later than so many is late in a step
 _ROUNDING = 1e-6  # standard deviations
 _SECOND_CAUSE = 0.4  # a phase is a further cause if it loses this share of the time that the first cause loses
@@ -135,7 +139,7 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds) -> Laten
     """Judge own times, steps by ranks by `PHASES`.
 
     The likeliest set of late ranks is taken out, as long as chance does not explain it. Sets are named once they cost
-    enough together: of ranks that are late in the same steps, the first alone saves nothing.
+    enough together: of ranks that are late in the same steps or in turn, the first alone saves little.
     """
     own_s = phase_s.sum(axis=2)
     median_step_s = float(np.median(window_s)) if window_s.size else 0.0
@@ -155,20 +159,17 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds) -> Laten
         earlier_s = own_s.max(axis=1) - own_s[:, rest].max(axis=1)
         # without the worst step, which may be an accident
         further_s = float((earlier_s.sum() - earlier_s.max()) / (len(earlier_s) - 1)) - saved_s
-        if further_s < least_s:
-            continue
-        behind_s = own_s[:, pending] - np.median(own_s[:, rest], axis=1, keepdims=True)
-        is_seldom = (behind_s > least_s).sum(axis=0).min() < 2  # any rank may pause once
-        # Real noise lasts for several steps, which permutations do not allow for: the others must cost less by theirs.
         noise_s = own_s[:, rest].max(axis=1) - np.median(own_s[:, rest], axis=1)
-        is_chance = is_chance or bool(is_seldom) or further_s < noise_s.mean()
+        if further_s < max(least_s, noise_s.mean()):
+            continue
+        is_chance = is_chance or not _stand_out(own_s[:, pending], own_s[:, rest], least_s)
         if not is_chance:
             groups.append(pending)
             pending = []
             saved_s += further_s
     is_suspicious = bool(pending) and further_s >= _SUSPICIOUS * least_s
     described = _described(ranks, phase_s, [*groups, pending] if is_suspicious else groups, least_s)
-    suspicion = Suspicion(described.pop(), further_s, is_chance) if is_suspicious else None
+    suspicion = Suspicion(described.pop(), further_s, is_chance or further_s >= least_s) if is_suspicious else None
     return Lateness(tuple(ranks), window_s, phase_s, tuple(described), suspicion)
 
 
@@ -185,8 +186,10 @@ def _latest_set(own_s: Seconds, least_s: float) -> tuple[NDArray[np.int64], bool
     first_s = own_s - sorted_s[:, [0]] - least_s / 2
     scores = [np.maximum(middle_s, 0.0), np.clip(middle_s, 0.0, least_s), np.clip(first_s, 0.0, least_s)]
     num_orders = int(np.clip(_ORDERED_TIMES // own_s.size, _LEAST_ORDERS, _MOST_ORDERS))
-    orders = np.tile(np.arange(num_ranks), (1 + num_orders, num_steps, 1))
+    block = _steps_in_block(own_s, least_s)
+    orders = np.tile(np.arange(num_ranks), (1 + num_orders, math.ceil(num_steps / block), 1))
     np.random.default_rng(0).permuted(orders[1:], axis=2, out=orders[1:])  # the first one is the job itself
+    orders = np.repeat(orders, block, axis=1)[:, :num_steps]
     in_orders = [np.take_along_axis(score[None], orders, axis=2).sum(axis=1) for score in scores]
     sums = np.stack(in_orders, axis=1)  # orders by scores by ranks
     of_sizes = -np.cumsum(np.sort(-sums, axis=2), axis=2)[:, :, :-1]  # of the latest 1, 2, … ranks
@@ -201,10 +204,31 @@ def _latest_set(own_s: Seconds, least_s: float) -> tuple[NDArray[np.int64], bool
     return late, is_chance
 
 
-def _stand_out(late_s: Seconds, calm_s: Seconds, least_s: float) -> bool:
-    """Return whether ranks are late in at least two steps in which, by the noise of the calm ranks, they would not be.
+def _steps_in_block(own_s: Seconds, least_s: float) -> int:
+    """Return how many steps are permuted alike: nearly twice the length of the slow spell that a late step belongs to.
 
-    Chance alone makes a calm rank as late as often, by Laplace's rule of succession and the binomial distribution.
+    A block that is only as long as a spell would mostly cut it in two. Ranks that are late for good have no spells.
+    """
+    middle_s = np.sort(own_s, axis=1)[:, [(own_s.shape[1] - 1) // 2]]
+    is_late = own_s - middle_s > least_s / 2
+    lengths = [_spells(of_rank) for of_rank in is_late.T if of_rank.mean() < _MOST_STEPS]
+    lengths_of_all = np.concatenate([*lengths, [1]])
+    mean_of_late_steps = (lengths_of_all**2).sum() / lengths_of_all.sum()
+    return math.ceil(2 * mean_of_late_steps - 1)
+
+
+def _spells(is_late: Steps) -> NDArray[np.int64]:
+    """Return how many steps each unbroken run of late steps has."""
+    edges = np.flatnonzero(np.diff(is_late.astype(int), prepend=0, append=0))
+    return edges[1::2] - edges[::2]
+
+
+def _stand_out(late_s: Seconds, calm_s: Seconds, least_s: float) -> bool:
+    """Return whether each late rank is late so often that neither a few slow spells nor noise explain it.
+
+    A single step never counts, nor do one or two spells of several steps. By the noise of the calm ranks, a rank would
+    be as late as often with a chance that Laplace's rule of succession and the binomial distribution state. Where noise
+    is large, a rank stands out that is later than the others in nearly all steps, as a fair coin would not fall.
     """
     usual_s = np.median(calm_s, axis=1, keepdims=True)
     noise_s = calm_s - usual_s
@@ -213,17 +237,24 @@ def _stand_out(late_s: Seconds, calm_s: Seconds, least_s: float) -> bool:
     noisy_s = max(least_s, _NOISES * float(np.median(np.abs(noise_s))))
     num_steps = len(late_s)
     for of_rank in (late_s - usual_s).T:
-        later_s = of_rank[of_rank > noisy_s]
-        if later_s.size < 2:
+        is_late = of_rank > least_s
+        spells = _spells(is_late)
+        are_few = spells.size < _FEWEST_SPELLS and spells.max(initial=1) > 1
+        if is_late.sum() < 2 or (are_few and is_late.mean() < _MOST_STEPS):
             return False
-        share_of_calm = ((noise_s >= later_s.min()).sum() + 1) / (noise_s.size + 2)
-        chance = 0.0
-        for number in range(later_s.size, num_steps + 1):
-            ways = math.comb(num_steps, number)
-            chance += ways * share_of_calm**number * (1 - share_of_calm) ** (num_steps - number)
-        if chance > _CHANCE:
+        if _binomial_tail(int(is_late.sum()), num_steps, 0.5) < _CHANCE_OF_SIGN:
+            continue
+        later_s = of_rank[of_rank > noisy_s]
+        share_of_calm = ((noise_s >= later_s.min(initial=np.inf)).sum() + 1) / (noise_s.size + 2)
+        if later_s.size < 2 or _binomial_tail(later_s.size, num_steps, share_of_calm) > _CHANCE:
             return False
     return True
+
+
+def _binomial_tail(least: int, trials: int, chance: float) -> float:
+    """Return the probability that at least so many of the trials succeed."""
+    numbers = range(least, trials + 1)
+    return sum(math.comb(trials, number) * chance**number * (1 - chance) ** (trials - number) for number in numbers)
 
 
 # ---- why they are late, and what that costs
