@@ -12,7 +12,7 @@ from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.trace import PHASES
 from rankscope.timeline import Span, Timeline
 from tests.diagnose.jobs import CAUSES, Job, run_jobs
-from tests.diagnose.made_jobs import BUCKETS, RANKS, STEPS, job, on_rank, phases
+from tests.diagnose.made_jobs import RANKS, STEPS, job, on_rank, phases
 
 WAYS = [{}, {"gpu": True}, {"buffers": True}, {"metric": True}, {"buffers": True, "metric": True}, {"by_hand": True}]
 
@@ -73,18 +73,6 @@ def test_own_time_and_waiting_make_up_each_window():
         assert len(frame) == (STEPS - 1) * RANKS
         assert frame.own_s.to_numpy() == pytest.approx(frame[[f"{kind}_s" for kind in PHASES]].sum(axis=1).to_numpy())
         assert frame.groupby("rank").late_s.mean().idxmax() == 1
-
-
-def test_buckets_are_named_and_share_what_is_exposed():
-    diagnosis = diagnose(job(phases(forward=on_rank(1)), buffers=True, metric=True))
-    names = {bucket.name: bucket for bucket in diagnosis.buckets}
-    assert list(names) == ["broadcast 0 in forward", "DDP bucket 0", "DDP bucket 1", "allreduce 0 between phases"]
-    assert [names[f"DDP bucket {place}"].num_bytes for place in range(2)] == [*BUCKETS]
-    assert names["DDP bucket 1"].last_rank == 1
-    assert names["DDP bucket 1"].late_s == pytest.approx(0.06, rel=0.1)
-    assert sum(bucket.exposed_s for bucket in diagnosis.buckets) == pytest.approx(diagnosis.exposed_s, rel=0.01)
-    assert diagnosis.hidden_s > 0
-    assert sum(bucket.hidden_s for bucket in diagnosis.buckets) == pytest.approx(diagnosis.hidden_s, rel=0.01)
 
 
 def test_traces_that_do_not_fit_say_so_first():

@@ -75,28 +75,6 @@ def spans(trace: Trace, lane: str) -> list[tuple[str, int, int, int]]:
     ]
 
 
-def test_a_step_on_gloo(tmp_path: Path) -> None:
-    trace = read(tmp_path, [{"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}}, *gloo_step()])
-    assert (trace.rank, trace.source) == (1, "rank1.json")
-    assert spans(trace, "main") == [
-        ("step", 3, 0, 100),
-        ("loader", -1, 1, 10),
-        ("zero_grad", -1, 11, 12),
-        ("forward", -1, 13, 20),
-        ("launch", 0, 33, 34),
-        ("launch", 1, 43, 44),
-        ("unpack", -1, 61, 62),
-        ("unpack", -1, 71, 73),
-        ("optimizer", -1, 80, 90),
-        ("range: my range", -1, 91, 96),
-    ]
-    assert spans(trace, "backward") == [("backward", -1, 25, 45), ("gradient", -1, 30, 35), ("gradient", -1, 40, 45)]
-    assert spans(trace, "gloo") == [("allreduce", 0, 35, 60), ("allreduce", 1, 60, 70)]
-    calls = trace.calls
-    assert [call[:3] for call in calls] == [("allreduce", "0", 200), ("allreduce", "0", 100)]
-    np.testing.assert_allclose([call[3:] for call in calls], [(33e-6, 35e-6, 60e-6), (43e-6, 60e-6, 70e-6)])
-
-
 def test_a_folder_of_ranks_is_read_by_rank_packed_or_not(tmp_path: Path) -> None:
     for rank, name in ((1, "b.pt.trace.json.gz"), (0, "c.json")):
         written(tmp_path, gloo_step(), name, rank=rank)

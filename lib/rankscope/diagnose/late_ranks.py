@@ -19,10 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .trace import PHASES
-
-Seconds = NDArray[np.float64]
-Steps = NDArray[np.bool_]
+from .late_causes import Culprit, LateRank, Seconds, Steps, described_groups
 
 SHARE_OF_STEP = 0.1  # late ranks must cost this share of a step …
 LEAST_S = 0.004  # … and these seconds
@@ -38,42 +35,7 @@ _FEWEST_SPELLS = 3  # any rank may have had one or two slow spells
 _CHANCE_OF_SIGN = 0.0005  # a rank is late if a fair coin would show heads as often as it is later with less than this
 _NOISES = 7.4  # times the median noise, five standard deviations: a rank that is later than so many is late in a step
 _ROUNDING = 1e-6  # standard deviations
-_SECOND_CAUSE = 0.4  # a phase is a further cause if it loses this share of the time that the first cause loses
-_ALIKE = 0.6  # a phase takes longer like all phases if it does so by at least this share of their common factor …
-_LEAST_ALIKE = 3  # … all phases take longer alike if at least so many do …
-_ALMOST_ALL = 0.8  # … which make up this share of a step
 _UNBALANCED = 0.15  # of a step: a job in which a rank waits longer for other ranks is not balanced
-
-
-class Culprit(NamedTuple):
-    """A rank that the others wait for, the phase that it loses its time in, and what that costs per step, in seconds.
-
-    The cause is one of `PHASES`, or "slower" if all phases take longer alike: the clock of its GPU or CPU is slower, or
-    it shares its core.
-
-    A step gets shorter by `cost_s` once this culprit is mended and those before it in `Lateness.culprits` are. Of ranks
-    that are late in the same steps, mending one alone saves next to nothing, because the others are still waited for.
-    So the last of them has nearly all of the cost, and only the sum says what they cost.
-    """
-
-    rank: int
-    cause: str
-    cost_s: float
-
-
-class LateRank(NamedTuple):
-    """A late rank: its column, the steps in which it is late, and its culprits, one for each cause.
-
-    `late_s` is the mean over these steps of how much more own time it has than the ranks that are not late, and
-    `takes_s` and `usual_s`, by phase, of how much time it and they have.
-    """
-
-    column: int
-    in_steps: Steps
-    late_s: float
-    takes_s: Seconds
-    usual_s: Seconds
-    culprits: tuple[Culprit, ...]
 
 
 class Suspicion(NamedTuple):
@@ -136,10 +98,9 @@ class Lateness(NamedTuple):
 
 
 def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds) -> Lateness:
-    """Judge own times, steps by ranks by `PHASES`.
+    """Judge own times, steps by ranks by `PHASES`: take out the likeliest late ranks until chance explains them.
 
-    The likeliest set of late ranks is taken out, as long as chance does not explain it. Sets are named once they cost
-    enough together: of ranks that are late in the same steps or in turn, the first alone saves little.
+    Sets are named once they cost enough: of ranks that are late together or in turn, the first alone saves little.
     """
     own_s = phase_s.sum(axis=2)
     median_step_s = float(np.median(window_s)) if window_s.size else 0.0
@@ -168,7 +129,7 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds) -> Laten
             pending = []
             saved_s += further_s
     is_suspicious = bool(pending) and further_s >= _SUSPICIOUS * least_s
-    described = _described(ranks, phase_s, [*groups, pending] if is_suspicious else groups, least_s)
+    described = described_groups(ranks, phase_s, [*groups, pending] if is_suspicious else groups, least_s)
     suspicion = Suspicion(described.pop(), further_s, is_chance or further_s >= least_s) if is_suspicious else None
     return Lateness(tuple(ranks), window_s, phase_s, tuple(described), suspicion)
 
@@ -176,9 +137,9 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds) -> Laten
 def _latest_set(own_s: Seconds, least_s: float) -> tuple[NDArray[np.int64], bool]:
     """Return the ranks that are likeliest to be late, as columns, the latest first, and whether chance explains them.
 
-    How late a rank is counts from the lower middle rank of a step or, as more than half of the ranks may be late, from
-    the first one. Half of what a late rank must cost is ignored; of what is left, one score takes all, and others at
-    most that cost, so that long pauses hide nobody.
+    How late a rank is counts from the lower middle rank of a step or, as most ranks may be late, from the first one.
+    Half of what a late rank must cost is ignored; of what is left, one score takes all, and others at most that cost,
+    so that long pauses hide nobody.
     """
     num_steps, num_ranks = own_s.shape
     sorted_s = np.sort(own_s, axis=1)
@@ -205,15 +166,15 @@ def _latest_set(own_s: Seconds, least_s: float) -> tuple[NDArray[np.int64], bool
 
 
 def _steps_in_block(own_s: Seconds, least_s: float) -> int:
-    """Return how many steps are permuted alike: nearly twice the length of the slow spell that a late step belongs to.
+    """Return how many steps are permuted alike: nearly twice a slow spell, as a shorter block often cuts it in two.
 
-    A block that is only as long as a spell would mostly cut it in two. Ranks that are late for good have no spells.
+    Ranks that are late for good have no spells.
     """
     middle_s = np.sort(own_s, axis=1)[:, [(own_s.shape[1] - 1) // 2]]
     is_late = own_s - middle_s > least_s / 2
     lengths = [_spells(of_rank) for of_rank in is_late.T if of_rank.mean() < _MOST_STEPS]
     lengths_of_all = np.concatenate([*lengths, [1]])
-    mean_of_late_steps = (lengths_of_all**2).sum() / lengths_of_all.sum()
+    mean_of_late_steps = float((lengths_of_all**2).sum() / lengths_of_all.sum())
     return math.ceil(2 * mean_of_late_steps - 1)
 
 
@@ -226,9 +187,9 @@ def _spells(is_late: Steps) -> NDArray[np.int64]:
 def _stand_out(late_s: Seconds, calm_s: Seconds, least_s: float) -> bool:
     """Return whether each late rank is late so often that neither a few slow spells nor noise explain it.
 
-    A single step never counts, nor do one or two spells of several steps. By the noise of the calm ranks, a rank would
-    be as late as often with a chance that Laplace's rule of succession and the binomial distribution state. Where noise
-    is large, a rank stands out that is later than the others in nearly all steps, as a fair coin would not fall.
+    A single step never counts, nor do one or two spells of several steps. Laplace's rule of succession and the binomial
+    distribution state the chance that a calm rank is late as often. Where noise is large, a rank stands out that is
+    later in nearly all steps, as a fair coin would not fall.
     """
     usual_s = np.median(calm_s, axis=1, keepdims=True)
     noise_s = calm_s - usual_s
@@ -255,54 +216,3 @@ def _binomial_tail(least: int, trials: int, chance: float) -> float:
     """Return the probability that at least so many of the trials succeed."""
     numbers = range(least, trials + 1)
     return sum(math.comb(trials, number) * chance**number * (1 - chance) ** (trials - number) for number in numbers)
-
-
-# ---- why they are late, and what that costs
-
-
-def _described(
-    ranks: Sequence[int], phase_s: Seconds, groups: Sequence[Sequence[int]], least_s: float
-) -> list[tuple[LateRank, ...]]:
-    """Mend one late rank after the other, and return what that shows. A cost is the mean over all steps."""
-    named = [column for group in groups for column in group]
-    usual_s = np.median(np.delete(phase_s, named, axis=1), axis=1) if named else phase_s[:, 0]  # steps by phases
-    remaining_s = phase_s.copy()
-    described = []
-    for group in groups:
-        late_ranks = []
-        for column in group:
-            longer_s = phase_s[:, column] - usual_s
-            late_s = longer_s.sum(axis=1)
-            most_s = late_s.max()
-            in_steps = late_s >= min(most_s, np.clip(most_s / 2, least_s / 2, 2 * least_s))
-            # the median, because a single step with a disturbance of its own must not decide
-            typical_s = np.median(longer_s[in_steps], axis=0)
-            culprits = []
-            for cause, phases in _causes(np.maximum(typical_s, 0.0), usual_s[in_steps].mean(axis=0)):
-                before_s = remaining_s.sum(axis=2).max(axis=1)  # the own time of the last rank, by step
-                mended_s = np.minimum(remaining_s[:, column, phases], usual_s[:, phases])
-                remaining_s[:, column, phases] = mended_s
-                cost_s = before_s - remaining_s.sum(axis=2).max(axis=1)
-                culprits.append(Culprit(ranks[column], cause, float(cost_s.mean())))
-            takes_s = phase_s[in_steps, column].mean(axis=0)
-            usual_then_s = usual_s[in_steps].mean(axis=0)
-            mean_late_s = float(late_s[in_steps].mean())
-            late_ranks.append(LateRank(column, in_steps, mean_late_s, takes_s, usual_then_s, tuple(culprits)))
-            remaining_s[:, column] = np.minimum(remaining_s[:, column], usual_s)
-        described.append(tuple(late_ranks))
-    return described
-
-
-def _causes(longer_s: Seconds, usual_s: Seconds) -> list[tuple[str, list[int]]]:
-    """Return why a rank takes longer than usual, the most important cause first, with the phases that it makes longer.
-
-    Arrays are by phase.
-    """
-    # A phase is alike if it is longer by about the same factor as all phases together:
-    # longer_s / usual_s > _ALIKE * (longer_s.sum() / usual_s.sum()). Multiplied out, because a phase may take no time.
-    is_alike = longer_s * usual_s.sum() > _ALIKE * longer_s.sum() * usual_s
-    if is_alike.sum() >= _LEAST_ALIKE and usual_s[is_alike].sum() > _ALMOST_ALL * usual_s.sum():
-        return [("slower", list(range(len(PHASES))))]
-    longest_first = np.argsort(-longer_s, kind="stable").tolist()
-    is_cause = longer_s > _SECOND_CAUSE * longer_s.max()
-    return [(PHASES[phase], [phase]) for phase in longest_first if is_cause[phase]]
