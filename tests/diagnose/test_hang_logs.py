@@ -121,6 +121,13 @@ def test_two_attempts_are_not_compared() -> None:
         assert not explained("\n".join(lines)).culprits
 
 
+def test_the_last_attempt_counts_unless_it_states_nothing() -> None:
+    error = "[rank0]: KeyError: 'x'"
+    restart = "INFO: 3/3 attempts left; will restart worker group"
+    assert [culprit.rank for culprit in explained("\n".join([error, restart, MISSING])).culprits] == [2]
+    assert [culprit.rank for culprit in explained("\n".join([error, restart, "step 1"])).culprits] == [0]
+
+
 def test_a_rank_that_is_far_behind_or_waits_elsewhere_is_not_accused() -> None:
     assert not explained(MISSING.replace("807", "500")).culprits
     elsewhere = (

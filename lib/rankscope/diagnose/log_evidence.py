@@ -23,6 +23,7 @@ _FINGERPRINT = (
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}_call>\d+),? ?)?OpType=(?P<{0}_collective>\w+)"
     r"(?:, TensorShape=\[(?P<{0}_size>[\d, ]*)\], TensorDtypes=\(?(?P<{0}_dtype>\w+))?"
 )
+_RESTART = "will restart worker group"
 _ADDRESS = r"(?P<host>[\w.:%-]{1,99})<\d+>"
 
 
@@ -57,7 +58,7 @@ KINDS = {
         "enqueued work: 9, last completed work: 7",
     ),
     "restart": Kind(
-        "will restart worker group",
+        _RESTART,
         "Worker group FAILED. 3/3 attempts left; will restart worker group",
     ),
     "report": Kind(r"Root Cause \(first observed failure\)", "Root Cause (first observed failure):"),
@@ -305,6 +306,13 @@ Facts = dict[str, list[Fact]]
 
 
 def facts_of(lines: list[Line]) -> Facts:
+    """Return what lines state, without attempts that torchrun restarted; or with them, if the last one states nothing."""
+    last = {line.labels["log"]: place for place, line in enumerate(lines) if _RESTART in line.text}
+    facts = _all_facts([line for place, line in enumerate(lines) if place > last.get(line.labels["log"], -1)])
+    return facts if any(facts.values()) else _all_facts(lines)
+
+
+def _all_facts(lines: list[Line]) -> Facts:
     """Return all facts by kind, in the order of the lines."""
     texts_of: dict[tuple[str, ...], list[Line]] = defaultdict(list)
     for line in lines:

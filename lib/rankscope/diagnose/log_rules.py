@@ -141,7 +141,8 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
     for fact in last.values():
         if fact.line.rank in first or not is_seen:
             same[fact.values["what"]].append(fact)
-    has_ended = any(fact.values.get("code") == "1" for fact in facts["failure"] + facts["exit"])
+    exits = [] if facts["wait"] else facts["failure"] + facts["exit"]
+    has_ended = any(fact.values.get("code") == "1" for fact in exits)
     findings = []
     for found in same.values():
         process = found[0].values.get("process")  # of torch.multiprocessing
