@@ -241,8 +241,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         assert printed(capsys, str(tmp_path / name))["culprits"] == [culprit]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(MISSING.encode())))
     assert printed(capsys, "-")["culprits"] == [culprit]
-    assert main(["diagnose", str(tmp_path / "job.log"), "-o", str(tmp_path / "page.html")]) == 0
-    assert "Rank 2 did not reach collective 808" in (tmp_path / "page.html").read_text()
+    assert main(["diagnose", str(tmp_path / "job.log"), "-o", str(tmp_path / "page.html")]) == 2
+    assert "--output and --perfetto are for traces" in capsys.readouterr().err
 
 
 def test_a_report_of_ras_in_json_is_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
