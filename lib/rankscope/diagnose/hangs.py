@@ -100,7 +100,7 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
         findings = [finding for finding in findings if not finding.ranks or not ended.issuperset(finding.ranks)]
     elif not from_logs:
         shown = ", ".join(kind for kind, facts in logs.facts.items() if facts)
-        what = f"it shows {shown}" if shown else "it recognises no line"
+        what = f"what it recognises ({shown}) does not say so" if shown else "it recognises no line"
         words = f"The log does not show why the job hangs or has ended. rankscope cannot tell: {what}."
         from_logs = [HangFinding(UNKNOWN, (), words, is_certain=False)]
     return Hang((*from_logs, *findings), tuple(notes))

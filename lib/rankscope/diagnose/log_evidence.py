@@ -306,7 +306,7 @@ Facts = dict[str, list[Fact]]
 
 
 def facts_of(lines: list[Line]) -> Facts:
-    """Return what lines state, without attempts that torchrun restarted; or with them, if the last one states nothing."""
+    """Return what the last attempt of torchrun states, or what all lines do if that is nothing."""
     last = {line.labels["log"]: place for place, line in enumerate(lines) if _RESTART in line.text}
     facts = _all_facts([line for place, line in enumerate(lines) if place > last.get(line.labels["log"], -1)])
     return facts if any(facts.values()) else _all_facts(lines)
