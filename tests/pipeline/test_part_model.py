@@ -7,11 +7,8 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.pipeline import Lognormal, idle_share, simulate_parts
-from rankscope.pipeline.part_model import simulated_idle_share
+from rankscope.pipeline import simulate_parts
 from rankscope.timeline import Span
-
-from ..distributions import Exponential
 
 
 class Reference:
@@ -143,29 +140,3 @@ def test_the_reference_tells_queue_sizes_and_loaders_apart():
         for queue_size, loaders in [(None, 1), (1, 1), (2, 1), (1, 2)]
     ]
     assert len(set(ends)) == 4
-
-
-def test_what_loading_in_the_trainer_costs_is_known_in_closed_form():
-    """Constant loads L and n steps S a part: idle is L / (L + nS), alone and in aligned lock-step."""
-    for num_trainers in (1, 4):
-        timeline = simulate_parts([[0.6] * 5] * num_trainers, 2, 0.2)
-        assert idle_share(timeline) == pytest.approx(0.6 / (0.6 + 0.4))
-        assert timeline.makespan_s == pytest.approx(5.0)
-
-
-def test_the_idle_share_without_spans_is_that_of_the_spans():
-    steps = [[3, 1, 4], [2, 2, 0], []]
-    for queue_size, num_loaders in ((None, 1), (1, 1), (2, 3), (8, 2)):
-        inputs = Lognormal(0.2, cv=1.0), steps, Lognormal(0.05, cv=0.3)
-        how = {"queue_size": queue_size, "num_loaders": num_loaders}
-        expected = idle_share(simulate_parts(*inputs, **how))
-        assert simulated_idle_share(*inputs, **how) == pytest.approx(expected, abs=1e-12)
-
-
-def test_a_distribution_gives_each_trainer_times_of_its_own_and_the_same_again():
-    def loads(seed):
-        timeline = simulate_parts(Exponential(0.1), [[1, 1]] * 3, 0.01, seed=seed)
-        return [round(span.stop_s - span.start_s, 9) for span in timeline.select(kind="load")]
-
-    assert loads(0) == loads(0) != loads(1)
-    assert len(set(loads(0))) == 6

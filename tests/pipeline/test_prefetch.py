@@ -18,7 +18,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from rankscope.pipeline import overlap_share, prefetched
 from rankscope.pipeline.prefetch import Prefetched
-from rankscope.timeline import Recorder, Timeline
+from rankscope.timeline import Recorder
 
 from .late_cuda import COPY, LateCuda, LateEvent
 
@@ -89,16 +89,6 @@ def test_batches_arrive_as_they_were_whatever_the_order(seed: int) -> None:
             assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("num_ahead", [1, 2, 4])
-def test_a_slow_device_is_not_filled_with_batches_and_what_is_pinned_is_not_copied_again(num_ahead: int) -> None:
-    late = LateCuda(random.Random(0))  # which runs nothing before it must
-    pinned = late.pin(torch.ones(2, 3, 4, 5))
-    for batch in late_prefetched(late, [[pinned, pinned[1], torch.ones(3)]] * 12, num_ahead):
-        late.step(batch)
-    assert late.num_pinned == 12
-    assert num_ahead + 1 <= late.max_batches <= 2 * num_ahead + 1
-
-
 # ---- the device that does things late catches a prefetcher that leaves a precaution out
 
 
@@ -155,18 +145,6 @@ def test_a_step_takes_the_longer_of_copy_and_compute(num_ahead: int, copy_s: flo
     assert (steps.stop_s - steps.start_s).tolist() == pytest.approx([step_s] * 40)
     assert timeline.makespan_s == pytest.approx(copy_s + step_s + 39 * max(copy_s, step_s))
     assert overlap_share(timeline) == pytest.approx(1.0, abs=0.02)
-
-
-def test_items_go_on_over_iterations_and_a_step_left_has_no_span() -> None:
-    late, recorder = LateCuda(random.Random(0)), Recorder()
-    batches = late_prefetched(late, [torch.ones(2)] * 4, recorder=recorder)
-    assert len(list(batches)) == 4
-    for batch in batches:
-        late.step([batch])
-        break
-    timeline: Timeline = recorder.timeline()
-    assert timeline.select(lane="copy").item.tolist() == [0, 1, 2, 3, 4, 5]
-    assert timeline.select(lane="compute").item.tolist() == [0, 1, 2, 3]
 
 
 # ---- what holds on any device

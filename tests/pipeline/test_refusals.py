@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -16,9 +15,7 @@ from torch.utils.data import DataLoader
 
 from rankscope.pipeline import (
     AsyncPartDataset,
-    Cores,
     DelayedLoad,
-    Handover,
     PartError,
     Pipeline,
     Stage,
@@ -38,13 +35,13 @@ from rankscope.pipeline import (
     simulate_transfer,
     write_parts,
 )
-from rankscope.pipeline.profile import LoaderProfile, LoaderSettings, predicted_s
+from rankscope.pipeline.profile import LoaderProfile, LoaderSettings
 from rankscope.timeline import Span, Timeline
 
 READ, TRAIN = Stage("read", 1.0), Stage("train", 1.0)
 THREE, UNKNOWN = Stage("train", 1.0, num_workers=3), Stage("read", fn=abs)
 ROAD = Pipeline([READ, TRAIN])
-PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, False, *[np.ones(3)] * 9)
+PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, *[np.ones(3)] * 9)
 COPY, STEP = Span(0, "copy", "copy", 0, 0.0, 1.0), Span(0, "compute", "compute", 0, 0.0, 1.0)
 
 
@@ -78,8 +75,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("num_workers", lambda: loader(num_workers=-1)),
     ("prefetch_factor", lambda: loader(prefetch_factor=0)),
     ("fetch_s", lambda: loader(fetch_s=[1.0])),
-    ("pin_s", lambda: Handover(pin_s=[1.0, math.nan])),
-    ("num_cores", lambda: Cores("2")),  # type: ignore[arg-type]
     ("loader", lambda: record_dataloader([1, 2])),  # type: ignore[arg-type]
     ("no batch", lambda: record_dataloader(DataLoader([1])).profile()),  # type: ignore[arg-type]
     ("advise", lambda: advise("loader")),  # type: ignore[arg-type]
@@ -87,7 +82,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("prefetch_factors", lambda: advise(PROFILE, prefetch_factors=[0])),
     ("column", lambda: replace(PROFILE, step_s=[1.0])),
     ("wait_s", lambda: replace(PROFILE, wait_s=[-1.0] * 3)),
-    ("pin_memory", lambda: predicted_s(PROFILE, LoaderSettings(1, pin_memory=True))),
     ("within", lambda: closest(float, abs, within=-1)),
     ("tries", lambda: closest(float, abs, within=1, tries=0)),
     ("label", lambda: StoredImages(np.zeros((3, 8, 8)), [1, 2])),
@@ -99,12 +93,12 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("group", lambda: next(in_step([1]))),
     ("num_loaders", lambda: AsyncPartDataset([], 4, num_loaders=0)),
     ("timeout_s", lambda: AsyncPartDataset([], 4, timeout_s=0)),
-    ("queue_size", lambda: simulate_parts([[1.0]], 1, 1.0, queue_size=0)),
-    ("load_s[1]", lambda: simulate_parts([[1.0], [1.0, -2.0]], 1, 1.0)),
-    ("steps_per_part[0][0]", lambda: simulate_parts([[1.0]], [[-1]], 1.0)),
+    ("queue_size", lambda: simulate_parts(1.0, [[1]], 1.0, queue_size=0)),
+    ("load_s[1]", lambda: simulate_parts([[1.0], [1.0, -2.0]], [[1], [1, 1]], 1.0)),
+    ("steps_per_part", lambda: simulate_parts([[1.0]], [[-1]], 1.0)),
     ("2 items", lambda: simulate_parts([[1.0]], [[1, 1]], 1.0)),
-    ("one trainer", lambda: simulate_parts([], 1, 1.0)),
-    ("step_s", lambda: simulate_parts([[1.0]], 3, [0.1, 0.1])),
+    ("one trainer", lambda: simulate_parts([], [], 1.0)),
+    ("step_s", lambda: simulate_parts(1.0, [[3]], [0.1, 0.1])),
     ("timeline", lambda: idle_share(None)),  # type: ignore[arg-type]
     ("num_batches", lambda: simulate_transfer(-1, 1.0, 1.0, 1.0)),
     ("copy_s", lambda: simulate_transfer(3, 1, "2", 1)),  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ from itertools import count
 
 import numpy as np
 import pytest
-import torch
 
 from rankscope.pipeline import Lognormal, Pipeline, Stage, StageError, run, simulate
 from rankscope.pipeline import processes as processes_module
@@ -80,41 +79,6 @@ def test_every_item_passes_every_stage_once(processes, ordered):
     assert len(recorder.timeline().select(kind="add")) == 120
 
 
-def test_items_are_taken_as_they_are_needed():
-    taken, most = [], []
-
-    def items():
-        for number in range(50):
-            taken.append(number)
-            yield number
-
-    path = Pipeline([Stage("pass", fn=double, capacity=2), Stage("look", fn=lambda x: most.append(taken[-1] - x // 2))])
-    run(path, items())
-    assert max(most) <= 5, "what the queue, the two workers and a hand-over hold"
-
-
-def test_an_empty_run_and_many_workers_without_items():
-    path = Pipeline([Stage("double", fn=double, num_workers=64), Stage("sleep", 0.1)])
-    assert len(run(path, [])) == 0
-
-
-def test_a_process_returns_what_its_function_does_on_one_thread():
-    array = np.arange(6.0).reshape(2, 3)
-    values = [array, array.T, np.zeros(0), torch.arange(3), {"a": array, "b": "text"}, None]
-    seen = []
-    path = Pipeline(
-        [
-            Stage("pass", fn=lambda value: (value, torch.get_num_threads()), processes=True),
-            Stage("keep", fn=seen.append),
-        ]
-    )
-    run(path, values)
-    arrived = [value for value, _ in seen]
-    arrived[0] += 1  # what arrives may be written to
-    assert [repr(value) for value in arrived] == [repr(value) for value in [array + 1, *values[1:]]]
-    assert {threads for _, threads in seen} == {1}
-
-
 # ---- how close the prediction is
 
 PATHS = {
@@ -147,14 +111,6 @@ def test_a_run_takes_the_times_that_were_predicted(monkeypatch, name):
     assert spans_of(executed) == spans_of(simulate(path, 150, seed=9))
     for other in (simulate(path, 150, seed=8), simulate(path.changed("train", service_s=0.012), 150, seed=9)):
         assert spans_of(executed) != spans_of(other)
-
-
-def test_workers_sleep_for_all_of_the_times_that_were_drawn():
-    """By a real clock: what one sleeps too long is taken off the next, so that only the last lateness is left."""
-    path = Pipeline(PATHS["in order"])
-    executed, predicted = run(path, range(50), seed=9), simulate(path, 50, seed=9)
-    for lane in ("read 0", "decode 3", "train"):
-        assert executed.select(lane=lane).work().busy_s >= predicted.select(lane=lane).work().busy_s - 1e-6
 
 
 # ---- how it ends

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankscope.pipeline import Pipeline, Stage, overlap_share, simulate, simulate_transfer
-from rankscope.timeline import Span, Timeline
+from rankscope.timeline import Timeline
 
 
 def columns(timeline: Timeline, kind: str) -> list[tuple[int, float, float]]:
@@ -26,16 +26,6 @@ def test_in_turn_takes_the_sum_and_prefetched_the_longer(copy_s: float, step_s: 
         assert overlap_share(in_turn) == pytest.approx(max(copy_s, step_s) / (copy_s + step_s), rel=0.01)
 
 
-def test_in_turn_nothing_overlaps_and_each_step_follows_its_copy() -> None:
-    loop = simulate_transfer(20, 0.4, 1.0, 2.0, num_workers=2, prefetched=False, pin_s=0.5)
-    copies, steps = columns(loop, "copy"), columns(loop, "compute")
-    assert [item for item, *_ in copies] == [item for item, *_ in steps] == list(range(20))
-    for copy, step in zip(copies, steps, strict=True):
-        assert (copy[2] - copy[1], step[1], step[2] - step[1]) == pytest.approx((1.0, copy[2], 2.0))
-    assert loop.overlap_s("copy", "compute") == 0
-    assert {span.lane for span in loop} == {"load 0", "load 1", "pin", "copy", "compute"}
-
-
 def test_prefetched_is_the_road_of_workers_with_a_pin_thread_in_it() -> None:
     plain = simulate_transfer(60, 3.0, 1.0, 2.0, num_workers=2)
     load = Stage("load", 3.0, num_workers=2, capacity=2)
@@ -44,9 +34,3 @@ def test_prefetched_is_the_road_of_workers_with_a_pin_thread_in_it() -> None:
     pinned = simulate_transfer(60, 0.0, 0.5, 1.0, pin_s=2.0)
     stages = [Stage("load", 0.0, capacity=1), Stage("pin", 2.0), Stage("copy", 0.5, capacity=1), Stage("compute", 1.0)]
     assert columns(pinned, "compute") == columns(simulate(Pipeline(stages), 60), "compute")
-
-
-def test_the_first_copy_has_nothing_to_hide_behind() -> None:
-    spans = [Span(0, "copy", "copy", 0, 0.0, 10.0), Span(0, "copy", "copy", 1, 10.0, 11.5)]
-    steps = [Span(0, "compute", "compute", 0, 10.0, 11.0), Span(0, "compute", "compute", 1, 11.5, 12.5)]
-    assert overlap_share(Timeline.of([*spans, *steps])) == pytest.approx(2.0 / 2.5)
