@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from torch.utils.data import DataLoader, Dataset
 
 from rankscope.pipeline import advise, record_dataloader
-from rankscope.pipeline.advice import SettingsForecast, best_of
 from rankscope.pipeline.profile import LoaderProfile, LoaderSettings
 
 pytestmark = [
@@ -86,27 +85,6 @@ def test_the_order_is_kept_unless_leaving_it_is_worth_it():
     assert any("from run to run" in note for note in advice.notes)
 
 
-# ---- which settings are recommended
-
-
-def recommended(*rows: tuple[float, LoaderSettings], recorded: tuple[float, LoaderSettings]) -> LoaderSettings:
-    current = SettingsForecast(recorded[1], recorded[0], 1.0)
-    forecasts = [current, *(SettingsForecast(settings, predicted_s, 1.0) for predicted_s, settings in rows)]
-    return best_of(tuple(sorted(forecasts, key=lambda row: row.predicted_s)), current).settings
-
-
-def test_the_order_is_left_for_more_than_10_percent_and_other_settings_for_more_than_5() -> None:
-    slow = (100.0, LoaderSettings(1))
-    any_order = LoaderSettings(4, in_order=False)
-    for fastest_s in (5.5, 5.2, 5.0):  # 5.5 s are exactly 10 % more than 5 s
-        assert recommended((fastest_s, LoaderSettings(8)), (5.0, any_order), recorded=slow) == LoaderSettings(8)
-    assert recommended((5.6, LoaderSettings(8)), (5.0, any_order), recorded=slow) == any_order
-    assert recommended((21.0, LoaderSettings(4)), (20.0, LoaderSettings(8)), recorded=slow) == LoaderSettings(4)
-    assert recommended((21.1, LoaderSettings(4)), (20.0, LoaderSettings(8)), recorded=slow) == LoaderSettings(8)
-    assert recommended((20.0, LoaderSettings(8)), recorded=(21.0, LoaderSettings(9))) == LoaderSettings(9)
-    assert recommended((20.0, LoaderSettings(8)), recorded=(21.1, LoaderSettings(9))) == LoaderSettings(8)
-
-
 @pytest.mark.parametrize(
     ("startup_s", "recommended"), [(1.5, LoaderSettings(2, persistent_workers=True)), (0.02, LoaderSettings(2))]
 )
@@ -150,14 +128,15 @@ def epoch_s(batches, step_s):
     return time.perf_counter() - start
 
 
-# The recorded loader, the seconds of a read and of a step, and what the advice must be about.
+# The recorded loader, the seconds of a read and of a step, and what the advice must be about. Reads and steps sleep, so
+# 4 workers fit on 2 cores. They last 10 ms or more, which is long against the lateness of a busy machine.
 REAL = [
-    ({"num_workers": 0}, 0.005, 0.004, "reading"),
-    ({"num_workers": 1}, 0.010, 0.004, "reading"),
-    ({"num_workers": 2}, 0.010, 0.002, "reading"),
-    ({"num_workers": 1, "prefetch_factor": 1}, 0.008, 0.010, "reading"),
-    ({"num_workers": 1, "persistent_workers": True}, 0.010, 0.004, "reading"),
-    ({"num_workers": 2, "persistent_workers": True, "in_order": False}, 0.010, 0.002, "reading"),
+    ({"num_workers": 0}, 0.010, 0.010, "reading"),
+    ({"num_workers": 1}, 0.020, 0.010, "reading"),
+    ({"num_workers": 2}, 0.030, 0.010, "reading"),
+    ({"num_workers": 1, "prefetch_factor": 1}, 0.016, 0.020, "reading"),
+    ({"num_workers": 1, "persistent_workers": True}, 0.020, 0.010, "reading"),
+    ({"num_workers": 2, "persistent_workers": True, "in_order": False}, 0.030, 0.010, "reading"),
     ({"num_workers": 4, "persistent_workers": True}, 0.002, 0.030, "training step"),
     ({"num_workers": 2, "persistent_workers": True}, 0.001, 0.020, "training step"),
     ({"num_workers": 1, "worker_init_fn": start_slowly}, 0.001, 0.010, "worker start-up"),
@@ -166,13 +145,12 @@ REAL = [
 
 
 def check_advice(options, read_s, step_s, part):
-    """Record a loader, take the advice, and run it: as fast as was said, within a quarter."""
+    """Take the advice on a recorded loader, run both in turn, and compare how much faster the better one is."""
     recorded = record_dataloader(DataLoader(Waiting(read_s), batch_size=2, **options))
     for _ in range(2):
-        before_s = epoch_s(recorded, step_s)
+        epoch_s(recorded, step_s)
     advice = advise(recorded, num_workers=[0, 1, 2, 4])
     assert advice.bottleneck == part
-    assert advice.current.predicted_s == pytest.approx(before_s, rel=0.25)
     assert (advice.best is advice.current) == (part == "training step"), advice
     best = advice.best.settings
     assert best.persistent_workers or part != "worker start-up"
@@ -181,8 +159,10 @@ def check_advice(options, read_s, step_s, part):
     kept = {"persistent_workers": best.persistent_workers, "worker_init_fn": options.get("worker_init_fn")}
     after = DataLoader(Waiting(read_s), batch_size=2, **settings, **kept)
     epoch_s(after, step_s)
-    after_s = min(epoch_s(after, step_s) for _ in range(3))
-    assert after_s == pytest.approx(advice.best.predicted_s, rel=0.25)
+    rounds_s = [(epoch_s(recorded, step_s), epoch_s(after, step_s)) for _ in range(3)]
+    before_s, after_s = map(min, zip(*rounds_s, strict=True))
+    assert before_s == pytest.approx(advice.current.predicted_s, rel=0.25)
+    assert before_s / after_s == pytest.approx(advice.best.speedup, rel=0.25)
 
 
 @pytest.mark.slow

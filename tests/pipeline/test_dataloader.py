@@ -66,21 +66,6 @@ class Failing(Augmented):
         return index
 
 
-class Sized(IterableDataset):
-    """Each worker reads a range that worker_init_fn gives it, as torch's documents do."""
-
-    first, stop = 0, 11
-
-    def __iter__(self):
-        return iter(range(self.first, self.stop))
-
-
-def divide(worker):
-    info = get_worker_info()
-    info.dataset.first = 6 * worker
-    info.dataset.stop = 6 + 5 * worker
-
-
 class Pinnable:
     def __init__(self, index):
         self.index, self.pinned = index, False
@@ -88,12 +73,6 @@ class Pinnable:
     def pin_memory(self):
         self.pinned = True
         return self
-
-
-class Moving(DataLoader):
-    def __iter__(self):
-        for batch in super().__iter__():
-            yield "moved", batch
 
 
 def collate_as_list(samples):
@@ -134,11 +113,7 @@ WAYS = {
         Augmented(), batch_size=2, num_workers=2, collate_fn=collate_as_list, worker_init_fn=init_worker
     ),
     "iterable, workers": lambda: DataLoader(Stream(), batch_size=2, num_workers=2),
-    "subclass": lambda: Moving(Augmented(), batch_size=2, num_workers=1),
-    "no batches": lambda: DataLoader(Augmented(), batch_size=None, num_workers=1),
-    "iterable, persistent": lambda: DataLoader(Stream(), batch_size=2, num_workers=2, persistent_workers=True),
     "spawn": lambda: few("spawn"),
-    "divided by worker_init_fn": lambda: DataLoader(Sized(), num_workers=2, worker_init_fn=divide),
 }
 
 

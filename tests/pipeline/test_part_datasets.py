@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -20,9 +21,13 @@ from torch.utils.data import DataLoader
 
 from rankscope.pipeline import (
     AsyncPartDataset,
+    DelayedLoad,
+    Lognormal,
     PartError,
     SyncPartDataset,
+    idle_share,
     in_step,
+    simulate_parts,
     write_parts,
 )
 from rankscope.pipeline.part_files import load_part
@@ -248,3 +253,45 @@ def test_uneven_trainers_take_the_same_steps_and_read_all(files, kind, num_files
         own = [batch["x"].tolist() for batch in SyncPartDataset(files[:num_files], 2, 4, rank)]
         assert batches == own + [None] * (num_steps - len(own))
     assert any(batches[-1] is not None for batches in ranks)
+
+
+def train(files, load, step_s, num_trainers, setting):
+    """The spans of lock-step trainers whose steps sleep."""
+    recorder = Recorder()
+
+    def run(rank, group):
+        record = recorder.for_rank(rank)
+        kind = AsyncPartDataset if setting else SyncPartDataset
+        dataset = kind(files, 1, num_trainers, rank, load=load, recorder=recorder, **setting)
+        with dataset if setting else contextlib.nullcontext():
+            group.allreduce([torch.zeros(1)]).wait()
+            for step, batch in enumerate(in_step(dataset, group, record)):
+                if batch is not None:
+                    with record.span("trainer", "step", step):
+                        time.sleep(step_s)
+
+    in_threads(num_trainers, run)
+    return recorder.timeline()
+
+
+def test_a_run_has_the_spans_of_its_twin_and_takes_about_as_long(tmp_path):
+    """Never less, since sleeps are never shorter; about as long at the best of some, others may use the machine."""
+    files = write_parts(tmp_path, 3, x=np.arange(26))
+    load, step_s = DelayedLoad(Lognormal(0.24, cv=1.0), seed=1), 0.06
+    shards = [SyncPartDataset(files, 1, 4, rank).shard for rank in range(4)]
+    steps = [[len(load_part(file)["x"]) for file in shard] for shard in shards]
+    loads = [[load.delay_s(file) for file in shard] for shard in shards]
+    idle = {}
+    for name, setting in {"sync": {}, "async": {"queue_size": 2, "num_loaders": 1}}.items():
+        expected = simulate_parts(loads, steps, step_s, **setting)
+        for _ in range(8):
+            timeline = train(files, load, step_s, 4, setting)
+            timeline.check()
+            assert sorted(span[:4] for span in timeline) == sorted(span[:4] for span in expected)
+            assert timeline.makespan_s > expected.makespan_s - 1e-6
+            idle[name] = idle_share(timeline)
+            if timeline.makespan_s < 1.25 * expected.makespan_s:
+                break
+        assert timeline.makespan_s < 1.25 * expected.makespan_s
+        assert abs(idle_share(expected) - idle[name]) < 0.25
+    assert idle["sync"] > idle["async"]

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
 
 from rankscope.pipeline import overlap_share, prefetched
 from rankscope.pipeline.prefetch import Prefetched
@@ -154,19 +152,6 @@ def batches_on(where: str, loader: Any) -> Prefetched[Any]:
     return prefetched(loader, "cpu") if where == "cpu" else late_prefetched(LateCuda(random.Random(1)), loader)
 
 
-@pytest.mark.parametrize("where", ["cpu", "late"])
-def test_it_is_the_loader_for_all_else(where: str) -> None:
-    data = TensorDataset(torch.arange(10))
-    loader = DataLoader(data, batch_size=3, sampler=DistributedSampler(data, 1, 0, seed=4))
-    batches = batches_on(where, loader)
-    assert (len(batches), batches.batch_size) == (4, 3)
-    batches.sampler.set_epoch(1)
-    assert loader.sampler.epoch == 1
-    assert list(zip(*[batches_on(where, "abc")] * 2, strict=True)) == [(one, one) for one in "abc"], "two at once"
-    with pytest.raises(AttributeError, match="no_such"):
-        batches.no_such  # noqa: B018
-
-
 class DiskGone(Exception):
     pass
 
@@ -201,25 +186,6 @@ def test_an_error_of_the_loader_surfaces_without_a_cycle_and_leaving_early_ends_
         break
     gc.collect()
     assert ended == [True, False]
-
-
-class Slotted:
-    __slots__ = ("data", "where")
-
-    def __init__(self, data: Any, where: Any = None) -> None:
-        self.data, self.where = data, where
-
-    def to(self, device: Any) -> Slotted:
-        return Slotted(self.data, device)
-
-
-def test_an_object_and_what_is_no_plain_tensor_are_moved_their_own_way() -> None:
-    graph = torch.ones(2, requires_grad=True)
-    given = [Slotted(4), torch.eye(3).to_sparse(), graph, torch.nn.Parameter(torch.ones(1)), object]
-    late = LateCuda(random.Random(0))
-    (found,) = late_prefetched(late, [given])
-    assert found[0].where == late.device
-    assert all(one is other for one, other in zip(found[1:], given[1:], strict=True))
 
 
 # ---- on a GPU

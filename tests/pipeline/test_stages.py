@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankscope.pipeline import Lognormal, Pipeline, Stage, StoredImages
+from rankscope.pipeline import Lognormal, Stage, StoredImages
 from rankscope.pipeline.service import draw
 
 from ..distributions import Exponential
@@ -24,13 +24,6 @@ def test_distributions_have_the_mean_and_spread_they_name(service: Any, mean: fl
     assert times.std() == pytest.approx(deviation, rel=0.05)
     assert (draw("it", service, 10, 7) == times[:10]).all(), "more items must not change the first ones"
     assert deviation == 0 or (draw("it", service, 10, 8) != times[:10]).any()
-
-
-def test_a_bound_is_workers_over_mean_time_and_the_least_bound_is_the_bottleneck() -> None:
-    path = Pipeline([Stage("read", Lognormal(0.01, 2.0)), Stage("decode", 0.05, num_workers=4), Stage("go", 0.0)])
-    assert path.bounds_per_s() == pytest.approx({"read": 100.0, "decode": 80.0, "go": float("inf")})
-    assert (path.bottleneck, path.bound_per_s) == ("decode", pytest.approx(80.0))
-    assert path.changed("decode", num_workers=6).bottleneck == "read"
 
 
 def test_a_decoded_image_looks_like_the_original() -> None:
