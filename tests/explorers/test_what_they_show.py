@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rankscope import explorers
 from rankscope.collectives import ALGORITHMS, Algorithm, Schedule, build, simulate, verify
-from rankscope.collectives.builders import rings
+from rankscope.collectives.builders import bidirectional, rings
 from rankscope.collectives.playback import playback
 from rankscope.common.units import time_words
 from rankscope.explorers.core.allreduce import cluster, schedule
@@ -200,7 +200,7 @@ def test_allreduce_leaves_out_a_picture_that_is_too_large_and_shows_all_else() -
 def test_an_algorithm_that_is_replaced_is_shown_anew(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(rings.ring))
     before = getattr(explorers, name)(algorithm="mine").shown.value
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(rings.bidirectional_ring))
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(bidirectional.bidirectional_ring))
     assert getattr(explorers, name)(algorithm="mine").shown.value != before
 
 

@@ -31,7 +31,7 @@ _MOST_ORDERS = 499
 _LEAST_ORDERS = 199
 _ORDERED_TIMES = 200_000  # so many times are permuted, as far as the number of orders is between these two
 _NEARLY = 0.85  # the smallest set is named that is almost as unlikely as the unlikeliest, by this share
-_FEWEST_ORDERED = 11  # steps: of fewer, chance could explain even a rank that is late in several of two ranks
+_FEWEST_ORDERED = 11  # steps: of fewer, permutations prove too little
 _NOISES = 7.4  # times the median noise, five standard deviations: a rank that is later than so many is late in a step
 _ROUNDING = 1e-6  # standard deviations
 _SECOND_CAUSE = 0.4  # a phase is a further cause if it loses this share of the time that the first cause loses
@@ -153,12 +153,15 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds) -> Laten
         pending += rest[late].tolist()
         rest = np.delete(rest, late)
         earlier_s = own_s.max(axis=1) - own_s[:, rest].max(axis=1)
-        # the worst step counts like the second one, as it may be an accident
-        further_s = float(np.minimum(earlier_s, np.sort(earlier_s)[-2]).mean()) - saved_s
+        # without the worst step, which may be an accident
+        further_s = float((earlier_s.sum() - earlier_s.max()) / (len(earlier_s) - 1)) - saved_s
         if further_s < least_s:
             continue
         behind_s = own_s[:, pending] - np.median(own_s[:, rest], axis=1, keepdims=True)
-        is_chance = is_chance or (behind_s > least_s).sum(axis=0).min() < 2  # any rank may pause once
+        is_seldom = (behind_s > least_s).sum(axis=0).min() < 2  # any rank may pause once
+        # Real noise lasts for several steps, which permutations do not allow for: the others must cost less by theirs.
+        noise_s = own_s[:, rest].max(axis=1) - np.median(own_s[:, rest], axis=1)
+        is_chance = is_chance or bool(is_seldom) or further_s < noise_s.mean()
         if not is_chance:
             groups.append(pending)
             pending = []
@@ -193,7 +196,7 @@ def _latest_set(own_s: Seconds, least_s: float) -> tuple[NDArray[np.int64], bool
     score = int(extremes[0, :, size].argmax())
     late = np.argsort(-sums[0, score], kind="stable")[: size + 1]
     is_chance = bool((largest >= largest[0] - _ROUNDING).mean() > _CHANCE)
-    if is_chance and num_steps < _FEWEST_ORDERED and sums[0, score, late].all():
+    if num_steps < _FEWEST_ORDERED:  # too few for permutations to prove much
         is_chance = not _stand_out(own_s[:, late], np.delete(own_s, late, axis=1), least_s)
     return late, is_chance
 
