@@ -130,6 +130,9 @@ def test_few_ranks_and_few_steps() -> None:
     phase_s = healthy("", 64, 20, 0)
     phase_s[:, 63, 0] += 0.04
     assert named(phase_s) == {63: {"loader"}}
+    phase_s = healthy("", 2, 1500, 0)
+    phase_s[::2, 1, 0] += 0.04
+    assert named(phase_s) == {1: {"loader"}}
     phase_s = healthy("", 2, 4, 0)  # too few steps to prove it by permuting them
     phase_s[:, 1, 0] += 0.04
     assert named(phase_s) == {1: {"loader"}}

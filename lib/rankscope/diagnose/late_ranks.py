@@ -213,6 +213,8 @@ def _stand_out(late_s: Seconds, calm_s: Seconds, least_s: float) -> bool:
 
 
 def _binomial_tail(least: int, trials: int, chance: float) -> float:
-    """Return the probability that at least so many of the trials succeed."""
-    numbers = range(least, trials + 1)
-    return sum(math.comb(trials, number) * chance**number * (1 - chance) ** (trials - number) for number in numbers)
+    """Return the probability that at least so many of the trials succeed; by logarithms, as factorials are large."""
+    log_factorial = np.cumsum(np.log(np.maximum(np.arange(trials + 1), 1)))
+    numbers = np.arange(least, trials + 1)
+    log_ways = log_factorial[trials] - log_factorial[numbers] - log_factorial[trials - numbers]
+    return float(np.exp(log_ways + numbers * math.log(chance) + (trials - numbers) * math.log1p(-chance)).sum())
