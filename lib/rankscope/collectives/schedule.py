@@ -25,10 +25,9 @@ MOST_CELLS = 1024  # ranks times chunks, in a picture that a notebook shows by i
 
 
 class Traffic(NamedTuple):
-    """The traffic of one collective: `link_bytes[src, dst]`, and the number of messages."""
+    """The traffic of one collective: `link_bytes[src, dst]`."""
 
     link_bytes: NDArray[np.float64]
-    num_messages: int
 
     @property
     def sent_bytes(self) -> NDArray[np.float64]:
@@ -88,10 +87,6 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
     def steps(self) -> Iterator[Step]:
         """Yield the steps."""
         return iter(self.source() if callable(self.source) else self.source)
-
-    def header(self) -> dict[str, Any]:
-        """Return all fields except the source of the steps, from which a similar schedule can be made."""
-        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "source"}
 
     def chunk_bytes(self, num_bytes: float) -> NDArray[np.float64]:
         """Return the bytes of each chunk if each rank's whole buffer has `num_bytes`. Chunks of a barrier have 0.
@@ -164,7 +159,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         return np.equal(np.arange(self.num_ranks)[:, None], rank_of_chunk)
 
     def traffic(self, num_bytes: float) -> Traffic:
-        """Return the bytes over each link, and the messages, if whole buffers have `num_bytes`.
+        """Return the bytes over each link if whole buffers have `num_bytes`.
 
         Raises ValueError if `num_bytes` is not a finite number of at least 0.
 
@@ -174,12 +169,10 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         """
         sizes = self.chunk_bytes(number("num_bytes", num_bytes, 0))
         link_bytes = np.zeros((self.num_ranks, self.num_ranks))
-        num_messages = 0
         for step in self.steps():
             rows = step.by_chunk()
             np.add.at(link_bytes, (rows.src, rows.dst), sizes[rows.chunk])
-            num_messages += np.unique(step.src * self.num_ranks + step.dst).size  # a message for each pair
-        return Traffic(link_bytes, num_messages)
+        return Traffic(link_bytes)
 
     def to_text(self) -> str:
         """Return the schedule as text: a header line, and one line ``step: src>dst:first-last …`` per step.

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...common.checks import several
+from ...common.checks import each, several, whole
 from ..algorithms import algorithm
 from ..forms import Terms
 from ..schedule import Schedule
 from ..steps import Step
 from .halving import halves
 from .rings import RING, rings_along
-from .rooted import MPICH, distances, mirrored, weights_of, wrapping
+from .rooted import MPICH, distances, mirrored, wrapping
 
 _BRUCK = "Bruck and others (1997), Efficient algorithms for all-to-all communications in multiport systems"
 _PAT = "Jeaugey (2025), PAT: a new algorithm for all-gather and reduce-scatter operations at scale (arXiv 2506.20252)"
@@ -23,13 +22,10 @@ _BARRIER = "Hensgen, Finkel and Manber (1988), Two algorithms for barrier synchr
 
 
 @algorithm("allgather", "ring", lambda t: t.takes(t.num_others, t.others), MPICH)
-def allgather_ring(num_ranks: int, *, counts: Sequence[int] | None = None) -> Schedule:
-    """Every rank passes on the chunk that it received last: N-1 steps of one chunk, any N.
-
-    `counts` gives the elements of each rank if they differ (MPI_Allgatherv).
-    """
+def allgather_ring(num_ranks: int) -> Schedule:
+    """Every rank passes on the chunk that it received last: N-1 steps of one chunk, any N."""
     steps = list(rings_along((num_ranks,)).once_round(0, reduce=False))
-    return Schedule("allgather", "ring", num_ranks, num_ranks, steps, weights=weights_of(num_ranks, counts))
+    return Schedule("allgather", "ring", num_ranks, num_ranks, steps)
 
 
 @algorithm("allgather", "recursive_doubling", lambda t: t.if_power_of_two(t.takes(t.log, t.others)), MPICH)
@@ -135,10 +131,10 @@ def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | Non
     ranks = np.arange(n)
     weights = None
     if counts is not None:
-        rows = [weights_of(n, row) or () for row in several("counts", counts)]
-        if len(rows) != n:
-            raise ValueError(f"counts must be {n} rows of {n} whole numbers, one per rank, got {len(rows)} rows")
-        weights = tuple(itertools.chain.from_iterable(rows))
+        rows = [each("counts", row, whole, 0) for row in several("counts", counts)]
+        if [len(row) for row in rows] != [n] * n:
+            raise ValueError(f"counts must be {n} rows of {n} whole numbers, one per rank, got {counts!r}")
+        weights = tuple(count for row in rows for count in row)
 
     def steps() -> Iterator[Step]:
         for distance in range(1, n):

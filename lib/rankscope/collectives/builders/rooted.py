@@ -5,12 +5,12 @@ A rank's place is how far it stands after the root, so that what is written for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
-from ...common.checks import several, whole
 from ..algorithms import SEGMENTS, algorithm
 from ..forms import Terms
 from ..schedule import Schedule
@@ -59,30 +59,28 @@ def broadcast_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
 
 
 @algorithm("scatter", "flat", lambda t: t.takes(t.num_others, t.others))
-def scatter_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
-    """The root sends each rank its chunk. `counts` gives the elements of each rank if they differ (MPI_Scatterv)."""
-    return mirrored(gather_flat(num_ranks, root=root, counts=counts), "scatter")
+def scatter_flat(num_ranks: int, *, root: int = 0) -> Schedule:
+    """The root sends each rank its chunk: one step with N-1 messages at the root."""
+    return mirrored(gather_flat(num_ranks, root=root), "scatter")
 
 
 @algorithm("scatter", "binomial", lambda t: t.if_power_of_two(t.takes(t.log, t.others)), MPICH)
-def scatter_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
-    """The chunks of a rank's whole subtree go down a binomial tree; `counts` as in flat."""
-    return mirrored(gather_binomial(num_ranks, root=root, counts=counts), "scatter")
+def scatter_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
+    """The chunks of a rank's whole subtree go down a binomial tree: ⌈log₂N⌉ steps."""
+    return mirrored(gather_binomial(num_ranks, root=root), "scatter")
 
 
 @algorithm("gather", "flat", lambda t: t.takes(t.num_others, t.others))
-def gather_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
-    """Each rank sends the root its chunk. `counts` gives the elements of each rank if they differ (MPI_Gatherv)."""
-    weights = weights_of(num_ranks, counts)
+def gather_flat(num_ranks: int, *, root: int = 0) -> Schedule:
+    """Each rank sends the root its chunk: one step with N-1 messages at the root."""
     up = _to_root(num_ranks, root, own_chunks=True)
-    return Schedule("gather", "flat", num_ranks, num_ranks, up, root, ports_to_others(num_ranks), weights=weights)
+    return Schedule("gather", "flat", num_ranks, num_ranks, up, root, ports_to_others(num_ranks))
 
 
 @algorithm("gather", "binomial", lambda t: t.if_power_of_two(t.takes(t.log, t.others)), MPICH)
-def gather_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
-    """The chunks of a rank's whole subtree go up a binomial tree; `counts` as in flat."""
-    weights = weights_of(num_ranks, counts)
-    return Schedule("gather", "binomial", num_ranks, num_ranks, _subtrees(num_ranks, root), root, weights=weights)
+def gather_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
+    """The chunks of a rank's whole subtree go up a binomial tree: ⌈log₂N⌉ steps."""
+    return Schedule("gather", "binomial", num_ranks, num_ranks, _subtrees(num_ranks, root), root)
 
 
 @algorithm(
@@ -141,21 +139,6 @@ def broadcast_chain(num_ranks: int, num_segments: int = 8, *, root: int = 0) -> 
 def ports_to_others(num_ranks: int) -> int:
     """Return the ports of a rank that exchanges messages with all others in one step; a schedule has at least one."""
     return max(1, num_ranks - 1)
-
-
-def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Return how many elements each rank's run has, or None if all have the same number.
-
-    >>> weights_of(3, [2, 1])
-    Traceback (most recent call last):
-    ValueError: counts must be 3 whole numbers, one per rank, got 2 of them
-    """
-    if counts is None:
-        return None
-    weights = tuple(whole("counts", count, 0) for count in several("counts", counts))
-    if len(weights) != num_ranks:
-        raise ValueError(f"counts must be {num_ranks} whole numbers, one per rank, got {len(weights)} of them")
-    return weights
 
 
 def _to_root(n: int, root: int, own_chunks: bool = False, reduce: bool = False) -> list[Step]:
@@ -222,8 +205,7 @@ def backwards(steps: Iterable[Step], reduce: bool = False) -> list[Step]:
 
 def mirrored(schedule: Schedule, collective: str, reduce: bool = False, **changed: str) -> Schedule:
     """Return the schedule backwards, which is one of another collective, with some fields changed."""
-    fields = {**schedule.header(), "collective": collective, **changed}
-    return Schedule(source=backwards(schedule.steps(), reduce), **fields)
+    return replace(schedule, collective=collective, source=backwards(schedule.steps(), reduce), **changed)
 
 
 def wrapping(src: ArrayLike, dst: ArrayLike, first: ArrayLike, count: ArrayLike, num_chunks: int) -> Step:
