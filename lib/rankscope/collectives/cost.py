@@ -44,11 +44,15 @@ def closed_form(
     12.0
     """
     num_ranks = whole("num_ranks", num_ranks, 1)
+    size = np.asarray(num_bytes)
+    if size.dtype.kind not in "iuf" or not np.isfinite(size).all() or (size < 0).any():
+        raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
     record = algorithm_of(collective, algorithm)
     record.check_options(num_ranks, options)
     gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
-    terms = Terms(num_ranks, _sizes(num_bytes), of_type("link", link, Link), gamma)
-    return _one_or_array(form_s(record, terms, options))
+    terms = Terms(num_ranks, size.astype(float), of_type("link", link, Link), gamma)
+    seconds = form_s(record, terms, options)
+    return seconds if size.ndim else float(seconds)
 
 
 def form_s(record: Algorithm, terms: Terms, options: Mapping[str, Any]) -> Any:
@@ -69,19 +73,19 @@ class Bounds(NamedTuple):
     """No collective of point-to-point messages takes less than any of these; in-network reduction may."""
 
     latency_s: float
-    bandwidth_s: Any
-    adding_s: Any
+    bandwidth_s: float
+    adding_s: float
 
     @property
-    def seconds(self) -> Any:
+    def seconds(self) -> float:
         """The largest of the three."""
-        return _one_or_array(np.maximum(np.maximum(self.latency_s, self.bandwidth_s), self.adding_s))
+        return max(self)
 
 
 def lower_bounds(
     collective: str,
     num_ranks: int,
-    num_bytes: ArrayLike,
+    num_bytes: float,
     link: Link,
     gamma_s_per_byte: float = 0.0,
     ports: int | None = 1,
@@ -106,7 +110,7 @@ def lower_bounds(
     num_ranks = whole("num_ranks", num_ranks, 1)
     one_of("collective", collective, COLLECTIVES)
     of_type("link", link, Link)
-    size = _sizes(num_bytes)[()]  # a number instead of an array of no dimension
+    num_bytes = number("num_bytes", num_bytes, 0)
     gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
     # Without a limit on ports, a rank sends to all others in one step, and bytes take no time.
     receivers_per_step = num_ranks - 1
@@ -123,8 +127,8 @@ def lower_bounds(
         buffers_moved = min(buffers_moved, 1.0)
         buffers_added = 0.0
     num_messages = _messages_in_a_row(num_ranks, receivers_per_step)
-    bandwidth_s = buffers_moved * size * link.beta_s_per_byte / num_ports
-    return Bounds(num_messages * link.alpha_s, bandwidth_s, buffers_added * size * gamma)
+    bandwidth_s = buffers_moved * num_bytes * link.beta_s_per_byte / num_ports
+    return Bounds(num_messages * link.alpha_s, bandwidth_s, buffers_added * num_bytes * gamma)
 
 
 def _buffers_moved(collective: str, num_ranks: int) -> float:
@@ -132,11 +136,8 @@ def _buffers_moved(collective: str, num_ranks: int) -> float:
     if num_ranks == 1 or collective == "barrier":
         return 0.0
     share_of_others = (num_ranks - 1) / num_ranks  # the part of a buffer that belongs to the other ranks
-    if collective == "allreduce":
-        return 2 * share_of_others
-    if collective in ("broadcast", "reduce"):
-        return 1.0
-    return share_of_others
+    buffers = {"allreduce": 2 * share_of_others, "broadcast": 1.0, "reduce": 1.0}
+    return buffers.get(collective, share_of_others)
 
 
 def _messages_in_a_row(num_ranks: int, receivers_per_step: int) -> int:
@@ -151,16 +152,3 @@ def _messages_in_a_row(num_ranks: int, receivers_per_step: int) -> int:
         num_reached += num_reached * receivers_per_step  # each rank that has the data sends them on
         num_messages += 1
     return num_messages
-
-
-def _sizes(num_bytes: ArrayLike) -> Any:
-    """Return finite sizes of at least 0 as an array of floats. Raises ValueError for anything else."""
-    size = np.asarray(num_bytes)
-    if size.dtype.kind not in "iuf" or not np.isfinite(size).all() or (size < 0).any():
-        raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
-    return size.astype(float)
-
-
-def _one_or_array(seconds: Any) -> Any:
-    """Return a float for an array of no dimension, and any other array as it is."""
-    return seconds if np.ndim(seconds) else float(seconds)

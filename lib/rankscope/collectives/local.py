@@ -101,10 +101,10 @@ def checked_ends(schedule: Schedule, rank: int, tensor: Tensor, op: str) -> list
     return schedule.chunk_ends(tensor.numel())
 
 
-def buffer_of(schedule: Schedule, rank: int, tensor: Tensor, ends: list[int], kept: Tensor | None = None) -> Tensor:
-    """Return a flat buffer of all chunks, a new one or the one kept, which has what the rank passes."""
+def buffer_of(schedule: Schedule, rank: int, tensor: Tensor, ends: list[int]) -> Tensor:
+    """Return a new flat buffer of all chunks, which has what the rank passes."""
     passed = tensor.detach().reshape(-1)
-    buffer = passed.new_empty(ends[-1]) if kept is None else kept
+    buffer = passed.new_empty(ends[-1])
     for first in np.flatnonzero(schedule.initial_chunks()[rank])[:1]:
         buffer[ends[first] : ends[first] + passed.numel()] = passed
     return buffer

@@ -115,17 +115,16 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
             return list(range(self.num_chunks + 1))
         if self.weights is not None:
             return [0, *itertools.accumulate(self.weights)]
-        num_tensors = 1  # that make up the whole buffer
-        if self.collective in (*RUNS_IN, "all_to_all"):
-            num_tensors = self.num_ranks  # each rank passes a part of it
-        if num_elements * num_tensors < self.num_chunks:
-            least = count_of(self.num_chunks // num_tensors, "element")  # `num_chunks` is a multiple of `num_tensors`
-            raise ValueError(f"tensors must have at least {least}, one for each chunk, got {num_elements}")
         if self.collective == "all_to_all" and num_elements % self.num_ranks:
             raise ValueError(
                 f"tensors of all_to_all must have a multiple of {self.num_ranks} elements, got {num_elements}"
             )
-        return [chunk * num_elements * num_tensors // self.num_chunks for chunk in range(self.num_chunks + 1)]
+        if self.collective in (*RUNS_IN, "all_to_all"):  # each rank passes a part of the whole
+            num_elements *= self.num_ranks
+        if num_elements < self.num_chunks:
+            least = count_of(self.num_chunks, "element")
+            raise ValueError(f"the whole buffer must have at least {least}, one for each chunk, got {num_elements}")
+        return [chunk * num_elements // self.num_chunks for chunk in range(self.num_chunks + 1)]
 
     def origins(self) -> Ints:
         """Return the rank where each chunk originates, for the collectives in `MOVES`."""
