@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..cluster import Link
-from ..common.checks import number, of_type, one_of, truth, whole
+from ..common.checks import number, of_type, one_of, optional, whole
 from .algorithms import Algorithm, algorithm_of
 from .forms import NoClosedForm, Terms
 from .schedule import COLLECTIVES, SUMS
@@ -111,24 +111,23 @@ def lower_bounds(
     one_of("collective", collective, COLLECTIVES)
     of_type("link", link, Link)
     num_bytes = number("num_bytes", num_bytes, 0)
-    gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
+    gamma_s_per_byte = number("gamma_s_per_byte", gamma_s_per_byte, 0)
     # Without a limit on ports, a rank sends to all others in one step, and bytes take no time.
-    receivers_per_step = num_ranks - 1
-    num_ports: float = math.inf
-    if ports is not None:
-        receivers_per_step = whole("ports", ports, 1)
-        num_ports = receivers_per_step
+    num_ports = optional("ports", ports, whole, 1) or math.inf
+    receivers_per_step = min(num_ports, num_ranks - 1)
     buffers_moved = _buffers_moved(collective, num_ranks)
     buffers_added = 0.0
     if collective in SUMS:
         buffers_added = (num_ranks - 1) / num_ranks
-    if truth("switch_adds", switch_adds):
+    if switch_adds:
         receivers_per_step = num_ranks - 1
         buffers_moved = min(buffers_moved, 1.0)
         buffers_added = 0.0
-    num_messages = _messages_in_a_row(num_ranks, receivers_per_step)
+    num_messages = 0
+    while (1 + receivers_per_step) ** num_messages < num_ranks:  # ranks that one rank's data has reached by then
+        num_messages += 1
     bandwidth_s = buffers_moved * num_bytes * link.beta_s_per_byte / num_ports
-    return Bounds(num_messages * link.alpha_s, bandwidth_s, buffers_added * num_bytes * gamma)
+    return Bounds(num_messages * link.alpha_s, bandwidth_s, buffers_added * num_bytes * gamma_s_per_byte)
 
 
 def _buffers_moved(collective: str, num_ranks: int) -> float:
@@ -138,17 +137,3 @@ def _buffers_moved(collective: str, num_ranks: int) -> float:
     share_of_others = (num_ranks - 1) / num_ranks  # the part of a buffer that belongs to the other ranks
     buffers = {"allreduce": 2 * share_of_others, "broadcast": 1.0, "reduce": 1.0}
     return buffers.get(collective, share_of_others)
-
-
-def _messages_in_a_row(num_ranks: int, receivers_per_step: int) -> int:
-    """Return the least number of steps after which one rank's data can have reached all of them.
-
-    >>> _messages_in_a_row(9, receivers_per_step=2)
-    2
-    """
-    num_messages = 0
-    num_reached = 1
-    while num_reached < num_ranks:
-        num_reached += num_reached * receivers_per_step  # each rank that has the data sends them on
-        num_messages += 1
-    return num_messages

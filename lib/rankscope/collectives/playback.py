@@ -46,13 +46,6 @@ class Playback(msgspec.Struct, frozen=True, eq=False):
         """When the last message has taken effect; 0 if there is none."""
         return float(self.done_s.max(initial=0.0))
 
-    @property
-    def all_shares(self) -> int:
-        """How many shares a finished chunk has: one from each rank if ranks add up, otherwise 1."""
-        if self.schedule.collective in MOVES:
-            return 1
-        return self.schedule.num_ranks
-
     def held(self, at_s: float) -> Ints:
         """Return how many shares are in each chunk of each rank at this time, of shape (num_ranks, num_chunks).
 
@@ -67,7 +60,8 @@ class Playback(msgspec.Struct, frozen=True, eq=False):
 
     def finished(self, at_s: float) -> Bools:
         """Return which chunks of which ranks are final and wanted there, of the same shape as `held`."""
-        return np.asarray(self.schedule.wanted() & (self.held(at_s) == self.all_shares))
+        num_shares = 1 if self.schedule.collective in MOVES else self.schedule.num_ranks  # in a finished chunk
+        return np.asarray(self.schedule.wanted() & (self.held(at_s) == num_shares))
 
     def on_the_way(self, at_s: float) -> Ints:
         """Return the messages that have started and have not taken effect yet."""
@@ -89,7 +83,7 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
     if schedule.collective == "barrier":
         raise ValueError("a barrier moves no data: there is nothing to play")
     verify(schedule)
-    timeline = simulate(schedule, num_bytes, cluster, detail="messages")
+    timeline = simulate(schedule, num_bytes, cluster)
     sends = timeline.select(kind="send")
     receives = timeline.select(kind="receive")
     adding = timeline.select(kind="reduce")  # a span for each message that has bytes to add, in the order of messages

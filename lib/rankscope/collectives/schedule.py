@@ -72,8 +72,8 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
             whole(name, getattr(self, name), 1)
         whole("root", self.root, 0, self.num_ranks - 1)
         num_runs = {"all_to_all": self.num_ranks**2, **dict.fromkeys((*RUNS_IN, *RUNS_OUT), self.num_ranks)}
-        if self.num_chunks % num_runs.get(self.collective, 1):
-            multiple = num_runs[self.collective]
+        multiple = num_runs.get(self.collective, 1)
+        if self.num_chunks % multiple:
             raise ValueError(f"num_chunks of {self.collective} must be a multiple of {multiple}, got {self.num_chunks}")
         if not callable(self.source) and not isinstance(self.source, Sequence):
             raise ValueError(f"source must be a list of steps, or a function that returns them, got {self.source!r}")
@@ -245,9 +245,8 @@ _HEADER["weights"] = "weights"  # where chunks differ
 
 def _read_header(words: list[str]) -> dict[str, Any]:
     """Return the fields of a schedule from the words of its header line. Raises ValueError for anything else."""
-    if len(words) < 2:
-        raise ValueError(f"a header is 'collective algorithm ranks=… chunks=…', got {' '.join(words)!r}")
-    header: dict[str, Any] = {"collective": words[0], "algorithm": words[1], "num_ranks": None, "num_chunks": None}
+    algorithm = " ".join(words[1:2])  # a schedule refuses an empty one, and what else is missing
+    header: dict[str, Any] = {"collective": words[0], "algorithm": algorithm, "num_ranks": None, "num_chunks": None}
     for word in words[2:]:
         name, _, value = word.partition("=")
         if name not in _HEADER:

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ..cluster import Cluster
-from ..common.checks import function, number, of_type, one_of, truth
+from ..common.checks import function, number, of_type, one_of, optional, truth
 from ..timeline import Timeline
 from .messages import LinkAt, Seconds, Times, messages_of
 from .port_clock import PortClock
@@ -68,8 +68,7 @@ def simulate(
         raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
     num_bytes = number("num_bytes", num_bytes, 0)
     has_spans = one_of("detail", detail, ("messages", "ranks")) == "messages"
-    if link_at is not None:
-        function("link_at", link_at, "of src, dst and num_bytes")
+    optional("link_at", link_at, function, "of src, dst and num_bytes")
     clock = PortClock(cluster, schedule, truth("executor", executor))
     chunk_bytes = schedule.chunk_bytes(num_bytes)
     ends = np.r_[0.0, np.cumsum(chunk_bytes)]
