@@ -45,12 +45,12 @@ def closed_form(
     """
     num_ranks = whole("num_ranks", num_ranks, 1)
     size = np.asarray(num_bytes)
-    if size.dtype.kind not in "iuf" or not np.isfinite(size).all() or (size < 0).any():
+    if size.dtype.kind not in "iuf" or not (np.isfinite(size) & (size >= 0)).all():
         raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
     record = algorithm_of(collective, algorithm)
     record.check_options(num_ranks, options)
-    gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
-    terms = Terms(num_ranks, size.astype(float), of_type("link", link, Link), gamma)
+    gamma_s_per_byte = number("gamma_s_per_byte", gamma_s_per_byte, 0)
+    terms = Terms(num_ranks, size.astype(float), of_type("link", link, Link), gamma_s_per_byte)
     seconds = form_s(record, terms, options)
     return seconds if size.ndim else float(seconds)
 

@@ -111,7 +111,7 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
         held[place] = leaves[row] = held[place] * reduce[row] + carries[row]
     return Playback(
         schedule=schedule,
-        num_bytes=float(num_bytes),
+        num_bytes=num_bytes,
         gpus_per_node=cluster.gpus_per_node,
         src=sends.rank,
         dst=receives.rank,

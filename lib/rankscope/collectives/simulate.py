@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ..cluster import Cluster
-from ..common.checks import function, number, of_type, one_of, optional, truth
+from ..common.checks import function, number, of_type, one_of, optional
 from ..timeline import Timeline
 from .messages import LinkAt, Seconds, Times, messages_of
 from .port_clock import PortClock
@@ -69,7 +69,7 @@ def simulate(
     num_bytes = number("num_bytes", num_bytes, 0)
     has_spans = one_of("detail", detail, ("messages", "ranks")) == "messages"
     optional("link_at", link_at, function, "of src, dst and num_bytes")
-    clock = PortClock(cluster, schedule, truth("executor", executor))
+    clock = PortClock(cluster, schedule, executor)
     chunk_bytes = schedule.chunk_bytes(num_bytes)
     ends = np.r_[0.0, np.cumsum(chunk_bytes)]
     # Steps with the same columns take as long if chunks are equal, and if a switch need not look at which they are.
