@@ -13,11 +13,6 @@ from rankscope.collectives.algorithms import IN_SWITCH, algorithm_of, algorithms
 NAMES = [(collective, name) for collective in ALGORITHMS for name in algorithms_of(collective)]
 WITH_FORM = [case for case in NAMES if algorithm_of(*case).form is not None]
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
-WITH_COUNTS = [
-    (collective, name)
-    for collective, name in NAMES
-    if "counts" in algorithm_of(collective, name).options and collective != "all_to_all"  # which has a row per rank
-]
 
 
 def built(collective: str, name: str, num_ranks: int, **options: Any) -> Schedule | None:
@@ -58,11 +53,9 @@ def options(collective: str, name: str, num_ranks: int) -> Iterator[dict[str, An
         yield from ({"num_segments": segments} for segments in (1, 2, 3, 7))
     if "root" in names:
         yield from ({"root": root} for root in range(1, num_ranks))
-    if "counts" in names and collective == "all_to_all":
+    if "counts" in names:
         yield {"counts": [[(rank + 2 * peer) % 4 for peer in range(num_ranks)] for rank in range(num_ranks)]}
-    elif "counts" in names:
-        uneven = [rank * 5 % 4 for rank in range(num_ranks)]  # 0, 1, 2, 3, 0, …
-        yield from ({"counts": counts} for counts in (uneven, [0] * num_ranks))
+        yield {"counts": [[0] * num_ranks] * num_ranks}
 
 
 def cluster_of(name: str, num_ranks: int, link: Link, gamma: float) -> Cluster:

@@ -90,7 +90,6 @@ def test_whatever_is_changed_in_a_text_is_read_or_refused(schedule: Schedule, da
 def test_traffic() -> None:
     moved = build("allreduce", "ring", 4).traffic(1024)
     assert moved.link_bytes.tolist() == [[0, 1536, 0, 0], [0, 0, 1536, 0], [0, 0, 0, 1536], [1536, 0, 0, 0]]
-    assert moved.num_messages == 24
     for name in ALGORITHMS["allreduce"]:
         for n in (1, 2, 5, 8, 12):
             schedule = built("allreduce", name, n)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rankscope.collectives import ALGORITHMS, Schedule, ScheduleError, Step, build, verify
 from rankscope.collectives.verify import Verified
@@ -63,7 +64,7 @@ def rows_of(schedule: Schedule) -> list[list[Row]]:
 
 def of_rows(schedule: Schedule, rows: list[list[Row]], **header: Any) -> Schedule:
     steps = [Step.of(*zip(*step, strict=True)) if step else Step.of([], [], []) for step in rows]
-    return Schedule(source=steps, **{**schedule.header(), **header})
+    return replace(schedule, source=steps, **header)
 
 
 def corrupted(rows: list[list[Row]], num_ranks: int, kind: str, rng: random.Random) -> list[list[Row]] | None:

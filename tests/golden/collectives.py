@@ -19,7 +19,6 @@ _SLOW, _FAST = Link(12e-6, 10e9), Link(2e-6, 250e9)
 # Each algorithm is tried with each of these for 8 ranks, and refuses those that it does not have.
 OPTIONS: list[dict[str, Any]] = [
     {"root": 3},
-    {"counts": (3, 0, 1, 5, 2, 2, 9, 1)},
     {"num_segments": 3},
     {"num_segments": 6, "root": 3},
     {"gpus_per_node": 2},
@@ -85,7 +84,6 @@ def _built(collective: str, algorithm: str, num_ranks: int, options: dict[str, A
         "rows": ints(np.array(rows)),
         "header": plain(fields(schedule, ("num_chunks", "num_steps", "root", "ports", "lag"))),
         "verified": fields(verify(schedule), ("num_steps", "num_messages", "most_sends", "most_receives")),
-        "num_messages": traffic.num_messages,
         "sent_bytes": floats(traffic.sent_bytes),
         "link_bytes": floats(traffic.link_bytes.ravel()),
         "closed form": forms,

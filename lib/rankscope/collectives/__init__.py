@@ -37,5 +37,8 @@ __all__ = [
     "verify",
 ]
 
-
 __getattr__ = when_used(__name__, run_local="local")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..cluster import Cluster
-from ..common.checks import function, of_type, one_of, whole
+from ..common.checks import function, of_type, one_of, optional, whole
 from .forms import Form
 from .schedule import COLLECTIVES, Schedule
 
@@ -45,8 +45,7 @@ class Algorithm(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         function("builder of Algorithm", self.builder, "of the number of ranks")
-        if self.form is not None:
-            function("form of Algorithm", self.form, "of Terms and options that returns seconds")
+        optional("form of Algorithm", self.form, function, "of Terms and options that returns seconds")
 
     def __call__(self, num_ranks: int, **options: Any) -> Schedule:
         """Build the schedule. Raises ValueError if an option is unknown, or does not fit the number of ranks."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..cluster import Link
-from ..common.checks import number, of_type, one_of, truth, whole
+from ..common.checks import number, of_type, one_of, optional, whole
 from .algorithms import Algorithm, algorithm_of
 from .forms import NoClosedForm, Terms
 from .schedule import COLLECTIVES, SUMS
@@ -44,11 +44,15 @@ def closed_form(
     12.0
     """
     num_ranks = whole("num_ranks", num_ranks, 1)
+    size = np.asarray(num_bytes)
+    if size.dtype.kind not in "iuf" or not (np.isfinite(size) & (size >= 0)).all():
+        raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
     record = algorithm_of(collective, algorithm)
     record.check_options(num_ranks, options)
-    gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
-    terms = Terms(num_ranks, _sizes(num_bytes), of_type("link", link, Link), gamma)
-    return _one_or_array(form_s(record, terms, options))
+    gamma_s_per_byte = number("gamma_s_per_byte", gamma_s_per_byte, 0)
+    terms = Terms(num_ranks, size.astype(float), of_type("link", link, Link), gamma_s_per_byte)
+    seconds = form_s(record, terms, options)
+    return seconds if size.ndim else float(seconds)
 
 
 def form_s(record: Algorithm, terms: Terms, options: Mapping[str, Any]) -> Any:
@@ -69,19 +73,19 @@ class Bounds(NamedTuple):
     """No collective of point-to-point messages takes less than any of these; in-network reduction may."""
 
     latency_s: float
-    bandwidth_s: Any
-    adding_s: Any
+    bandwidth_s: float
+    adding_s: float
 
     @property
-    def seconds(self) -> Any:
+    def seconds(self) -> float:
         """The largest of the three."""
-        return _one_or_array(np.maximum(np.maximum(self.latency_s, self.bandwidth_s), self.adding_s))
+        return max(self)
 
 
 def lower_bounds(
     collective: str,
     num_ranks: int,
-    num_bytes: ArrayLike,
+    num_bytes: float,
     link: Link,
     gamma_s_per_byte: float = 0.0,
     ports: int | None = 1,
@@ -106,25 +110,24 @@ def lower_bounds(
     num_ranks = whole("num_ranks", num_ranks, 1)
     one_of("collective", collective, COLLECTIVES)
     of_type("link", link, Link)
-    size = _sizes(num_bytes)[()]  # a number instead of an array of no dimension
-    gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
+    num_bytes = number("num_bytes", num_bytes, 0)
+    gamma_s_per_byte = number("gamma_s_per_byte", gamma_s_per_byte, 0)
     # Without a limit on ports, a rank sends to all others in one step, and bytes take no time.
-    receivers_per_step = num_ranks - 1
-    num_ports: float = math.inf
-    if ports is not None:
-        receivers_per_step = whole("ports", ports, 1)
-        num_ports = receivers_per_step
+    num_ports = optional("ports", ports, whole, 1) or math.inf
+    receivers_per_step = min(num_ports, num_ranks - 1)
     buffers_moved = _buffers_moved(collective, num_ranks)
     buffers_added = 0.0
     if collective in SUMS:
         buffers_added = (num_ranks - 1) / num_ranks
-    if truth("switch_adds", switch_adds):
+    if switch_adds:
         receivers_per_step = num_ranks - 1
         buffers_moved = min(buffers_moved, 1.0)
         buffers_added = 0.0
-    num_messages = _messages_in_a_row(num_ranks, receivers_per_step)
-    bandwidth_s = buffers_moved * size * link.beta_s_per_byte / num_ports
-    return Bounds(num_messages * link.alpha_s, bandwidth_s, buffers_added * size * gamma)
+    num_messages = 0
+    while (1 + receivers_per_step) ** num_messages < num_ranks:  # ranks that one rank's data has reached by then
+        num_messages += 1
+    bandwidth_s = buffers_moved * num_bytes * link.beta_s_per_byte / num_ports
+    return Bounds(num_messages * link.alpha_s, bandwidth_s, buffers_added * num_bytes * gamma_s_per_byte)
 
 
 def _buffers_moved(collective: str, num_ranks: int) -> float:
@@ -132,35 +135,5 @@ def _buffers_moved(collective: str, num_ranks: int) -> float:
     if num_ranks == 1 or collective == "barrier":
         return 0.0
     share_of_others = (num_ranks - 1) / num_ranks  # the part of a buffer that belongs to the other ranks
-    if collective == "allreduce":
-        return 2 * share_of_others
-    if collective in ("broadcast", "reduce"):
-        return 1.0
-    return share_of_others
-
-
-def _messages_in_a_row(num_ranks: int, receivers_per_step: int) -> int:
-    """Return the least number of steps after which one rank's data can have reached all of them.
-
-    >>> _messages_in_a_row(9, receivers_per_step=2)
-    2
-    """
-    num_messages = 0
-    num_reached = 1
-    while num_reached < num_ranks:
-        num_reached += num_reached * receivers_per_step  # each rank that has the data sends them on
-        num_messages += 1
-    return num_messages
-
-
-def _sizes(num_bytes: ArrayLike) -> Any:
-    """Return finite sizes of at least 0 as an array of floats. Raises ValueError for anything else."""
-    size = np.asarray(num_bytes)
-    if size.dtype.kind not in "iuf" or not np.isfinite(size).all() or (size < 0).any():
-        raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
-    return size.astype(float)
-
-
-def _one_or_array(seconds: Any) -> Any:
-    """Return a float for an array of no dimension, and any other array as it is."""
-    return seconds if np.ndim(seconds) else float(seconds)
+    buffers = {"allreduce": 2 * share_of_others, "broadcast": 1.0, "reduce": 1.0}
+    return buffers.get(collective, share_of_others)

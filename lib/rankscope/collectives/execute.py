@@ -77,7 +77,7 @@ def execute(
     plan: Plan = plans[key]
     passed = tensor.detach().to(plan.device)
     is_in_place = schedule.collective == "allreduce"
-    buffer = passed.view(-1) if is_in_place else buffer_of(schedule, group.rank(), passed, plan.ends, plan.kept)
+    buffer = passed.view(-1) if is_in_place else buffer_of(schedule, group.rank(), passed, plan.ends)
     _carry_out(plan, buffer, starter(group, tensor), OPS[op], recorder)
     if schedule.collective == "barrier":
         return None
@@ -160,7 +160,6 @@ class Plan(NamedTuple):
 
     ends: list[int]
     steps: list[RankStep]
-    kept: Tensor | None  # a buffer that is used again, unless it becomes the result
     scratch: list[Tensor]
     device: Any
 
@@ -197,10 +196,7 @@ def _agreed_plan(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Pla
 
     steps = _rank_steps(schedule, group.rank(), np.array(ends), is_ahead)
     most = max((post.place.stop for step in steps for post in step.posts if post.place.memory), default=0)
-    kept = None
-    if schedule.collective != "allreduce" and not schedule.wanted()[group.rank()].all():
-        kept = tensor.new_empty(ends[-1], device=device)
-    return Plan(ends, steps, kept, [tensor.new_empty(most, device=device) for _ in range(2)], device)
+    return Plan(ends, steps, [tensor.new_empty(most, device=device) for _ in range(2)], device)
 
 
 def _rank_steps(schedule: Schedule, rank: int, ends: Ints, is_ahead: bool) -> list[RankStep]:

@@ -63,3 +63,31 @@ class Terms(NamedTuple):
         if self.core.num_ranks != self.num_ranks:
             raise NoClosedForm(f"no closed form is stated for {self.num_ranks}, not a power of two: use simulate")
         return seconds
+
+
+# ---- forms of several algorithms, in which each rank gets, or passes on, the shares of all others
+
+
+def one_by_one_s(t: Terms) -> Any:
+    """N-1 messages in a row, a share in each."""
+    return t.takes(t.num_others, t.others)
+
+
+def one_by_one_added_s(t: Terms) -> Any:
+    """The same, where each is added up."""
+    return t.takes(t.num_others, t.others, t.others)
+
+
+def doubling_s(t: Terms) -> Any:
+    """⌈log₂N⌉ messages in a row, of 1, 2, 4, … shares."""
+    return t.takes(t.log, t.others)
+
+
+def doubling_added_s(t: Terms) -> Any:
+    """The same, where each is added up."""
+    return t.takes(t.log, t.others, t.others)
+
+
+def doubling_of_powers_s(t: Terms) -> Any:
+    """`doubling_s` of an algorithm whose messages are of other sizes unless N is a power of two."""
+    return t.if_power_of_two(doubling_s(t))

@@ -27,7 +27,7 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     """Execute a collective in this process and return each rank's result: a new tensor, or None if it has none.
 
     `tensors` contains the input of each rank; all have the same shape, dtype and device, except that with weights, the
-    first dimension may differ in gather, allgather and all_to_all. As in MPI, scatter and reduce_scatter take whole
+    first dimension may differ. As in MPI, scatter and reduce_scatter take whole
     buffers and return each rank's own run; gather and allgather take own runs and return whole buffers; all_to_all
     takes and returns one run per rank; broadcast and scatter read only the root's tensor. Results of whole rows keep
     the other dimensions, and other results are flat. `op` is sum, avg, min, max or prod, in the dtype of the tensors.
@@ -74,7 +74,7 @@ def _checked_tensors(schedule: Schedule, values: Any) -> list[Tensor]:
     if len(tensors) != schedule.num_ranks:
         raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {len(tensors)}")
     # With counts, ranks may pass runs of different lengths.
-    first_dimension = int(schedule.weights is not None and schedule.collective in (*RUNS_IN, "all_to_all"))
+    first_dimension = int(schedule.weights is not None)
     kinds = {(tensor.dtype, tensor.device, tensor.shape[first_dimension:]) for tensor in tensors}
     if len(kinds) > 1:
         raise ValueError(f"tensors must be of one dtype, device and shape, got {kinds}")
@@ -101,10 +101,10 @@ def checked_ends(schedule: Schedule, rank: int, tensor: Tensor, op: str) -> list
     return schedule.chunk_ends(tensor.numel())
 
 
-def buffer_of(schedule: Schedule, rank: int, tensor: Tensor, ends: list[int], kept: Tensor | None = None) -> Tensor:
-    """Return a flat buffer of all chunks, a new one or the one kept, which has what the rank passes."""
+def buffer_of(schedule: Schedule, rank: int, tensor: Tensor, ends: list[int]) -> Tensor:
+    """Return a new flat buffer of all chunks, which has what the rank passes."""
     passed = tensor.detach().reshape(-1)
-    buffer = passed.new_empty(ends[-1]) if kept is None else kept
+    buffer = passed.new_empty(ends[-1])
     for first in np.flatnonzero(schedule.initial_chunks()[rank])[:1]:
         buffer[ends[first] : ends[first] + passed.numel()] = passed
     return buffer

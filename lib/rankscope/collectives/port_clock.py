@@ -41,8 +41,8 @@ class PortClock:
         if self.executor:
             start_s = np.maximum(start_s, self.before_s[each.dst] + each.signal_s)
             self.before_s = enter_s
-            adding_s = each.adding_s + self._copying_s(each, step, row_bytes)
-            each = each._replace(adding_s=0.0 * adding_s)
+            later_s = each.adding_s + self._copying_s(each, step, row_bytes)
+            each = each._replace(adding_s=0.0 * later_s)  # not as each message arrives, but after the last one
         merged = None
         if self.switch is not None and each.most_at_a_rank > 1:
             merged = switch_sums(self.switch, each, step, row_bytes, start_s)
@@ -53,22 +53,23 @@ class PortClock:
         else:
             end_s = start_s + each.alpha_s + each.wire_s
             if merged is not None:
-                end_s, merged_adding_s = merged
-                each = each._replace(adding_s=merged_adding_s)
+                end_s, adding_s = merged
+                each = each._replace(adding_s=adding_s)
             elif each.queues.any():  # each card has one message, but may not be free yet
-                out_s, into_s = self.cards_s
                 rows = np.flatnonzero(each.queues)
-                out_s[each.out[rows]] = np.maximum(start_s, out_s[each.out])[rows] + each.wire_s[rows]
-                into_s[each.into[rows]] = np.maximum(out_s[each.out], into_s[each.into] + each.wire_s)[rows]
-                end_s[rows] = into_s[each.into[rows]] + each.alpha_s[rows]
+                out, into, wire_s = each.out[rows], each.into[rows], each.wire_s[rows]
+                out_s, into_s = self.cards_s
+                out_s[out] = np.maximum(start_s[rows], out_s[out]) + wire_s
+                into_s[into] = np.maximum(out_s[out], into_s[into] + wire_s)
+                end_s[rows] = into_s[into] + each.alpha_s[rows]
             done_s = _add_up(each, end_s, added_s)
             ports = each.send_port, each.receive_port
             times = Times(each.src, each.dst, start_s, end_s, done_s, each.adding_s, *ports)
         if self.executor:  # it adds once all messages of a step have come
             received_s = latest(enter_s, each.dst, times.end_s)[each.dst]
-            done_s = _add_up(each._replace(adding_s=adding_s), received_s, added_s)
+            done_s = _add_up(each._replace(adding_s=later_s), received_s, added_s)
             waits_s = _waits_from_s(each.dst, enter_s, times.end_s)
-            times = times._replace(start_s=waits_s, done_s=done_s, adding_s=adding_s)
+            times = times._replace(start_s=waits_s, done_s=done_s, adding_s=later_s)
         ready_s = latest(latest(enter_s, each.src, times.end_s), each.dst, times.end_s)
         # A rank adds nothing before its next messages arrive: with this, the times of all ranks can move alike.
         self.times_s = [ready_s, *sums_s[1:], np.maximum(added_s, ready_s)]

@@ -25,10 +25,9 @@ MOST_CELLS = 1024  # ranks times chunks, in a picture that a notebook shows by i
 
 
 class Traffic(NamedTuple):
-    """The traffic of one collective: `link_bytes[src, dst]`, and the number of messages."""
+    """The traffic of one collective: `link_bytes[src, dst]`."""
 
     link_bytes: NDArray[np.float64]
-    num_messages: int
 
     @property
     def sent_bytes(self) -> NDArray[np.float64]:
@@ -73,8 +72,8 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
             whole(name, getattr(self, name), 1)
         whole("root", self.root, 0, self.num_ranks - 1)
         num_runs = {"all_to_all": self.num_ranks**2, **dict.fromkeys((*RUNS_IN, *RUNS_OUT), self.num_ranks)}
-        if self.num_chunks % num_runs.get(self.collective, 1):
-            multiple = num_runs[self.collective]
+        multiple = num_runs.get(self.collective, 1)
+        if self.num_chunks % multiple:
             raise ValueError(f"num_chunks of {self.collective} must be a multiple of {multiple}, got {self.num_chunks}")
         if not callable(self.source) and not isinstance(self.source, Sequence):
             raise ValueError(f"source must be a list of steps, or a function that returns them, got {self.source!r}")
@@ -88,10 +87,6 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
     def steps(self) -> Iterator[Step]:
         """Yield the steps."""
         return iter(self.source() if callable(self.source) else self.source)
-
-    def header(self) -> dict[str, Any]:
-        """Return all fields except the source of the steps, from which a similar schedule can be made."""
-        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "source"}
 
     def chunk_bytes(self, num_bytes: float) -> NDArray[np.float64]:
         """Return the bytes of each chunk if each rank's whole buffer has `num_bytes`. Chunks of a barrier have 0.
@@ -120,17 +115,16 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
             return list(range(self.num_chunks + 1))
         if self.weights is not None:
             return [0, *itertools.accumulate(self.weights)]
-        num_tensors = 1  # that make up the whole buffer
-        if self.collective in (*RUNS_IN, "all_to_all"):
-            num_tensors = self.num_ranks  # each rank passes a part of it
-        if num_elements * num_tensors < self.num_chunks:
-            least = count_of(self.num_chunks // num_tensors, "element")  # `num_chunks` is a multiple of `num_tensors`
-            raise ValueError(f"tensors must have at least {least}, one for each chunk, got {num_elements}")
         if self.collective == "all_to_all" and num_elements % self.num_ranks:
             raise ValueError(
                 f"tensors of all_to_all must have a multiple of {self.num_ranks} elements, got {num_elements}"
             )
-        return [chunk * num_elements * num_tensors // self.num_chunks for chunk in range(self.num_chunks + 1)]
+        if self.collective in (*RUNS_IN, "all_to_all"):  # each rank passes a part of the whole
+            num_elements *= self.num_ranks
+        if num_elements < self.num_chunks:
+            least = count_of(self.num_chunks, "element")
+            raise ValueError(f"the whole buffer must have at least {least}, one for each chunk, got {num_elements}")
+        return [chunk * num_elements // self.num_chunks for chunk in range(self.num_chunks + 1)]
 
     def origins(self) -> Ints:
         """Return the rank where each chunk originates, for the collectives in `MOVES`."""
@@ -164,7 +158,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         return np.equal(np.arange(self.num_ranks)[:, None], rank_of_chunk)
 
     def traffic(self, num_bytes: float) -> Traffic:
-        """Return the bytes over each link, and the messages, if whole buffers have `num_bytes`.
+        """Return the bytes over each link if whole buffers have `num_bytes`.
 
         Raises ValueError if `num_bytes` is not a finite number of at least 0.
 
@@ -174,12 +168,10 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         """
         sizes = self.chunk_bytes(number("num_bytes", num_bytes, 0))
         link_bytes = np.zeros((self.num_ranks, self.num_ranks))
-        num_messages = 0
         for step in self.steps():
             rows = step.by_chunk()
             np.add.at(link_bytes, (rows.src, rows.dst), sizes[rows.chunk])
-            num_messages += np.unique(step.src * self.num_ranks + step.dst).size  # a message for each pair
-        return Traffic(link_bytes, num_messages)
+        return Traffic(link_bytes)
 
     def to_text(self) -> str:
         """Return the schedule as text: a header line, and one line ``step: src>dst:first-last …`` per step.
@@ -253,9 +245,8 @@ _HEADER["weights"] = "weights"  # where chunks differ
 
 def _read_header(words: list[str]) -> dict[str, Any]:
     """Return the fields of a schedule from the words of its header line. Raises ValueError for anything else."""
-    if len(words) < 2:
-        raise ValueError(f"a header is 'collective algorithm ranks=… chunks=…', got {' '.join(words)!r}")
-    header: dict[str, Any] = {"collective": words[0], "algorithm": words[1], "num_ranks": None, "num_chunks": None}
+    algorithm = " ".join(words[1:2])  # a schedule refuses an empty one, and what else is missing
+    header: dict[str, Any] = {"collective": words[0], "algorithm": algorithm, "num_ranks": None, "num_chunks": None}
     for word in words[2:]:
         name, _, value = word.partition("=")
         if name not in _HEADER:

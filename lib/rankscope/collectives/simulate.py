@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ..cluster import Cluster
-from ..common.checks import function, number, of_type, one_of, truth
+from ..common.checks import function, number, of_type, one_of, optional
 from ..timeline import Timeline
 from .messages import LinkAt, Seconds, Times, messages_of
 from .port_clock import PortClock
@@ -14,7 +14,6 @@ from .schedule import Schedule
 from .steps import Ints, Step
 from .verify import check_places
 
-MOST_MESSAGES = 250_000  # that get spans of their own by default: up to three each, 36 MB in all
 _ROUNDING = 8 * float(np.finfo(float).eps)  # relative: more than the few additions of a step round, each by eps / 2
 
 
@@ -22,7 +21,7 @@ def simulate(
     schedule: Schedule,
     num_bytes: float,
     cluster: Cluster,
-    detail: str | None = None,
+    detail: str = "messages",
     *,
     executor: bool = False,
     link_at: LinkAt | None = None,
@@ -49,8 +48,8 @@ def simulate(
 
     Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. An executor's
     spans are on a lane "executor": "receive" while it waits for a message, and "reduce" while it adds or copies one.
-    `detail` is "messages", or "ranks" for a single span per rank, from 0 to its end; None means messages up to
-    `MOST_MESSAGES`.
+    `detail` is "messages", which takes about 150 bytes for each, or "ranks" for a single span per rank, from 0 to its
+    end, which also is much faster for rings of many ranks.
 
     Raises ScheduleError if a rank or chunk does not exist, ValueError if the cluster has a different number of ranks,
     `num_bytes` is not a finite number of at least 0, or `detail` is unknown.
@@ -68,11 +67,9 @@ def simulate(
     if schedule.num_ranks != cluster.num_ranks:
         raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
     num_bytes = number("num_bytes", num_bytes, 0)
-    if detail is not None:
-        one_of("detail", detail, ("messages", "ranks"))
-    if link_at is not None:
-        function("link_at", link_at, "of src, dst and num_bytes")
-    clock = PortClock(cluster, schedule, truth("executor", executor))
+    has_spans = one_of("detail", detail, ("messages", "ranks")) == "messages"
+    optional("link_at", link_at, function, "of src, dst and num_bytes")
+    clock = PortClock(cluster, schedule, executor)
     chunk_bytes = schedule.chunk_bytes(num_bytes)
     ends = np.r_[0.0, np.cumsum(chunk_bytes)]
     # Steps with the same columns take as long if chunks are equal, and if a switch need not look at which they are.
@@ -80,8 +77,6 @@ def simulate(
     may_skip = may_repeat and not cluster.shared_nic and not executor  # the times of cards are not among those compared
     step_numbers: list[int] = []
     times_of_steps: list[Times] = []
-    has_spans = detail != "ranks"
-    num_messages = 0
     last: Step | None = None
     shift_s: float | None = None  # by which the last step moved the times of all ranks
     for step_number, step in enumerate(schedule.steps()):
@@ -98,9 +93,6 @@ def simulate(
             each = messages_of(step, row_bytes, cluster, link_at, executor)
         before_s = np.array(clock.times_s)
         times = clock.pass_step(each, step, row_bytes)
-        num_messages += each.src.size
-        if detail is None and num_messages > MOST_MESSAGES:
-            has_spans = False  # too many for a span each, which nobody has asked for
         if has_spans:
             step_numbers.append(step_number)
             times_of_steps.append(times)

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.words import one_line
-
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
@@ -25,7 +23,7 @@ class ScheduleError(ValueError):
     def __init__(
         self, message: str, step: int | None = None, rank: int | None = None, chunk: int | None = None
     ) -> None:
-        super().__init__(one_line(message))
+        super().__init__(message)
         self.step = step
         self.rank = rank
         self.chunk = chunk

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import socket
 import statistics
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,13 +112,12 @@ class Ranks:
         >>> in_threads(3, lambda rank, group: Ranks(group).numbered(["b", "a", "b"][rank]))[0]
         [0, 1, 0]
         """
-        first_bytes = hashlib.sha256(mine.encode()).digest()[:8]  # as many as an int64, which a tensor can carry
-        row = torch.tensor([int.from_bytes(first_bytes, "little", signed=True)])
+        row = torch.tensor([zlib.crc32(mine.encode())])  # a number, which a tensor can carry
         rows = [torch.zeros_like(row) for _ in range(self.size)]
         self._control.allgather([rows], [row]).wait()
-        digests = [row_of_rank.item() for row_of_rank in rows]
-        first_seen = list(dict.fromkeys(digests))
-        return [first_seen.index(digest) for digest in digests]
+        hashes = [row_of_rank.item() for row_of_rank in rows]
+        first_seen = list(dict.fromkeys(hashes))
+        return [first_seen.index(number) for number in hashes]
 
     def _agree_on_clocks(self) -> None:
         """Find out how far this rank's clock is ahead of rank 0's, and by how much that may be wrong.

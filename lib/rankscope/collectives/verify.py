@@ -106,10 +106,14 @@ def verify(schedule: Schedule) -> Verified:
     counts = []
     for number, step in enumerate(schedule.steps()):
         check_places(schedule, number, step)
-        pairs = np.unique(step.src * schedule.num_ranks + step.dst)
-        most_sends = _most_messages(schedule, number, "sends", pairs // schedule.num_ranks)
-        most_receives = _most_messages(schedule, number, "receives", pairs % schedule.num_ranks)
-        counts.append((pairs.size, most_sends, most_receives))
+        pairs = np.unique(step.src * schedule.num_ranks + step.dst)  # a message for each
+        count = [pairs.size]
+        for verb, ranks in (("sends", pairs // schedule.num_ranks), ("receives", pairs % schedule.num_ranks)):
+            of_rank = np.bincount(ranks, minlength=schedule.num_ranks)
+            problem = f"{verb} {of_rank.max()} messages in one step, but ports={schedule.ports}"
+            _refuse(of_rank > schedule.ports, problem, number, np.arange(of_rank.size))
+            count.append(of_rank.max())
+        counts.append(count)
         rows = step.by_chunk()
         for ranks in (rows.src, rows.dst):  # a receiver, too, must have its sum before it adds to it or replaces it
             is_early = received[ranks, rows.chunk] > number - schedule.lag
@@ -148,17 +152,6 @@ def check_places(schedule: Schedule, number: int, step: Step) -> None:
     _refuse(is_wrong, f"chunks are from 0 to {schedule.num_chunks - 1}", number, step.src, step.chunk)
     if schedule.collective in MOVES:
         _refuse(step.reduce, f"{schedule.collective} adds nothing up", number, step.dst, step.chunk)
-
-
-def _most_messages(schedule: Schedule, number: int, verb: str, ranks: Ints) -> int:
-    """Return the most messages that one rank sends, or receives, in a step, and fail if it has fewer ports.
-
-    `ranks` has an entry for each message: the rank that sends, or receives, it.
-    """
-    counts = np.bincount(ranks, minlength=schedule.num_ranks)
-    problem = f"{verb} {counts.max()} messages in one step, but ports={schedule.ports} allows only {schedule.ports}"
-    _refuse(counts > schedule.ports, problem, number, np.arange(counts.size))
-    return int(counts.max())
 
 
 def _pass_checked(schedule: Schedule, number: int, rows: Step, shares: Shares) -> None:

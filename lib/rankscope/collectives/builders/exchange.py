@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...common.checks import several
+from ...common.checks import each, several, whole
 from ..algorithms import algorithm
-from ..forms import Terms
+from ..forms import Terms, doubling_added_s, doubling_of_powers_s, doubling_s, one_by_one_added_s, one_by_one_s
 from ..schedule import Schedule
 from ..steps import Step
 from .halving import halves
 from .rings import RING, rings_along
-from .rooted import MPICH, distances, mirrored, weights_of, wrapping
+from .rooted import MPICH, backwards_as, distances, wrapping
 
 _BRUCK = "Bruck and others (1997), Efficient algorithms for all-to-all communications in multiport systems"
 _PAT = "Jeaugey (2025), PAT: a new algorithm for all-gather and reduce-scatter operations at scale (arXiv 2506.20252)"
 _BARRIER = "Hensgen, Finkel and Manber (1988), Two algorithms for barrier synchronization"
 
 
-@algorithm("allgather", "ring", lambda t: t.takes(t.num_others, t.others), MPICH)
-def allgather_ring(num_ranks: int, *, counts: Sequence[int] | None = None) -> Schedule:
-    """Every rank passes on the chunk that it received last: N-1 steps of one chunk, any N.
-
-    `counts` gives the elements of each rank if they differ (MPI_Allgatherv).
-    """
+@algorithm("allgather", "ring", one_by_one_s, MPICH)
+def allgather_ring(num_ranks: int) -> Schedule:
+    """Every rank passes on the chunk that it received last: N-1 steps of one chunk, any N."""
     steps = list(rings_along((num_ranks,)).once_round(0, reduce=False))
-    return Schedule("allgather", "ring", num_ranks, num_ranks, steps, weights=weights_of(num_ranks, counts))
+    return Schedule("allgather", "ring", num_ranks, num_ranks, steps)
 
 
-@algorithm("allgather", "recursive_doubling", lambda t: t.if_power_of_two(t.takes(t.log, t.others)), MPICH)
+@algorithm("reduce_scatter", "ring", one_by_one_added_s, RING)
+def reduce_scatter_ring(num_ranks: int) -> Schedule:
+    """A sum goes once round for each chunk, and ends with the rank that owns it: N-1 steps of one chunk, any N."""
+    # Each rank first sends the chunk of the rank before it, which is the last to get it.
+    steps = list(rings_along((num_ranks,)).once_round(-1, reduce=True))
+    return Schedule("reduce_scatter", "ring", num_ranks, num_ranks, steps)
+
+
+@backwards_as(
+    "reduce_scatter",
+    "recursive_halving",
+    lambda t: t.if_power_of_two(t.takes(t.log, t.others, t.others)),
+    MPICH,
+)
+@algorithm("allgather", "recursive_doubling", doubling_of_powers_s, MPICH)
 def allgather_recursive_doubling(num_ranks: int) -> Schedule:
     """In step k ranks that differ in bit k exchange all their chunks: log₂N steps.
 
-    Raises ValueError if N is not a power of two.
+    Backwards, a rank sends away half of the chunks that it still adds up, the far ranks first. Raises ValueError if N
+    is not a power of two.
     """
     n = num_ranks
     if n & (n - 1):
@@ -47,7 +58,17 @@ def allgather_recursive_doubling(num_ranks: int) -> Schedule:
     return Schedule("allgather", "recursive_doubling", n, n, steps)
 
 
-@algorithm("allgather", "bruck", lambda t: t.takes(t.log, t.others), _BRUCK)
+@algorithm("reduce_scatter", "pairwise", one_by_one_added_s, MPICH)
+def reduce_scatter_pairwise(num_ranks: int) -> Schedule:
+    """In step s every rank sends to the rank s + 1 after it its share of that rank's chunk: N-1 steps, none relayed."""
+    n = num_ranks
+    ranks = np.arange(n)
+    peers = [(ranks + distance) % n for distance in range(1, n)]
+    return Schedule("reduce_scatter", "pairwise", n, n, [Step.of(ranks, peer, peer, reduce=True) for peer in peers])
+
+
+@backwards_as("reduce_scatter", "bruck", doubling_added_s, _BRUCK)
+@algorithm("allgather", "bruck", doubling_s, _BRUCK)
 def allgather_bruck(num_ranks: int) -> Schedule:
     """In step k every rank sends all its chunks to the rank 2^k before it: ⌈log₂N⌉ steps, any N.
 
@@ -62,11 +83,13 @@ def allgather_bruck(num_ranks: int) -> Schedule:
     return Schedule("allgather", "bruck", n, n, steps)
 
 
-@algorithm("allgather", "pat", lambda t: t.takes(t.log, t.others), _PAT)
+@backwards_as("reduce_scatter", "pat", doubling_added_s, _PAT)
+@algorithm("allgather", "pat", doubling_s, _PAT)
 def allgather_pat(num_ranks: int) -> Schedule:
     """NCCL's PAT without a limit to its buffers: each chunk goes down a binomial tree, far ranks first.
 
-    Messages carry chunks of many trees, so that it takes ⌈log₂N⌉ steps, any N.
+    Messages carry chunks of many trees, so that it takes ⌈log₂N⌉ steps, any N. Backwards, sums go up the trees,
+    the near ranks first.
     """
     n = num_ranks
     steps = []
@@ -80,48 +103,7 @@ def allgather_pat(num_ranks: int) -> Schedule:
     return Schedule("allgather", "pat", n, n, steps)
 
 
-@algorithm("reduce_scatter", "ring", lambda t: t.takes(t.num_others, t.others, t.others), RING)
-def reduce_scatter_ring(num_ranks: int) -> Schedule:
-    """A sum goes once round for each chunk, and ends with the rank that owns it: N-1 steps of one chunk, any N."""
-    # Each rank first sends the chunk of the rank before it, which is the last to get it.
-    steps = list(rings_along((num_ranks,)).once_round(-1, reduce=True))
-    return Schedule("reduce_scatter", "ring", num_ranks, num_ranks, steps)
-
-
-@algorithm(
-    "reduce_scatter",
-    "recursive_halving",
-    lambda t: t.if_power_of_two(t.takes(t.log, t.others, t.others)),
-    MPICH,
-)
-def reduce_scatter_recursive_halving(num_ranks: int) -> Schedule:
-    """Recursive doubling backwards: log₂N steps, the far ranks first."""
-    allgather = allgather_recursive_doubling(num_ranks)
-    return mirrored(allgather, "reduce_scatter", reduce=True, algorithm="recursive_halving")
-
-
-@algorithm("reduce_scatter", "pairwise", lambda t: t.takes(t.num_others, t.others, t.others), MPICH)
-def reduce_scatter_pairwise(num_ranks: int) -> Schedule:
-    """In step s every rank sends to the rank s + 1 after it its share of that rank's chunk: N-1 steps, none relayed."""
-    n = num_ranks
-    ranks = np.arange(n)
-    peers = [(ranks + distance) % n for distance in range(1, n)]
-    return Schedule("reduce_scatter", "pairwise", n, n, [Step.of(ranks, peer, peer, reduce=True) for peer in peers])
-
-
-@algorithm("reduce_scatter", "bruck", lambda t: t.takes(t.log, t.others, t.others), _BRUCK)
-def reduce_scatter_bruck(num_ranks: int) -> Schedule:
-    """Bruck's allgather backwards: ⌈log₂N⌉ steps, the far ranks first, any N."""
-    return mirrored(allgather_bruck(num_ranks), "reduce_scatter", reduce=True)
-
-
-@algorithm("reduce_scatter", "pat", lambda t: t.takes(t.log, t.others, t.others), _PAT)
-def reduce_scatter_pat(num_ranks: int) -> Schedule:
-    """PAT backwards, where sums go up the trees: ⌈log₂N⌉ steps, the near ranks first, any N."""
-    return mirrored(allgather_pat(num_ranks), "reduce_scatter", reduce=True)
-
-
-@algorithm("all_to_all", "pairwise", lambda t: t.takes(t.num_others, t.others), MPICH)
+@algorithm("all_to_all", "pairwise", one_by_one_s, MPICH)
 def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | None = None) -> Schedule:
     """In step s every rank sends the chunk for the rank s + 1 after it directly to that rank: N-1 steps, any N.
 
@@ -135,10 +117,10 @@ def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | Non
     ranks = np.arange(n)
     weights = None
     if counts is not None:
-        rows = [weights_of(n, row) or () for row in several("counts", counts)]
-        if len(rows) != n:
-            raise ValueError(f"counts must be {n} rows of {n} whole numbers, one per rank, got {len(rows)} rows")
-        weights = tuple(itertools.chain.from_iterable(rows))
+        rows = [each("counts", row, whole, 0) for row in several("counts", counts)]
+        if [len(row) for row in rows] != [n] * n:
+            raise ValueError(f"counts must be {n} rows of {n} whole numbers, one per rank, got {counts!r}")
+        weights = tuple(count for row in rows for count in row)
 
     def steps() -> Iterator[Step]:
         for distance in range(1, n):

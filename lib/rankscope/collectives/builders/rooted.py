@@ -5,18 +5,58 @@ A rank's place is how far it stands after the root, so that what is written for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
-from ...common.checks import several, whole
-from ..algorithms import SEGMENTS, algorithm
-from ..forms import Terms
-from ..schedule import Schedule
+from ..algorithms import SEGMENTS, Builder, algorithm
+from ..forms import Terms, doubling_of_powers_s, one_by_one_s
+from ..schedule import SUMS, Schedule
 from ..steps import Ints, Step
 
 MPICH = "Thakur, Rabenseifner and Gropp (2005), Optimization of collective communication operations in MPICH"
+
+
+# ---- schedules backwards
+
+
+def backwards(steps: Iterable[Step], reduce: bool = False) -> list[Step]:
+    """Return the same steps in the opposite order and direction.
+
+    What a rank receives is added up if `reduce`, and copied otherwise. Transfers are sorted by sender, only so that
+    `Schedule.to_text` lists them in this order.
+
+    >>> [(step.src.tolist(), step.dst.tolist()) for step in backwards(to_leaders(4, 4))]
+    [([0], [2]), ([0, 2], [1, 3])]
+    """
+    result = []
+    for step in reversed(list(steps)):
+        src, dst, chunk, num_chunks, _ = (column[np.argsort(step.dst, kind="stable")] for column in step)
+        result.append(Step.of(dst, src, chunk, num_chunks, reduce))
+    return result
+
+
+def backwards_as(collective: str, name: str, *record: Any) -> Callable[[Builder], Builder]:
+    """Register a builder's schedules backwards as an algorithm of another collective, too, by ``@backwards_as(…)``."""
+
+    def register(builder: Builder) -> Builder:
+        @algorithm(collective, name, *record)
+        @wraps(builder)
+        def mirrored(*arguments: Any, **options: Any) -> Schedule:
+            schedule = builder(*arguments, **options)
+            steps = backwards(schedule.steps(), reduce=collective in SUMS)
+            return replace(schedule, collective=collective, algorithm=name, source=steps)
+
+        return builder
+
+    return register
+
+
+# ---- the algorithms
 
 
 @algorithm("allreduce", "flat", lambda t: t.takes(2 * t.num_others, 2 * t.num_others, t.num_others))
@@ -33,56 +73,34 @@ def binomial_tree(num_ranks: int) -> Schedule:
     return Schedule("allreduce", "binomial_tree", num_ranks, 1, [*up, *backwards(up)])
 
 
+@backwards_as("broadcast", "flat", lambda t: t.takes(t.num_others, t.num_others))
 @algorithm("reduce", "flat", lambda t: t.takes(t.num_others, t.num_others, t.num_others))
 def reduce_flat(num_ranks: int, *, root: int = 0) -> Schedule:
-    """All ranks send to the root, which adds up: one step with N-1 messages at the root."""
+    """All ranks send to the root, which adds up: one step with N-1 messages there. Backwards, the root sends to all."""
     up = _to_root(num_ranks, root, reduce=True)
     return Schedule("reduce", "flat", num_ranks, 1, up, root, ports_to_others(num_ranks))
 
 
-@algorithm("broadcast", "flat", lambda t: t.takes(t.num_others, t.num_others))
-def broadcast_flat(num_ranks: int, *, root: int = 0) -> Schedule:
-    """The root sends to all other ranks: one step with N-1 messages at the root."""
-    return mirrored(reduce_flat(num_ranks, root=root), "broadcast")
-
-
+@backwards_as("broadcast", "binomial", lambda t: t.takes(t.log, t.log), MPICH)
 @algorithm("reduce", "binomial", lambda t: t.takes(t.log, t.log, t.log), MPICH)
 def reduce_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
-    """Sums go up a binomial tree: ⌈log₂N⌉ steps of the whole buffer."""
+    """Sums go up a binomial tree, and backwards a buffer goes down: ⌈log₂N⌉ steps of all of it."""
     return Schedule("reduce", "binomial", num_ranks, 1, to_leaders(num_ranks, num_ranks, root=root), root)
 
 
-@algorithm("broadcast", "binomial", lambda t: t.takes(t.log, t.log), MPICH)
-def broadcast_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
-    """The buffer goes down a binomial tree: ⌈log₂N⌉ steps of all of it."""
-    return mirrored(reduce_binomial(num_ranks, root=root), "broadcast")
-
-
-@algorithm("scatter", "flat", lambda t: t.takes(t.num_others, t.others))
-def scatter_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
-    """The root sends each rank its chunk. `counts` gives the elements of each rank if they differ (MPI_Scatterv)."""
-    return mirrored(gather_flat(num_ranks, root=root, counts=counts), "scatter")
-
-
-@algorithm("scatter", "binomial", lambda t: t.if_power_of_two(t.takes(t.log, t.others)), MPICH)
-def scatter_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
-    """The chunks of a rank's whole subtree go down a binomial tree; `counts` as in flat."""
-    return mirrored(gather_binomial(num_ranks, root=root, counts=counts), "scatter")
-
-
-@algorithm("gather", "flat", lambda t: t.takes(t.num_others, t.others))
-def gather_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
-    """Each rank sends the root its chunk. `counts` gives the elements of each rank if they differ (MPI_Gatherv)."""
-    weights = weights_of(num_ranks, counts)
+@backwards_as("scatter", "flat", one_by_one_s)
+@algorithm("gather", "flat", one_by_one_s)
+def gather_flat(num_ranks: int, *, root: int = 0) -> Schedule:
+    """Each rank sends the root its chunk: one step with N-1 messages there. Backwards, the root sends them out."""
     up = _to_root(num_ranks, root, own_chunks=True)
-    return Schedule("gather", "flat", num_ranks, num_ranks, up, root, ports_to_others(num_ranks), weights=weights)
+    return Schedule("gather", "flat", num_ranks, num_ranks, up, root, ports_to_others(num_ranks))
 
 
-@algorithm("gather", "binomial", lambda t: t.if_power_of_two(t.takes(t.log, t.others)), MPICH)
-def gather_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
-    """The chunks of a rank's whole subtree go up a binomial tree; `counts` as in flat."""
-    weights = weights_of(num_ranks, counts)
-    return Schedule("gather", "binomial", num_ranks, num_ranks, _subtrees(num_ranks, root), root, weights=weights)
+@backwards_as("scatter", "binomial", doubling_of_powers_s, MPICH)
+@algorithm("gather", "binomial", doubling_of_powers_s, MPICH)
+def gather_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
+    """The chunks of a rank's whole subtree go up a binomial tree, and backwards down: ⌈log₂N⌉ steps."""
+    return Schedule("gather", "binomial", num_ranks, num_ranks, _subtrees(num_ranks, root), root)
 
 
 @algorithm(
@@ -143,21 +161,6 @@ def ports_to_others(num_ranks: int) -> int:
     return max(1, num_ranks - 1)
 
 
-def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Return how many elements each rank's run has, or None if all have the same number.
-
-    >>> weights_of(3, [2, 1])
-    Traceback (most recent call last):
-    ValueError: counts must be 3 whole numbers, one per rank, got 2 of them
-    """
-    if counts is None:
-        return None
-    weights = tuple(whole("counts", count, 0) for count in several("counts", counts))
-    if len(weights) != num_ranks:
-        raise ValueError(f"counts must be {num_ranks} whole numbers, one per rank, got {len(weights)} of them")
-    return weights
-
-
 def _to_root(n: int, root: int, own_chunks: bool = False, reduce: bool = False) -> list[Step]:
     """One step with a message from each other rank to the root; none if there are no others."""
     others = np.delete(np.arange(n), root)
@@ -202,28 +205,6 @@ def _subtrees(n: int, root: int) -> list[Step]:
         subtree_size = np.minimum(distance, n - child)  # the last one may be cut off
         steps.append(wrapping(src, dst, first=src, count=subtree_size, num_chunks=n))
     return steps
-
-
-def backwards(steps: Iterable[Step], reduce: bool = False) -> list[Step]:
-    """Return the same steps in the opposite order and direction.
-
-    What a rank receives is added up if `reduce`, and copied otherwise. Transfers are sorted by sender, only so that
-    `Schedule.to_text` lists them in this order.
-
-    >>> [(step.src.tolist(), step.dst.tolist()) for step in backwards(to_leaders(4, 4))]
-    [([0], [2]), ([0, 2], [1, 3])]
-    """
-    result = []
-    for step in reversed(list(steps)):
-        src, dst, chunk, num_chunks, _ = (column[np.argsort(step.dst, kind="stable")] for column in step)
-        result.append(Step.of(dst, src, chunk, num_chunks, reduce))
-    return result
-
-
-def mirrored(schedule: Schedule, collective: str, reduce: bool = False, **changed: str) -> Schedule:
-    """Return the schedule backwards, which is one of another collective, with some fields changed."""
-    fields = {**schedule.header(), "collective": collective, **changed}
-    return Schedule(source=backwards(schedule.steps(), reduce), **fields)
 
 
 def wrapping(src: ArrayLike, dst: ArrayLike, first: ArrayLike, count: ArrayLike, num_chunks: int) -> Step:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ...cluster import Cluster
 from ..algorithms import IN_SWITCH, SEGMENTS, Algorithm
 from ..forms import Terms
 from ..schedule import Schedule
@@ -98,11 +96,17 @@ def _pairs(nodes: int, gpus_per_node: int) -> tuple[Ints, Ints]:
     return (first + src).ravel(), (first + dst).ravel()
 
 
-def _if_adding(cluster: Cluster, is_one_node: bool) -> dict[str, Any] | None:
-    """The options on a cluster whose switch adds, with one node or several; None for any other."""
-    fits = cluster.switch_adds and (cluster.num_nodes == 1) == is_one_node
-    return by_nodes(cluster) if fits else None
-
-
-IN_SWITCH["nvls"] = Algorithm(nvls, _nvls_s, _MULTIMEM, SEGMENTS, partial(_if_adding, is_one_node=True))
-IN_SWITCH["nvls_tree"] = Algorithm(nvls_tree, _nvls_tree_s, _MULTIMEM, SEGMENTS, partial(_if_adding, is_one_node=False))
+IN_SWITCH["nvls"] = Algorithm(
+    nvls,
+    _nvls_s,
+    _MULTIMEM,
+    SEGMENTS,
+    arrange=lambda cluster: {} if cluster.switch_adds and cluster.num_nodes == 1 else None,
+)
+IN_SWITCH["nvls_tree"] = Algorithm(
+    nvls_tree,
+    _nvls_tree_s,
+    _MULTIMEM,
+    SEGMENTS,
+    arrange=lambda cluster: by_nodes(cluster) if cluster.switch_adds and cluster.num_nodes > 1 else None,
+)
