@@ -226,7 +226,7 @@ CASES = [
         "part files: 1,000 steps of 16 trainers",
         "try:\n    from rankscope.pipeline import simulate_parts as simulate\n"
         "except ImportError:\n    from rankscope.parts import simulate\n"
-        "def loop(): simulate([[0.5] * 50] * 16, 20, 0.02, queue_size=2, num_loaders=2)",
+        "def loop(): simulate([[0.5] * 50] * 16, [[20] * 50] * 16, 0.02, queue_size=2, num_loaders=2)",
         "for _ in range(3): loop()",
     ),
     Case(

@@ -15,7 +15,14 @@ _STEP_S = float(USUAL_S.sum())
 _FORWARD, _LOADER, _BACKWARD, _HOST = (PHASES.index(phase) for phase in ("forward", "loader", "backward", "host"))
 _DELAY_S = 0.04
 
-# Healthy ranks: what a step of a rank takes longer, in steps, for a generator and a shape; independent between steps.
+
+def _spells(random: np.random.Generator, shape: tuple[int, int], num_steps: int) -> Any:
+    """Return slow spells of so many steps, in which a rank is in a tenth of the time."""
+    begins = random.random((num_steps - 1 + shape[0], shape[1])) < 0.1 / num_steps
+    return 0.7 * np.any([begins[place : place + shape[0]] for place in range(num_steps)], axis=0)
+
+
+# Healthy ranks: what a step of a rank takes longer, in steps, for a generator and a shape.
 NOISES: dict[str, Callable[[np.random.Generator, tuple[int, int]], Any]] = {
     "gaussian, sd 0.05": lambda random, shape: 0.05 * random.standard_normal(shape),
     "gaussian, sd 0.2": lambda random, shape: 0.2 * random.standard_normal(shape),
@@ -25,6 +32,10 @@ NOISES: dict[str, Callable[[np.random.Generator, tuple[int, int]], Any]] = {
     "pauses of 0.7, 2 %": lambda random, shape: 0.7 * (random.random(shape) < 0.02),
     "pauses of 1.4, 10 %": lambda random, shape: 1.4 * (random.random(shape) < 0.1),
     "pauses of 0.4, 20 %": lambda random, shape: 0.4 * (random.random(shape) < 0.2),
+    "spells of 2": lambda random, shape: _spells(random, shape, 2),
+    "spells of 3": lambda random, shape: _spells(random, shape, 3),
+    "spells of 5": lambda random, shape: _spells(random, shape, 5),
+    "walk, sd 0.02": lambda random, shape: np.cumsum(0.02 * random.standard_normal(shape), axis=0),
     "same batch": lambda random, shape: 0.3 * random.standard_normal((shape[0], 1)),
 }
 

@@ -40,6 +40,41 @@ def _tagged(tag: str, text: str) -> str:
 
 
 PASTES = [
+    Paste(
+        "a worker of a DataLoader",
+        " 2%| | 4/99 [25:36<39:50:56, 1s/it]Traceback (most recent call last):\n"
+        + _tagged(
+            "g002: ",
+            "  File 'a.py', line 1, in main\nRuntimeError: DataLoader worker (pid 8) is killed by signal: Killed.\n",
+        ),
+        (),
+        True,
+        "worker",
+    ),
+    Paste(
+        "an error, and the launcher",
+        _TRACEBACK.format("RuntimeError: CUDA error: out of memory")
+        + "subprocess.CalledProcessError: Command '['x', '--local_rank=3']' returned non-zero exit status 1.",
+        (),
+        True,
+        "out of memory",
+    ),
+    Paste(
+        "a store barrier that is not complete",
+        "Waiting in store based barrier to initialize process group for rank: 2, key: store_based_barrier_key:2 "
+        "(world_size=8, worker_count=7, timeout=0:30:00)",
+        (),
+        False,
+        "7 of 8",
+    ),
+    Paste(
+        "stacks below a rank's name",
+        'The stack for rank0:\nThread 1 (idle): "MainThread"\n    get (queue.py:170)\n'
+        'The stack for rank1:\nThread 2 (idle): "MainThread"\n    all_reduce (torch/distributed/c10d.py:7)\n',
+        (0,),
+        True,
+        "queue",
+    ),
     # a rank's own error, in any tagging
     Paste("torch's tag", _tagged("[rank2]: ", _TRACEBACK.format("KeyError: 'labels'")), (2,), True, "KeyError"),
     Paste(
@@ -109,7 +144,7 @@ PASTES = [
         "['python', 'a.py', '--local_rank=1', '--x'] exits with return code = -9",
         (),
         True,
-        "rank 1 .*SIGKILL",
+        "log does not show was killed by SIGKILL",  # the command is always that of the last process
     ),
     Paste(
         "Lightning", "[rank: 3] Child process with PID 123 terminated with code -9. Forcefully", (3,), True, "SIGKILL"

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rankscope.diagnose import diagnose, read_traces
-from rankscope.diagnose.trace import PHASES, Trace
+from rankscope.diagnose.trace import PHASES
 from rankscope.timeline import Span, Timeline
 from tests.diagnose.jobs import CAUSES, Job, run_jobs
-from tests.diagnose.made_jobs import BUCKETS, RANKS, STEPS, job, on_rank, phases
+from tests.diagnose.made_jobs import RANKS, STEPS, job, on_rank, phases
 
 WAYS = [{}, {"gpu": True}, {"buffers": True}, {"metric": True}, {"buffers": True, "metric": True}, {"by_hand": True}]
 
@@ -28,17 +28,6 @@ def test_the_late_rank_and_its_cause_are_named_and_cost_what_their_absence_saves
         diagnosis = diagnose(job(phases(**{cause: on_rank(rank, delay_s)}), **way))
         assert [(culprit.rank, culprit.cause) for culprit in diagnosis.culprits] == [(rank, cause)]
         assert diagnosis.culprits[0].cost_s == pytest.approx(diagnosis.step_s - healthy.step_s, rel=0.1)
-
-
-def test_the_longest_backward_would_name_another_rank():
-    traces = job(phases(backward=on_rank(2)))
-    took_s = []
-    for trace in traces:  # what loss.backward() takes: until the last bucket is reduced
-        ends_s = np.array([call.stop_s for call in trace.calls[1::2]])
-        took_s.append(float((ends_s - trace.timeline.select(kind="backward").start_s).mean()))
-    assert max(took_s) < 1.05 * min(took_s)  # the others wait inside theirs
-    assert int(np.argmax(took_s)) != 2
-    assert diagnose(traces).culprits[0][:2] == (2, "backward")
 
 
 def test_every_fourth_step_two_ranks_and_two_culprits():
@@ -67,18 +56,6 @@ def test_where_the_late_rank_has_no_trace_nobody_is_named_or_called_balanced():
     assert "rank4.json" in diagnose(unread).problems[0]
 
 
-@pytest.mark.parametrize("gpu", [False, True])
-def test_a_rank_that_is_slower_in_all_it_does(gpu):
-    """A throttled GPU or CPU looks like this, and so does a shared core: the traces of a profiler do not tell which."""
-    for factor in (1.5, 2.5):
-        seconds = phases()
-        for phase_s in seconds.values():
-            phase_s[:, 2] *= factor
-        diagnosis = diagnose(job(seconds, gpu=gpu))
-        assert [culprit[:2] for culprit in diagnosis.culprits] == [(2, "slower")]
-        assert f"{factor} times" in str(diagnosis)
-
-
 def test_copies_to_the_gpu_are_a_cause():
     traces = job(phases(host=on_rank(1)), gpu=True)
     loads = traces[1].timeline.select(kind="loader")
@@ -96,30 +73,6 @@ def test_own_time_and_waiting_make_up_each_window():
         assert len(frame) == (STEPS - 1) * RANKS
         assert frame.own_s.to_numpy() == pytest.approx(frame[[f"{kind}_s" for kind in PHASES]].sum(axis=1).to_numpy())
         assert frame.groupby("rank").late_s.mean().idxmax() == 1
-
-
-def test_buckets_are_named_and_share_what_is_exposed():
-    diagnosis = diagnose(job(phases(forward=on_rank(1)), buffers=True, metric=True))
-    names = {bucket.name: bucket for bucket in diagnosis.buckets}
-    assert list(names) == ["broadcast 0 in forward", "DDP bucket 0", "DDP bucket 1", "allreduce 0 between phases"]
-    assert [names[f"DDP bucket {place}"].num_bytes for place in range(2)] == [*BUCKETS]
-    assert names["DDP bucket 1"].last_rank == 1
-    assert names["DDP bucket 1"].late_s == pytest.approx(0.06, rel=0.1)
-    assert sum(bucket.exposed_s for bucket in diagnosis.buckets) == pytest.approx(diagnosis.exposed_s, rel=0.01)
-    assert diagnosis.hidden_s > 0
-    assert sum(bucket.hidden_s for bucket in diagnosis.buckets) == pytest.approx(diagnosis.hidden_s, rel=0.01)
-
-
-def test_a_collective_is_called_fsdps_only_if_the_trace_says_so():
-    traces = []
-    for trace in job(phases(), buffers=True):
-        kinds = {"allreduce": "reduce_scatter", "broadcast": "allgather"}
-        traces.append(replace(trace, calls=tuple(call._replace(kind=kinds[call.kind]) for call in trace.calls)))
-    names = ["allgather 0 in forward", *(f"reduce_scatter {place} in backward" for place in (0, 1))]
-    assert [bucket.name for bucket in diagnose(traces).buckets] == names
-    mark = Timeline.of([Span(0, "main", "range: FSDP::all_gather (layer)", -1, 0.0, 0.0)])
-    traces[0] = replace(traces[0], timeline=Timeline.concat([traces[0].timeline, mark]))
-    assert [bucket.name for bucket in diagnose(traces).buckets] == [f"FSDP {name}" for name in names]
 
 
 def test_traces_that_do_not_fit_say_so_first():
@@ -144,12 +97,6 @@ def test_accumulated_gradients_are_reduced_in_every_second_step():
     diagnosis = diagnose(traces)
     assert diagnosis.steps == (3, 5, 7, 9)
     assert diagnosis.culprits[0][:2] == (3, "backward")
-
-
-def test_traces_without_collectives():
-    silent: list[Trace] = [replace(trace, calls=()) for trace in job(phases())]
-    alone = diagnose(silent)
-    assert (alone.culprits, alone.exposed_s, len(alone.steps)) == ([], 0.0, STEPS)
 
 
 @settings(max_examples=15, deadline=None)

@@ -121,6 +121,13 @@ def test_two_attempts_are_not_compared() -> None:
         assert not explained("\n".join(lines)).culprits
 
 
+def test_the_last_attempt_counts_unless_it_states_nothing() -> None:
+    error = "[rank0]: KeyError: 'x'"
+    restart = "INFO: 3/3 attempts left; will restart worker group"
+    assert [culprit.rank for culprit in explained("\n".join([error, restart, MISSING])).culprits] == [2]
+    assert [culprit.rank for culprit in explained("\n".join([error, restart, "step 1"])).culprits] == [0]
+
+
 def test_a_rank_that_is_far_behind_or_waits_elsewhere_is_not_accused() -> None:
     assert not explained(MISSING.replace("807", "500")).culprits
     elsewhere = (
@@ -234,8 +241,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         assert printed(capsys, str(tmp_path / name))["culprits"] == [culprit]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(MISSING.encode())))
     assert printed(capsys, "-")["culprits"] == [culprit]
-    assert main(["diagnose", str(tmp_path / "job.log"), "-o", str(tmp_path / "page.html")]) == 0
-    assert "Rank 2 did not reach collective 808" in (tmp_path / "page.html").read_text()
+    assert main(["diagnose", str(tmp_path / "job.log"), "-o", str(tmp_path / "page.html")]) == 2
+    assert "--output and --perfetto are for traces" in capsys.readouterr().err
 
 
 def test_a_report_of_ras_in_json_is_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from rankscope.common.files import FileError
 from rankscope.diagnose import explain_hang, read_dumps
-from rankscope.diagnose.figures.hangs import calls_table
 from rankscope.diagnose.hangs import Hang, HangCulprit
 
 from .fr_trace import fr_trace
@@ -144,17 +143,6 @@ def test_one_rank_that_differs_in_jobs_of_random_groups(tmp_path: Path) -> None:
         assert {culprit.rank for culprit in hang.culprits if culprit.is_certain} <= {rank}, f"{trial}, {cause}: {hang}"
         num_named += bool(hang.culprits)
     assert num_named > 30
-
-
-def test_the_table_of_many_ranks_shows_those_to_look_at(tmp_path: Path) -> None:
-    job = {rank: [QueuedCall("0", at_s=1.0)] for rank in range(99)}
-    job[70] = []
-    hang = explained(tmp_path, job)
-    table = calls_table(hang, hang.findings[0])
-    assert table.count("<tr>") == 17
-    assert "16 of the 99 ranks" in table
-    assert ">rank 70</th>" in table
-    assert table.count("no dump") == 1
 
 
 # ---- reading

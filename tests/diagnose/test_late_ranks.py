@@ -43,18 +43,21 @@ def test_a_rank_that_is_late_in_each_step_is_mostly_named_among_noisy_ones(noise
     assert np.mean(right) >= 0.9
 
 
-@pytest.mark.oracle
-@pytest.mark.parametrize(("num_ranks", "num_steps"), [(4, 11), (8, 30)])
-def test_healthy_jobs_are_accused_in_at_most_five_percent(num_ranks: int, num_steps: int) -> None:
-    """`python -m tests.benchmarks.late_ranks` prints the whole table. Chance makes up for half of the 60 jobs."""
-    for noise in NOISES:
-        accused = [bool(named(healthy(noise, num_ranks, num_steps, seed))) for seed in range(60)]
-        assert np.mean(accused) <= 0.1, noise
-
-
-def test_healthy_jobs_of_all_noises_together_are_hardly_ever_accused() -> None:
-    accused = [bool(named(healthy(noise, 8, 11, seed))) for noise in NOISES for seed in range(12)]
+@pytest.mark.parametrize(("num_ranks", "num_steps"), [(4, 9), (4, 11), (8, 30)])
+def test_healthy_jobs_are_hardly_ever_accused(num_ranks: int, num_steps: int) -> None:
+    """Also in slow spells of several steps. `python -m tests.benchmarks.late_ranks` prints the whole table."""
+    accused = [bool(named(healthy(noise, num_ranks, num_steps, seed))) for noise in NOISES for seed in range(12)]
     assert np.mean(accused) <= 0.04
+
+
+def test_one_or_two_slow_spells_name_nobody_and_three_do() -> None:
+    for spells, ranks in ([slice(3, 8)], set()), ([slice(0, 5), slice(8, 13)], set()), ([slice(0, 30, 5)], {2}):
+        phase_s = healthy("", NUM_RANKS, 30, 0)
+        for steps in spells:
+            phase_s[steps, 2, 0] += 0.05
+        assert named(phase_s).keys() == ranks
+        assert "ank 2" in words(phase_s)
+        assert "balanced" not in words(phase_s)
 
 
 def test_ranks_have_no_order() -> None:

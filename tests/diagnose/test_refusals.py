@@ -53,7 +53,6 @@ REFUSED: list[tuple[str, Callable[[Path], Any]]] = [
     ("damaged or cut short", lambda folder: dump(folder, b"\x80")),
     ("read_traces", lambda folder: read_dumps(written(folder, gloo_step(), "rank_0"))),
     ("of one job", dumps_of_two_jobs),
-    ("of one job", lambda folder: read_dumps(write(folder, healthy(3)), num_ranks=4)),
     ("no log", read_logs),
     ("list of files", lambda folder: read_traces(5)),
     ("no trace", read_traces),

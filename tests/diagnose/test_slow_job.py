@@ -14,7 +14,6 @@ from rankscope.diagnose import diagnose, read_traces
 from ..extents import first_in_test
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "notebooks" / "scripts" / "slow_job.py"
 _BEFORE = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -22,27 +21,6 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
 loader = torch.utils.data.DataLoader(torch.ones({num_steps}, 8))
 train = lambda batch: model(batch).sum().backward()
 """
-
-
-@pytest.mark.slow
-@pytest.mark.oracle
-def test_under_torchrun_it_names_the_slow_rank_as_it_runs_and_afterwards() -> None:
-    """`make test` runs notebook 11, which trains by the same script."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=3",
-        str(SCRIPT),
-        "forward",
-    ]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    first, *_ = lines = run.stdout.splitlines()
-    assert first.startswith("steps 1 to 8: rank 2 is late, because of its forward: ")
-    assert any("its forward takes" in line for line in lines)
 
 
 @pytest.mark.slow

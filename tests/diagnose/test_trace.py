@@ -75,58 +75,12 @@ def spans(trace: Trace, lane: str) -> list[tuple[str, int, int, int]]:
     ]
 
 
-def test_a_step_on_gloo(tmp_path: Path) -> None:
-    trace = read(tmp_path, [{"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}}, *gloo_step()])
-    assert (trace.rank, trace.source) == (1, "rank1.json")
-    assert spans(trace, "main") == [
-        ("step", 3, 0, 100),
-        ("loader", -1, 1, 10),
-        ("zero_grad", -1, 11, 12),
-        ("forward", -1, 13, 20),
-        ("launch", 0, 33, 34),
-        ("launch", 1, 43, 44),
-        ("unpack", -1, 61, 62),
-        ("unpack", -1, 71, 73),
-        ("optimizer", -1, 80, 90),
-        ("range: my range", -1, 91, 96),
-    ]
-    assert spans(trace, "backward") == [("backward", -1, 25, 45), ("gradient", -1, 30, 35), ("gradient", -1, 40, 45)]
-    assert spans(trace, "gloo") == [("allreduce", 0, 35, 60), ("allreduce", 1, 60, 70)]
-    calls = trace.calls
-    assert [call[:3] for call in calls] == [("allreduce", "0", 200), ("allreduce", "0", 100)]
-    np.testing.assert_allclose([call[3:] for call in calls], [(33e-6, 35e-6, 60e-6), (43e-6, 60e-6, 70e-6)])
-
-
 def test_a_folder_of_ranks_is_read_by_rank_packed_or_not(tmp_path: Path) -> None:
     for rank, name in ((1, "b.pt.trace.json.gz"), (0, "c.json")):
         written(tmp_path, gloo_step(), name, rank=rank)
     (tmp_path / "notes.txt").write_text("no trace")
     traces = read_traces(tmp_path)
     assert [(trace.rank, trace.source) for trace in traces] == [(0, "c.json"), (1, "b.pt.trace.json.gz")]
-
-
-def test_a_call_that_never_ended_is_left_out(tmp_path: Path) -> None:
-    trace = read(tmp_path, [event for event in gloo_step() if event["tid"] != 9])
-    assert len(trace.calls) == 1
-
-
-def test_a_step_of_fsdp_has_a_forward_and_gloos_reduce_scatter_is_an_allreduce(tmp_path: Path) -> None:
-    events = [
-        event("ProfilerStep#3", 0, 100),
-        event("FSDP::root_pre_forward", 5, 2),
-        event("FSDP::pre_forward (layer 0)", 8, 2),
-        event("FSDP::all_gather (layer 0)", 9, 1),
-        event("FSDP::post_forward (layer 0)", 20, 4),
-        event(EVALUATE + "MmBackward0", 30, 20, "cpu_op"),
-        event("FSDP::pre_forward (layer 0)", 35, 2),
-        sized("c10d::_reduce_scatter_base_", 45, 2, 30),
-        sized("gloo:all_reduce", 46, 9, 60, "user_annotation", 8),
-        event("Optimizer.step#SGD.step", 60, 10),
-    ]
-    trace = read(tmp_path, events)
-    assert [span for span in spans(trace, "main") if span[0] == "forward"] == [("forward", -1, 5, 24)]
-    assert spans(trace, "gloo") == [("reduce_scatter", 0, 46, 55)]
-    assert trace.calls[0].num_bytes == 240
 
 
 # ---- GPUs
@@ -249,16 +203,6 @@ def test_a_trace_without_steps_is_one_step(tmp_path: Path) -> None:
     diagnosis = diagnose(read_traces(tmp_path))
     assert (diagnosis.steps, diagnosis.culprits) == ((0,), [])
     assert diagnosis.window_s == pytest.approx(69e-6)  # from the first event to the end of the last bucket
-
-
-def test_several_processes_read_as_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for rank in range(3):
-        written(tmp_path, gpu_step(), f"{rank}.json.gz", rank=rank, world_size=3)
-    alone = read_traces(tmp_path)
-    monkeypatch.setattr("rankscope.diagnose.kineto._IN_PARALLEL_BYTES", 0)
-    monkeypatch.setattr("rankscope.diagnose.kineto.num_cores", lambda: 2)
-    together = read_traces(tmp_path)
-    assert [list(trace.timeline) for trace in together] == [list(trace.timeline) for trace in alone]
 
 
 def seconds_of(act: Callable[[], object]) -> float:

@@ -27,7 +27,6 @@ from rankscope.pipeline import (
     SyncPartDataset,
     idle_share,
     in_step,
-    part_datasets,
     simulate_parts,
     write_parts,
 )
@@ -72,50 +71,13 @@ def workers():
 # ---- files
 
 
-def test_parts_hold_every_row_once_in_order(tmp_path):
-    rows = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)
-    for number, (rows_per_part, sizes) in enumerate([(4, [4, 4, 2]), (5, [5, 5]), (99, [10])]):
-        files = write_parts(tmp_path / str(number), rows_per_part, rows=rows, label=torch.arange(10))
-        parts = [load_part(file) for file in files]
-        assert [len(part["rows"]) for part in parts] == sizes
-        np.testing.assert_array_equal(np.concatenate([part["rows"] for part in parts]), rows)
-        assert np.concatenate([part["label"] for part in parts]).tolist() == list(range(10))
-    with pytest.raises(ValueError, match="folder"):  # parts of two data sets are not mixed
-        write_parts(tmp_path / "0", 2, x=[1, 2, 3])
-
-
 def test_a_pickle_is_not_read(tmp_path):
     np.savez(tmp_path / "part-00000.npz", x=np.array([print], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match="pickle"):
         load_part(tmp_path / "part-00000.npz")
 
 
-def test_a_delay_depends_on_seed_and_part_alone(files):
-    load = DelayedLoad(Lognormal(0.01, cv=1.0), seed=3)
-    delays = [load.delay_s(file) for file in files]
-    again = pickle.loads(pickle.dumps(load))
-    assert [again.delay_s(file.name) for file in reversed(files)] == delays[::-1]
-    assert DelayedLoad(Lognormal(0.01, cv=1.0), seed=4).delay_s(files[0]) != delays[0]
-    start = time.perf_counter()
-    assert load(os.fspath(files[4]))["x"].tolist() == load_part(files[4])["x"].tolist()
-    assert time.perf_counter() - start >= delays[4]
-    assert DelayedLoad(lambda number: number / 1e15).delay_s("data_20240131120000.npz") == 20240131120000 / 1e15
-
-
 # ---- the same batches
-
-
-@pytest.mark.parametrize("num_trainers", [1, 4, 64])
-def test_every_row_is_read_once_and_batches_stay_in_their_part(files, num_trainers):
-    seen = []
-    for trainer in range(num_trainers):
-        for batch in SyncPartDataset(files, 3, num_trainers, trainer):
-            rows = batch["x"].tolist()
-            assert len({row // 4 for row in rows}) == 1
-            assert 1 <= len(rows) <= 3
-            assert torch.equal(batch["image"][:, 1, 2], batch["x"].float())
-            seen += rows
-    assert sorted(seen) == list(range(NUM_ROWS))
 
 
 def load_tensors(path):
@@ -149,13 +111,6 @@ def test_loading_ahead_changes_no_bit_of_any_epoch(files, queue_size, num_loader
         assert not [name for name in new - before if name.startswith(("torch_", "pymp-"))]
     assert orders[0] != orders[1] != orders[2]
     assert gone(pids)
-
-
-def test_a_data_loader_worker_is_told_that_it_is_the_wrong_place(files, monkeypatch):
-    monkeypatch.setattr(part_datasets, "get_worker_info", lambda: "that of worker 0")
-    for dataset in (SyncPartDataset(files, 3), AsyncPartDataset(files, 3)):
-        with pytest.raises(RuntimeError, match="num_workers=0"):
-            list(DataLoader(dataset, batch_size=None))
 
 
 @pytest.mark.parametrize(("queue_size", "num_loaders", "ahead"), [(1, 1, 2), (2, 1, 3), (1, 3, 6), (4, 2, 6)])

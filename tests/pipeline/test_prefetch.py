@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
 
 from rankscope.pipeline import overlap_share, prefetched
 from rankscope.pipeline.prefetch import Prefetched
-from rankscope.timeline import Recorder, Timeline
+from rankscope.timeline import Recorder
 
 from .late_cuda import COPY, LateCuda, LateEvent
 
@@ -89,16 +87,6 @@ def test_batches_arrive_as_they_were_whatever_the_order(seed: int) -> None:
             assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("num_ahead", [1, 2, 4])
-def test_a_slow_device_is_not_filled_with_batches_and_what_is_pinned_is_not_copied_again(num_ahead: int) -> None:
-    late = LateCuda(random.Random(0))  # which runs nothing before it must
-    pinned = late.pin(torch.ones(2, 3, 4, 5))
-    for batch in late_prefetched(late, [[pinned, pinned[1], torch.ones(3)]] * 12, num_ahead):
-        late.step(batch)
-    assert late.num_pinned == 12
-    assert num_ahead + 1 <= late.max_batches <= 2 * num_ahead + 1
-
-
 # ---- the device that does things late catches a prefetcher that leaves a precaution out
 
 
@@ -157,36 +145,11 @@ def test_a_step_takes_the_longer_of_copy_and_compute(num_ahead: int, copy_s: flo
     assert overlap_share(timeline) == pytest.approx(1.0, abs=0.02)
 
 
-def test_items_go_on_over_iterations_and_a_step_left_has_no_span() -> None:
-    late, recorder = LateCuda(random.Random(0)), Recorder()
-    batches = late_prefetched(late, [torch.ones(2)] * 4, recorder=recorder)
-    assert len(list(batches)) == 4
-    for batch in batches:
-        late.step([batch])
-        break
-    timeline: Timeline = recorder.timeline()
-    assert timeline.select(lane="copy").item.tolist() == [0, 1, 2, 3, 4, 5]
-    assert timeline.select(lane="compute").item.tolist() == [0, 1, 2, 3]
-
-
 # ---- what holds on any device
 
 
 def batches_on(where: str, loader: Any) -> Prefetched[Any]:
     return prefetched(loader, "cpu") if where == "cpu" else late_prefetched(LateCuda(random.Random(1)), loader)
-
-
-@pytest.mark.parametrize("where", ["cpu", "late"])
-def test_it_is_the_loader_for_all_else(where: str) -> None:
-    data = TensorDataset(torch.arange(10))
-    loader = DataLoader(data, batch_size=3, sampler=DistributedSampler(data, 1, 0, seed=4))
-    batches = batches_on(where, loader)
-    assert (len(batches), batches.batch_size) == (4, 3)
-    batches.sampler.set_epoch(1)
-    assert loader.sampler.epoch == 1
-    assert list(zip(*[batches_on(where, "abc")] * 2, strict=True)) == [(one, one) for one in "abc"], "two at once"
-    with pytest.raises(AttributeError, match="no_such"):
-        batches.no_such  # noqa: B018
 
 
 class DiskGone(Exception):
@@ -223,25 +186,6 @@ def test_an_error_of_the_loader_surfaces_without_a_cycle_and_leaving_early_ends_
         break
     gc.collect()
     assert ended == [True, False]
-
-
-class Slotted:
-    __slots__ = ("data", "where")
-
-    def __init__(self, data: Any, where: Any = None) -> None:
-        self.data, self.where = data, where
-
-    def to(self, device: Any) -> Slotted:
-        return Slotted(self.data, device)
-
-
-def test_an_object_and_what_is_no_plain_tensor_are_moved_their_own_way() -> None:
-    graph = torch.ones(2, requires_grad=True)
-    given = [Slotted(4), torch.eye(3).to_sparse(), graph, torch.nn.Parameter(torch.ones(1)), object]
-    late = LateCuda(random.Random(0))
-    (found,) = late_prefetched(late, [given])
-    assert found[0].where == late.device
-    assert all(one is other for one, other in zip(found[1:], given[1:], strict=True))
 
 
 # ---- on a GPU

@@ -109,16 +109,3 @@ def test_the_comparison_sees_a_nanosecond_and_a_missing_item() -> None:
     for wrong in (late, {key: simulated[key] for key in list(simulated)[1:]}, other):
         with pytest.raises(AssertionError):
             assert_equal_times(wrong, expected)
-
-
-def test_what_if_changes_nothing_but_what_is_asked() -> None:
-    """More workers get the same times for the same items; ranks draw times of their own."""
-    one_reader = Pipeline([Stage("read", Lognormal(0.1, 1.0)), Stage("train", Exponential(0.1))])
-    four_readers = one_reader.changed("read", num_workers=4, ordered=False)
-
-    def train_times(pipeline: Pipeline, rank: int = 0) -> dict[int, float]:
-        spans = simulate(pipeline, 50, seed=4, num_ranks=2).select(kind="train", rank=rank)
-        return {span.item: round(span.stop_s - span.start_s, 9) for span in spans}
-
-    assert train_times(one_reader) == train_times(four_readers) != train_times(one_reader, rank=1)
-    assert simulate(one_reader, 50, seed=4).makespan_s != simulate(one_reader, 50, seed=5).makespan_s

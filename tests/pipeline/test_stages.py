@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from rankscope.pipeline import Lognormal, Pipeline, Stage, StoredImages, closest
+from rankscope.pipeline import Lognormal, Stage, StoredImages
 from rankscope.pipeline.service import draw
 
 from ..distributions import Exponential
@@ -25,27 +24,6 @@ def test_distributions_have_the_mean_and_spread_they_name(service: Any, mean: fl
     assert times.std() == pytest.approx(deviation, rel=0.05)
     assert (draw("it", service, 10, 7) == times[:10]).all(), "more items must not change the first ones"
     assert deviation == 0 or (draw("it", service, 10, 8) != times[:10]).any()
-
-
-def test_means_of_functions_and_lists_and_numbers_of_numpy_and_torch() -> None:
-    assert Stage("a", lambda item: item).mean_s == 499.5
-    assert Stage("a", [1.0, 2.0, 6.0]).mean_s == 3.0
-    assert Stage("a", np.float32(0.5)).service_s == 0.5
-    assert Stage("a", torch.tensor(0.5)).service_s == 0.5
-    assert Lognormal(np.float32(0.5), np.int64(1)) == Lognormal(0.5, 1.0)
-
-
-def test_a_bound_is_workers_over_mean_time_and_the_least_bound_is_the_bottleneck() -> None:
-    path = Pipeline([Stage("read", Lognormal(0.01, 2.0)), Stage("decode", 0.05, num_workers=4), Stage("go", 0.0)])
-    assert path.bounds_per_s() == pytest.approx({"read": 100.0, "decode": 80.0, "go": float("inf")})
-    assert (path.bottleneck, path.bound_per_s) == ("decode", pytest.approx(80.0))
-    assert path.changed("decode", num_workers=6).bottleneck == "read"
-
-
-def test_the_closest_of_all_is_kept_where_none_is_close_enough() -> None:
-    measured = iter([5.0, 3.0, -2.0, 4.0, 0.5])
-    assert closest(lambda: next(measured), lambda value: value, within=1.0, tries=4) == -2.0
-    assert next(measured) == 0.5, "four tries are four calls"
 
 
 def test_a_decoded_image_looks_like_the_original() -> None:

@@ -165,7 +165,7 @@ def failing() -> Step:
 
 def replaced() -> list[Any]:
     """All that a recording replaces or adds."""
-    functions = [vars(nn.Module)["__call__"], torch.autograd.backward, torch.autograd.grad, vars(dist.Work)["wait"]]
+    functions = [vars(nn.Module)["__call__"], torch.autograd.backward, vars(dist.Work)["wait"]]
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect")
     return [functions, len(optimizer._global_optimizer_post_hooks), has_kernel]
 

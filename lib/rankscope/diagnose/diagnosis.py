@@ -15,7 +15,8 @@ import numpy as np
 from ..common.checks import of_type, several
 from ..common.units import percent_words
 from ..common.words import count_of, listed
-from .late_ranks import SHARE_OF_STEP, Culprit, Lateness, Seconds, lateness
+from .late_causes import Culprit, Seconds
+from .late_ranks import SHARE_OF_STEP, Lateness, lateness
 from .own_times import OwnTimes, own_times
 from .trace import PHASES, Trace
 from .verdict import in_ms, sentences

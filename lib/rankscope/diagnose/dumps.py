@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..common.checks import optional, several, whole
+from ..common.checks import several
 from ..common.files import FileError, PathLike, read_bytes, read_start
 from ..common.words import one_line
 from .hang_groups import DEFAULT_GROUP, Call, Group, Progress
@@ -64,18 +64,17 @@ def is_dump(path: PathLike) -> bool:
     return _HEAD.match(read_start(path, 64)) is not None
 
 
-def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int | None = None) -> tuple[Dump, ...]:
+def read_dumps(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Dump, ...]:
     """Read the flight-recorder dumps of a job, as pickles or JSON, and return them by rank.
 
     Pass files, or a folder. In a folder, files are read if their names end in a number, or in a number and .json or
-    .pkl. This number is the rank. `num_ranks` is the job's number of ranks, for dumps that do not state it, such as
-    Gloo's; without it, a missing dump from the last rank goes unnoticed. Pickles are not executed: only containers,
-    texts and numbers are decoded. A damaged file among good ones counts as no dump, and is named in the answer.
+    .pkl. This number is the rank. Pickles are not executed: only containers, texts and numbers are decoded. A damaged
+    file among good ones counts as no dump, and is named in the answer. Dumps of Gloo do not state the number of ranks,
+    so that a missing dump of the last one goes unnoticed.
 
-    Raises FileError if no file can be read; ValueError if there are no dumps, two dumps of one rank, dumps of jobs of
-    different sizes, or of another size than `num_ranks`.
+    Raises FileError if no file can be read; ValueError if there are no dumps, two dumps of one rank, or dumps of jobs
+    of different sizes.
     """
-    optional("num_ranks", num_ranks, whole, 1)
     dumps: dict[int, Dump] = {}
     for path in _files(folder_or_files):
         dump = _read(path)
@@ -87,10 +86,10 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
     if all(dump.problem for dump in dumps.values()):
         dump = next(iter(dumps.values()))
         raise FileError(dump.source, f"not a readable flight-recorder dump: {dump.problem}")
-    sizes = {size for size in [num_ranks, *(dump.num_ranks for dump in dumps.values())] if size}
+    sizes = {dump.num_ranks for dump in dumps.values() if dump.num_ranks}
     if len(sizes) > 1:
-        raise ValueError(f"the dumps, and num_ranks, must be of one job: they are of jobs of {sorted(sizes)} ranks")
-    return tuple(msgspec.structs.replace(dumps[rank], num_ranks=max(sizes, default=0)) for rank in sorted(dumps))
+        raise ValueError(f"the dumps must be of one job: they are of jobs of {sorted(sizes)} ranks")
+    return tuple(dumps[rank] for rank in sorted(dumps))
 
 
 def _files(folder_or_files: PathLike | Iterable[PathLike]) -> list[Path]:

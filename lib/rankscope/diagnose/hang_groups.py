@@ -18,10 +18,10 @@ _PARTS = ("collective", "size", "dtype", "number")  # of a call, which must be t
 _MOST_ALIKE = 3  # calls before a call that are compared with those before an earlier call like it
 _MOST_CALLS = 4  # of which one finding says who made them
 _ADVICE = {
-    "missing": "Check its log and its stack (py-spy dump) for a slow batch, an evaluation, an error or the loop's end.",
-    "left out": "It called the one that comes next on the others. Look for a condition that differs or a caught error.",
-    "late": "Check its log: what it did since its last call took longer than the timeout.",
-    "dead": "It ended or was killed before it wrote one, or the file is not here: check the log and dmesg.",
+    "missing": "Check log and stack (py-spy dump) there for a slow batch, an evaluation, an error or the loop's end.",
+    "left out": "The call is the one that comes next on the others: a condition that differs, or a caught error?",
+    "late": "Check the log: what was done there since the last call took longer than the timeout.",
+    "dead": "Ended or killed before the dump was written, or the file is not here: check the log and dmesg.",
     "group": "Call the groups in the same order on all ranks.",
     "stuck": (
         "If these are all ranks of the group, none is missing and none differs: look at the network, at NCCL, at the "

@@ -10,7 +10,7 @@ import msgspec
 from ..common.checks import each, of_type
 from ..common.words import count_of
 from .dumps import Dump, groups_of
-from .hang_groups import Group, HangFinding, explain_groups
+from .hang_groups import HangFinding, explain_groups
 from .log_findings import UNKNOWN
 from .log_rules import explain_facts
 from .logs import HangLogs
@@ -32,11 +32,10 @@ class HangCulprit(NamedTuple):
 
 
 class Hang(msgspec.Struct, frozen=True, eq=False):
-    """The result of `explain_hang`: the findings, further sentences, and the groups that were compared."""
+    """The result of `explain_hang`: the findings, and further sentences."""
 
     findings: tuple[HangFinding, ...]
     notes: tuple[str, ...]
-    groups: tuple[Group, ...]
 
     @property
     def culprits(self) -> list[HangCulprit]:
@@ -92,7 +91,7 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
         compared = f"{count_of(num_calls, 'call')} of {count_of(len(groups), 'group')}"
         notes.insert(0, f"No hang: in {compared} no rank waits for another one.")
     if logs is None:
-        return Hang(tuple(findings), tuple(notes), groups)
+        return Hang(tuple(findings), tuple(notes))
     notes += [f"Left out: {reason}." for reason in of_type("logs", logs, HangLogs).left_out]
     from_logs = explain_facts(logs.facts)
     if dumps:  # these say more of calls than lines do, and less of why a rank ended
@@ -101,7 +100,7 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
         findings = [finding for finding in findings if not finding.ranks or not ended.issuperset(finding.ranks)]
     elif not from_logs:
         shown = ", ".join(kind for kind, facts in logs.facts.items() if facts)
-        what = f"it shows {shown}" if shown else "it recognises no line"
+        what = f"what it recognises ({shown}) does not say so" if shown else "it recognises no line"
         words = f"The log does not show why the job hangs or has ended. rankscope cannot tell: {what}."
         from_logs = [HangFinding(UNKNOWN, (), words, is_certain=False)]
-    return Hang((*from_logs, *findings), tuple(notes), groups)
+    return Hang((*from_logs, *findings), tuple(notes))

@@ -1,10 +1,11 @@
 """Which ranks the others wait for, in which phase, and the cost: `lateness`, the rule behind every verdict.
 
-The null hypothesis is that within each step any rank may have had the times of any other one. Then permuting the ranks
-within each step changes nothing, whatever the distribution of the noise, and whatever all ranks have in common in a
-step. The statistic is the largest over all numbers of late ranks and several scores, and the same largest value is
-taken of each permuted job: so nothing else has to allow for the number of ranks, or for choosing the latest of them. It
-needs no trust in the noise, but ranks must pause independently from step to step.
+The null hypothesis is that within a block of steps any rank may have had the times of any other one. Then permuting the
+ranks within each block changes nothing, whatever the distribution of the noise, and whatever all ranks have in common
+in a step. The statistic is the largest over all numbers of late ranks and several scores, and the same largest value is
+taken of each permuted job: so nothing else has to allow for the number of ranks, or for choosing the latest of them.
+Blocks are longer than the slow spells that the job shows, because the steps of a spell are no independent evidence.
+Each late rank must also stand out by itself (`_stand_out`), and cost more than the noise of the others.
 
 `python -m tests.benchmarks.late_ranks` counts the wrong verdicts on made-up jobs.
 """
@@ -18,10 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .trace import PHASES
-
-Seconds = NDArray[np.float64]
-Steps = NDArray[np.bool_]
+from .late_causes import Culprit, LateRank, Seconds, Steps, described_groups
 
 SHARE_OF_STEP = 0.1  # late ranks must cost this share of a step …
 LEAST_S = 0.004  # … and these seconds
@@ -32,44 +30,12 @@ _LEAST_ORDERS = 199
 _ORDERED_TIMES = 200_000  # so many times are permuted, as far as the number of orders is between these two
 _NEARLY = 0.85  # the smallest set is named that is almost as unlikely as the unlikeliest, by this share
 _FEWEST_ORDERED = 11  # steps: of fewer, permutations prove too little
+_MOST_STEPS = 0.75  # a rank that is late in this share of the steps is late for good, not in slow spells
+_FEWEST_SPELLS = 3  # any rank may have had one or two slow spells
+_CHANCE_OF_SIGN = 0.0005  # a rank is late if a fair coin would show heads as often as it is later with less than this
 _NOISES = 7.4  # times the median noise, five standard deviations: a rank that is later than so many is late in a step
 _ROUNDING = 1e-6  # standard deviations
-_SECOND_CAUSE = 0.4  # a phase is a further cause if it loses this share of the time that the first cause loses
-_ALIKE = 0.6  # a phase takes longer like all phases if it does so by at least this share of their common factor …
-_LEAST_ALIKE = 3  # … all phases take longer alike if at least so many do …
-_ALMOST_ALL = 0.8  # … which make up this share of a step
 _UNBALANCED = 0.15  # of a step: a job in which a rank waits longer for other ranks is not balanced
-
-
-class Culprit(NamedTuple):
-    """A rank that the others wait for, the phase that it loses its time in, and what that costs per step, in seconds.
-
-    The cause is one of `PHASES`, or "slower" if all phases take longer alike: the clock of its GPU or CPU is slower, or
-    it shares its core.
-
-    A step gets shorter by `cost_s` once this culprit is mended and those before it in `Lateness.culprits` are. Of ranks
-    that are late in the same steps, mending one alone saves next to nothing, because the others are still waited for.
-    So the last of them has nearly all of the cost, and only the sum says what they cost.
-    """
-
-    rank: int
-    cause: str
-    cost_s: float
-
-
-class LateRank(NamedTuple):
-    """A late rank: its column, the steps in which it is late, and its culprits, one for each cause.
-
-    `late_s` is the mean over these steps of how much more own time it has than the ranks that are not late, and
-    `takes_s` and `usual_s`, by phase, of how much time it and they have.
-    """
-
-    column: int
-    in_steps: Steps
-    late_s: float
-    takes_s: Seconds
-    usual_s: Seconds
-    culprits: tuple[Culprit, ...]
 
 
 class Suspicion(NamedTuple):
@@ -132,10 +98,9 @@ class Lateness(NamedTuple):
 
 
 def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds) -> Lateness:
-    """Judge own times, steps by ranks by `PHASES`.
+    """Judge own times, steps by ranks by `PHASES`: take out the likeliest late ranks until chance explains them.
 
-    The likeliest set of late ranks is taken out, as long as chance does not explain it. Sets are named once they cost
-    enough together: of ranks that are late in the same steps, the first alone saves nothing.
+    Sets are named once they cost enough: of ranks that are late together or in turn, the first alone saves little.
     """
     own_s = phase_s.sum(axis=2)
     median_step_s = float(np.median(window_s)) if window_s.size else 0.0
@@ -155,29 +120,26 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds) -> Laten
         earlier_s = own_s.max(axis=1) - own_s[:, rest].max(axis=1)
         # without the worst step, which may be an accident
         further_s = float((earlier_s.sum() - earlier_s.max()) / (len(earlier_s) - 1)) - saved_s
-        if further_s < least_s:
-            continue
-        behind_s = own_s[:, pending] - np.median(own_s[:, rest], axis=1, keepdims=True)
-        is_seldom = (behind_s > least_s).sum(axis=0).min() < 2  # any rank may pause once
-        # Real noise lasts for several steps, which permutations do not allow for: the others must cost less by theirs.
         noise_s = own_s[:, rest].max(axis=1) - np.median(own_s[:, rest], axis=1)
-        is_chance = is_chance or bool(is_seldom) or further_s < noise_s.mean()
+        if further_s < max(least_s, noise_s.mean()):
+            continue
+        is_chance = is_chance or not _stand_out(own_s[:, pending], own_s[:, rest], least_s)
         if not is_chance:
             groups.append(pending)
             pending = []
             saved_s += further_s
     is_suspicious = bool(pending) and further_s >= _SUSPICIOUS * least_s
-    described = _described(ranks, phase_s, [*groups, pending] if is_suspicious else groups, least_s)
-    suspicion = Suspicion(described.pop(), further_s, is_chance) if is_suspicious else None
+    described = described_groups(ranks, phase_s, [*groups, pending] if is_suspicious else groups, least_s)
+    suspicion = Suspicion(described.pop(), further_s, is_chance or further_s >= least_s) if is_suspicious else None
     return Lateness(tuple(ranks), window_s, phase_s, tuple(described), suspicion)
 
 
 def _latest_set(own_s: Seconds, least_s: float) -> tuple[NDArray[np.int64], bool]:
     """Return the ranks that are likeliest to be late, as columns, the latest first, and whether chance explains them.
 
-    How late a rank is counts from the lower middle rank of a step or, as more than half of the ranks may be late, from
-    the first one. Half of what a late rank must cost is ignored; of what is left, one score takes all, and others at
-    most that cost, so that long pauses hide nobody.
+    How late a rank is counts from the lower middle rank of a step or, as most ranks may be late, from the first one.
+    Half of what a late rank must cost is ignored; of what is left, one score takes all, and others at most that cost,
+    so that long pauses hide nobody.
     """
     num_steps, num_ranks = own_s.shape
     sorted_s = np.sort(own_s, axis=1)
@@ -185,8 +147,10 @@ def _latest_set(own_s: Seconds, least_s: float) -> tuple[NDArray[np.int64], bool
     first_s = own_s - sorted_s[:, [0]] - least_s / 2
     scores = [np.maximum(middle_s, 0.0), np.clip(middle_s, 0.0, least_s), np.clip(first_s, 0.0, least_s)]
     num_orders = int(np.clip(_ORDERED_TIMES // own_s.size, _LEAST_ORDERS, _MOST_ORDERS))
-    orders = np.tile(np.arange(num_ranks), (1 + num_orders, num_steps, 1))
+    block = _steps_in_block(own_s, least_s)
+    orders = np.tile(np.arange(num_ranks), (1 + num_orders, math.ceil(num_steps / block), 1))
     np.random.default_rng(0).permuted(orders[1:], axis=2, out=orders[1:])  # the first one is the job itself
+    orders = np.repeat(orders, block, axis=1)[:, :num_steps]
     in_orders = [np.take_along_axis(score[None], orders, axis=2).sum(axis=1) for score in scores]
     sums = np.stack(in_orders, axis=1)  # orders by scores by ranks
     of_sizes = -np.cumsum(np.sort(-sums, axis=2), axis=2)[:, :, :-1]  # of the latest 1, 2, … ranks
@@ -201,10 +165,31 @@ def _latest_set(own_s: Seconds, least_s: float) -> tuple[NDArray[np.int64], bool
     return late, is_chance
 
 
-def _stand_out(late_s: Seconds, calm_s: Seconds, least_s: float) -> bool:
-    """Return whether ranks are late in at least two steps in which, by the noise of the calm ranks, they would not be.
+def _steps_in_block(own_s: Seconds, least_s: float) -> int:
+    """Return how many steps are permuted alike: nearly twice a slow spell, as a shorter block often cuts it in two.
 
-    Chance alone makes a calm rank as late as often, by Laplace's rule of succession and the binomial distribution.
+    Ranks that are late for good have no spells.
+    """
+    middle_s = np.sort(own_s, axis=1)[:, [(own_s.shape[1] - 1) // 2]]
+    is_late = own_s - middle_s > least_s / 2
+    lengths = [_spells(of_rank) for of_rank in is_late.T if of_rank.mean() < _MOST_STEPS]
+    lengths_of_all = np.concatenate([*lengths, [1]])
+    mean_of_late_steps = float((lengths_of_all**2).sum() / lengths_of_all.sum())
+    return math.ceil(2 * mean_of_late_steps - 1)
+
+
+def _spells(is_late: Steps) -> NDArray[np.int64]:
+    """Return how many steps each unbroken run of late steps has."""
+    edges = np.flatnonzero(np.diff(is_late.astype(int), prepend=0, append=0))
+    return edges[1::2] - edges[::2]
+
+
+def _stand_out(late_s: Seconds, calm_s: Seconds, least_s: float) -> bool:
+    """Return whether each late rank is late so often that neither a few slow spells nor noise explain it.
+
+    A single step never counts, nor do one or two spells of several steps. Laplace's rule of succession and the binomial
+    distribution state the chance that a calm rank is late as often. Where noise is large, a rank stands out that is
+    later in nearly all steps, as a fair coin would not fall.
     """
     usual_s = np.median(calm_s, axis=1, keepdims=True)
     noise_s = calm_s - usual_s
@@ -213,65 +198,21 @@ def _stand_out(late_s: Seconds, calm_s: Seconds, least_s: float) -> bool:
     noisy_s = max(least_s, _NOISES * float(np.median(np.abs(noise_s))))
     num_steps = len(late_s)
     for of_rank in (late_s - usual_s).T:
-        later_s = of_rank[of_rank > noisy_s]
-        if later_s.size < 2:
+        is_late = of_rank > least_s
+        spells = _spells(is_late)
+        are_few = spells.size < _FEWEST_SPELLS and spells.max(initial=1) > 1
+        if is_late.sum() < 2 or (are_few and is_late.mean() < _MOST_STEPS):
             return False
-        share_of_calm = ((noise_s >= later_s.min()).sum() + 1) / (noise_s.size + 2)
-        chance = 0.0
-        for number in range(later_s.size, num_steps + 1):
-            ways = math.comb(num_steps, number)
-            chance += ways * share_of_calm**number * (1 - share_of_calm) ** (num_steps - number)
-        if chance > _CHANCE:
+        if _binomial_tail(int(is_late.sum()), num_steps, 0.5) < _CHANCE_OF_SIGN:
+            continue
+        later_s = of_rank[of_rank > noisy_s]
+        share_of_calm = ((noise_s >= later_s.min(initial=np.inf)).sum() + 1) / (noise_s.size + 2)
+        if later_s.size < 2 or _binomial_tail(later_s.size, num_steps, share_of_calm) > _CHANCE:
             return False
     return True
 
 
-# ---- why they are late, and what that costs
-
-
-def _described(
-    ranks: Sequence[int], phase_s: Seconds, groups: Sequence[Sequence[int]], least_s: float
-) -> list[tuple[LateRank, ...]]:
-    """Mend one late rank after the other, and return what that shows. A cost is the mean over all steps."""
-    named = [column for group in groups for column in group]
-    usual_s = np.median(np.delete(phase_s, named, axis=1), axis=1) if named else phase_s[:, 0]  # steps by phases
-    remaining_s = phase_s.copy()
-    described = []
-    for group in groups:
-        late_ranks = []
-        for column in group:
-            longer_s = phase_s[:, column] - usual_s
-            late_s = longer_s.sum(axis=1)
-            most_s = late_s.max()
-            in_steps = late_s >= min(most_s, np.clip(most_s / 2, least_s / 2, 2 * least_s))
-            # the median, because a single step with a disturbance of its own must not decide
-            typical_s = np.median(longer_s[in_steps], axis=0)
-            culprits = []
-            for cause, phases in _causes(np.maximum(typical_s, 0.0), usual_s[in_steps].mean(axis=0)):
-                before_s = remaining_s.sum(axis=2).max(axis=1)  # the own time of the last rank, by step
-                mended_s = np.minimum(remaining_s[:, column, phases], usual_s[:, phases])
-                remaining_s[:, column, phases] = mended_s
-                cost_s = before_s - remaining_s.sum(axis=2).max(axis=1)
-                culprits.append(Culprit(ranks[column], cause, float(cost_s.mean())))
-            takes_s = phase_s[in_steps, column].mean(axis=0)
-            usual_then_s = usual_s[in_steps].mean(axis=0)
-            mean_late_s = float(late_s[in_steps].mean())
-            late_ranks.append(LateRank(column, in_steps, mean_late_s, takes_s, usual_then_s, tuple(culprits)))
-            remaining_s[:, column] = np.minimum(remaining_s[:, column], usual_s)
-        described.append(tuple(late_ranks))
-    return described
-
-
-def _causes(longer_s: Seconds, usual_s: Seconds) -> list[tuple[str, list[int]]]:
-    """Return why a rank takes longer than usual, the most important cause first, with the phases that it makes longer.
-
-    Arrays are by phase.
-    """
-    # A phase is alike if it is longer by about the same factor as all phases together:
-    # longer_s / usual_s > _ALIKE * (longer_s.sum() / usual_s.sum()). Multiplied out, because a phase may take no time.
-    is_alike = longer_s * usual_s.sum() > _ALIKE * longer_s.sum() * usual_s
-    if is_alike.sum() >= _LEAST_ALIKE and usual_s[is_alike].sum() > _ALMOST_ALL * usual_s.sum():
-        return [("slower", list(range(len(PHASES))))]
-    longest_first = np.argsort(-longer_s, kind="stable").tolist()
-    is_cause = longer_s > _SECOND_CAUSE * longer_s.max()
-    return [(PHASES[phase], [phase]) for phase in longest_first if is_cause[phase]]
+def _binomial_tail(least: int, trials: int, chance: float) -> float:
+    """Return the probability that at least so many of the trials succeed."""
+    numbers = range(least, trials + 1)
+    return sum(math.comb(trials, number) * chance**number * (1 - chance) ** (trials - number) for number in numbers)

@@ -71,8 +71,8 @@ def calls(facts: Facts) -> list[HangFinding]:
     if why:
         return [_waits(why, used)]
     groups = [group for group in _groups(used) if _is_one(group, used)]
-    findings = [_judged(finding, groups, used) for finding in explain_groups(groups)]
-    return findings or [_waits("nothing shows that the lines are of one group", used)]
+    findings = dict.fromkeys(_judged(finding, groups, used) for finding in explain_groups(groups))
+    return [*findings] or [_waits("nothing shows that the lines are of one group", used)]
 
 
 def _contradiction(facts: Facts, used: Sequence[Fact]) -> str:

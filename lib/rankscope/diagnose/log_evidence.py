@@ -23,6 +23,7 @@ _FINGERPRINT = (
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}_call>\d+),? ?)?OpType=(?P<{0}_collective>\w+)"
     r"(?:, TensorShape=\[(?P<{0}_size>[\d, ]*)\], TensorDtypes=\(?(?P<{0}_dtype>\w+))?"
 )
+_RESTART = "will restart worker group"
 _ADDRESS = r"(?P<host>[\w.:%-]{1,99})<\d+>"
 
 
@@ -57,7 +58,7 @@ KINDS = {
         "enqueued work: 9, last completed work: 7",
     ),
     "restart": Kind(
-        "will restart worker group",
+        _RESTART,
         "Worker group FAILED. 3/3 attempts left; will restart worker group",
     ),
     "report": Kind(r"Root Cause \(first observed failure\)", "Root Cause (first observed failure):"),
@@ -86,14 +87,20 @@ KINDS = {
     ),
     "exit": Kind(
         r"failed \(exitcode: (?P<code>-?\d+)\) (?P<who>local_rank: \d+)"
-        r"|(?:--(?P<who2>local_rank=\d+).*)?exits with return code = (?P<code2>-?\d+)"
+        r"|exits with return code = (?P<code2>-?\d+)|returned non-zero exit status (?P<code5>\d+)\.$"
         r"|(?P<who3>process \d+) terminated with (?:signal (?P<signal>SIG\w+)|exit code (?P<code3>\d+))"
         r"|Child process with PID \d+ terminated with code (?P<code4>-?\d+)"
-        r"|(?:--(?P<who4>local_rank=\d+).*)died with <Signals\.(?P<signal2>SIG\w+)"
+        r"|CalledProcessError: .*died with <Signals\.(?P<signal2>SIG\w+)"
         r"|traceback +: Signal \d+ \((?P<signal3>SIG\w+)\) received by PID \d+"
         r"|(?P<who5>process rank \d+) with PID \d+ on node \S+ exited on signal (?P<number>\d+)",
         "failed (exitcode: -9) local_rank: 2 (pid: 161617) of binary: /usr/bin/python3",
         "dead", "speaker", "{who} {end}",
+    ),
+    "worker": Kind(
+        r"DataLoader worker \(pid \d+\) is killed by signal: (?P<what>[^.]+)",
+        "[rank0]: RuntimeError: DataLoader worker (pid 9382) is killed by signal: Killed.",
+        "dead", "speaker", "a DataLoader worker of {who} was killed ({what}): the memory of the host, or /dev/shm, may "
+        "be full",
     ),
     "out of memory": Kind(
         r"Detected \d+ oom[_-]kill event|task \d+: Out Of Memory|Out of memory: Killed process \d+"
@@ -139,6 +146,11 @@ KINDS = {
         r"Duplicate GPU detected : rank (?P<who>\d+ and rank \d+) both on CUDA device (?P<gpu>\w+)",
         "init.cc:795 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000",
         "error", "", "rank {who} use the same GPU, {gpu}: call torch.cuda.set_device(LOCAL_RANK) on each",
+    ),
+    "same rank": Kind(
+        r"Bootstrap Root : rank (?P<number>\d+) of \d+ ranks has already checked in",
+        "bootstrap.cc:131 NCCL WARN Bootstrap Root : rank 1 of 8 ranks has already checked in",
+        "error", "", "two processes say that they are rank {number} of a group: check how the launcher sets RANK",
     ),
     "port": Kind(
         r"server socket has failed to (?:listen|bind).*?(?P<what>port: \d+|:\d+(?= \(errno)|EADDRINUSE)",
@@ -228,6 +240,13 @@ KINDS = {
         "(world_size=4, worker_count=3, timeout=0:30:00)",
         "unknown", "", "only {there} of {size} ranks joined the group",
     ),
+    "joining": Kind(
+        r"Waiting in store based barrier to initialize process group for rank: (?P<by>\d+), key: \S+ "
+        r"\(world_size=(?P<size>\d+), worker_count=(?P<there>\d+)",
+        "Waiting in store based barrier to initialize process group for rank: 2, key: store_based_barrier_key:2 "
+        "(world_size=8, worker_count=7, timeout=0:30:00)",
+        "unknown", "", "a group was not complete: {there} of {size} ranks had joined it when rank {by} said so",
+    ),
     "address": Kind(
         r"ait timeout after \d+ms, keys: \S*/default_pg/0//cpu//0/(?P<ranks>\d+)$",
         "wait timeout after 10000ms, keys: /default_pg/0//cpu//0/2",
@@ -251,7 +270,8 @@ KINDS = {
         is_block=True,
     ),
     "stack": Kind(
-        r"^(?:Process \d+: (?:.*--local[_-]rank[= ](?P<local>\d+))?.*\n(?:.+\n){0,3}?)?"
+        r"^(?:Process \d+: (?:.*--local[_-]rank[= ](?P<local>\d+))?.*\n(?:.+\n){0,3}?"
+        r"|.{0,60}\b[Rr]ank[ _]?(?P<local2>\d{1,6})\W{0,3}\n)?"
         r"Thread \S+ \(\w+(?:\+\w+)?\): \"MainThread\"\n(?P<frames>(?:[ \t]+\S.*\n?)+)",
         'Thread 0x7F (active): "MainThread"\n    all_reduce (torch/distributed/distributed_c10d.py:1316)\n',
         is_block=True,
@@ -286,6 +306,13 @@ Facts = dict[str, list[Fact]]
 
 
 def facts_of(lines: list[Line]) -> Facts:
+    """Return what the last attempt of torchrun states, or what all lines do if that is nothing."""
+    last = {line.labels["log"]: place for place, line in enumerate(lines) if _RESTART in line.text}
+    facts = _all_facts([line for place, line in enumerate(lines) if place > last.get(line.labels["log"], -1)])
+    return facts if any(facts.values()) else _all_facts(lines)
+
+
+def _all_facts(lines: list[Line]) -> Facts:
     """Return all facts by kind, in the order of the lines."""
     texts_of: dict[tuple[str, ...], list[Line]] = defaultdict(list)
     for line in lines:

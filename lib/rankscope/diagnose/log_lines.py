@@ -21,7 +21,7 @@ _PREFIX = re.compile(
     r"|(?:\[\d{1,3},)?(?P<task>\d{1,6})(?:\]<std\w+>: ?|: (?=\S))"  # mpirun --tag-output, horovodrun, srun --label
     r"|\[[a-z_]+(?P<local>\d{1,3})\]: ?"  # torchrun --tee
     r"|(?P<worker>\((?:[\w.:=-]+ ){0,3}pid=\d+(?:, ip=[\w.:]+)?\)) ?"  # Ray
-    r"|(?P<host>[a-z][\w.]*-[\w.-]*\d[\w.-]*)(?: +\||:) "  # pods, and hosts of pdsh
+    r"|(?P<host>[a-z][\w.-]*\d[\w.-]*)(?: +\||:) "  # pods, and hosts of pdsh
     r"|[\[(]?20\d\d-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?[\])]? *(?:std\w+ F )?"
     r"(?:\[?(?:INFO|ERROR|WARNING)[\]:]* ?)?"
     r"|(?:ERROR|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+\.py:\d+\] ?"  # vLLM
@@ -31,7 +31,8 @@ _HEAD = re.compile(  # of c10 and glog
     r"\[?[EWIF](?:(?P<month>\d\d?)(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)[.\d]*)? "
     r"(?:\d+ )?(?:[\w./-]*/)?(?P<place>[\w.-]+\.(?:cpp|hpp|py):\d+)\] ?"
 )
-_RAN_INTO = re.compile(r"(?<=\S)(?=\[rank\d{1,6}\]:)|(?<=.{60})(?=\[rank\d{1,6}\]:)")  # the line of another rank
+# the line of another rank, or a traceback, behind a bar of progress
+_RAN_INTO = re.compile(r"(?<=\S)(?=\[rank\d{1,6}\]:)|(?<=.{60})(?=\[rank\d{1,6}\]:)|(?<=\])(?=Traceback \()")
 _UNFINISHED = re.compile(
     r"(?:Watchdog caught|Exception \(either|PG GUID|dump signal)(?!.*(?:timing out|completed (?:NCCL )?work: -?\d))"
     r"|Detected mismatch between(?!.*(?:Collectives differ|\)\)+\.?$|Rank \d+ is running inconsistent))"

@@ -141,7 +141,8 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
     for fact in last.values():
         if fact.line.rank in first or not is_seen:
             same[fact.values["what"]].append(fact)
-    has_ended = any(fact.values.get("code") == "1" for fact in facts["failure"] + facts["exit"])
+    exits = [] if facts["wait"] else facts["failure"] + facts["exit"]
+    has_ended = any(fact.values.get("code") == "1" for fact in exits)
     findings = []
     for found in same.values():
         process = found[0].values.get("process")  # of torch.multiprocessing
@@ -168,7 +169,7 @@ def _stacks(facts: Facts) -> list[HangFinding]:
         return []
     if len(frames) < len(facts["stack"]) or -1 in frames or not inside or not outside:
         return [unknown("the stacks are all alike, or do not show their ranks", facts["stack"])]
-    words = f"{listed('rank', outside)} outside of a collective, in which {listed('rank', inside)} wait"
+    words = f"not in a collective: {listed('rank', outside)}; waiting in one: {listed('rank', inside)}"
     for rank in sorted(outside):
         innermost = [line.strip() for line in frames[rank].splitlines()[:4]]
         words += f"; rank {rank} is in {', called by '.join(innermost)}"
@@ -193,10 +194,12 @@ def _joins(facts: Facts) -> list[HangFinding]:
 
 _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
     _reported_kill,
+    "worker",
     _own_errors,
     _launcher_says,
     "out of memory",
     "same GPU",
+    "same rank",
     "port",
     "model",
     "barrier",
@@ -216,6 +219,7 @@ _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
     "RAS, no answer",
     "RAS",
     _joins,
+    "joining",
     "stuck watchdog",
     "id",
     "actor",

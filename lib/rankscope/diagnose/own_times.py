@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..timeline import Timeline
 from ..timeline.intervals import Intervals, intersect, merge
-from .late_ranks import Seconds
+from .late_causes import Seconds
 from .trace import CALL_KINDS, PHASES, Trace
 
 Ints = NDArray[np.int64]

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..common.units import percent_words
 from ..common.words import and_joined, listed
-from .late_ranks import SHARE_OF_STEP, Lateness, LateRank
+from .late_causes import LateRank
+from .late_ranks import SHARE_OF_STEP, Lateness
 from .trace import PHASES
 
 _MOST_LISTED = 8  # ranks
@@ -112,7 +113,7 @@ def _of_nobody(lateness: Lateness, steps: Sequence[int], is_complete: bool) -> l
         if suspicion.is_chance:
             lines.append(
                 f"No rank is named: {_names(lateness, suspicion.late)} may be late, which would cost {cost}; but ranks "
-                "that pause at random can look like this. A trace of more steps may tell."
+                "that pause or slow down at random can look like this. A trace of more steps may tell."
             )
         else:
             who = and_joined([_arrives(lateness, late) for late in suspicion.late[:_MOST_LISTED]])

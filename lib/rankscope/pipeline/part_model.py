@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..common.checks import is_scalar, number, of_type, whole
+from ..common.checks import each, number, of_type, whole
 from ..sampling.permutation import SEEDS
 from ..timeline import Span, Tape, Timeline
 from .service import Service, draw
@@ -35,8 +35,8 @@ def parts_ahead(queue_size: int, num_loaders: int) -> int:
 
 
 def simulate_parts(
-    load_s: Service | Sequence[Sequence[float]],
-    steps_per_part: int | Sequence[Sequence[int]],
+    load_s: Service | list[Service],
+    steps_per_part: Sequence[Sequence[int]],
     step_s: Service,
     *,
     queue_size: int | None = None,
@@ -46,9 +46,9 @@ def simulate_parts(
 ) -> Timeline:
     """Simulate trainers that take steps together, each on the parts of its own shard, and return the timeline.
 
-    `load_s` is the time to load a part, and `steps_per_part` the number of steps on a part. At least one of them must
-    be nested: one list per trainer, with one value per part. The other one may be a `Service` or an int for all parts;
-    each trainer then draws its own times. `step_s` is the time of each trainer's steps 0, 1, ….
+    `steps_per_part` has a list for each trainer, with the number of steps on each of its parts. `load_s` is the time to
+    load a part: a list has an entry for each trainer; of anything else, each trainer draws its own times. `step_s` is
+    the time of each trainer's steps 0, 1, ….
 
     If `queue_size` is None, a trainer loads its parts itself (`SyncPartDataset`), as spans of kind "load" on lane
     "trainer". If it is a number, loaders load ahead (`AsyncPartDataset`). Loader n modulo `num_loaders` then loads part
@@ -60,72 +60,10 @@ def simulate_parts(
     Raises ValueError if a number is out of range, a time is negative, or `load_s` has fewer parts than
     `steps_per_part`.
 
-    >>> spans = simulate_parts([[1.0, 1.0]], 2, 0.5, queue_size=1).select(lane="trainer", kind="wait")
+    >>> spans = simulate_parts(1.0, [[2, 2]], 0.5, queue_size=1).select(lane="trainer", kind="wait")
     >>> [(span.item, span.start_s, span.stop_s) for span in spans]
     [(0, 0.0, 1.0), (1, 2.0, 2.0)]
     """
-    tape = _play(load_s, steps_per_part, step_s, queue_size, num_loaders, barrier_s, seed)
-    return Timeline.of(sorted(tape.spans, key=_by_lane))
-
-
-def simulated_idle_share(load_s: Any, steps_per_part: Any, step_s: Service, **options: Any) -> float:
-    """Return the `idle_share` of what `simulate_parts` returns, in half the time, because it makes no timeline.
-
-    >>> simulated_idle_share([[1.0]], 1, 3.0)
-    0.25
-    """
-    tape = _play(load_s, steps_per_part, step_s, **options)
-    busy_s = sum(span.stop_s - span.start_s for span in tape.spans if span.kind == "step")
-    end_s = max(tape.free_s.values())  # the makespan, because the first span starts at 0
-    num_trainers = len({rank for rank, _ in tape.free_s})
-    return 1.0 - busy_s / num_trainers / end_s if end_s else 0.0
-
-
-def idle_share(timeline: Timeline) -> float:
-    """Return the mean share of the makespan during which a trainer is not in a step, or 0 if there are no trainers.
-
-    >>> idle_share(simulate_parts([[1.0]], 1, 3.0))
-    0.25
-    """
-    trainers = of_type("timeline", timeline, Timeline).select(lane=TRAINER)
-    steps = trainers.select(kind="step")
-    busy_s = [steps.select(rank=int(rank)).busy_s for rank in np.unique(trainers.rank)]
-    if not busy_s or not timeline.makespan_s:
-        return 0.0
-    return 1.0 - float(np.mean(busy_s)) / timeline.makespan_s
-
-
-def _by_lane(span: Span) -> tuple[int, bool, str, float, float]:
-    """Return a key that sorts by rank, and puts a rank's trainer before its loaders."""
-    return span.rank, span.lane != TRAINER, span.lane, span.start_s, span.stop_s
-
-
-class _Shard(NamedTuple):
-    """The seconds to load each part of a trainer, and the number of steps on it."""
-
-    load_s: list[float]
-    num_steps: list[int]
-
-    def new_parts(self) -> dict[int, list[int]]:
-        """Return the parts that the trainer takes before each step; those without a later step at the last barrier."""
-        parts: dict[int, list[int]] = {}
-        step = 0
-        for part, num_steps in enumerate(self.num_steps):
-            parts.setdefault(step, []).append(part)
-            step += num_steps
-        return parts
-
-
-def _play(
-    load_s: Any,
-    steps_per_part: Any,
-    step_s: Any,
-    queue_size: int | None = None,
-    num_loaders: int = 1,
-    barrier_s: float = 0.0,
-    seed: int = 0,
-) -> Tape:
-    """Let all trainers go through their parts, step by step."""
     num_loaders = whole("num_loaders", num_loaders, 1)
     num_ahead = None  # how many parts the loaders are ahead; None if trainers load their parts themselves
     if queue_size is not None:
@@ -154,32 +92,54 @@ def _play(
             tape.wait(rank, TRAINER, "barrier", step, begin_s)
             if step < len(times_s):
                 tape.add(rank, TRAINER, "step", step, times_s[step])
-    return tape
+    return Timeline.of(sorted(tape.spans, key=_by_lane))
+
+
+def idle_share(timeline: Timeline) -> float:
+    """Return the mean share of the makespan during which a trainer is not in a step, or 0 if there are no trainers.
+
+    >>> idle_share(simulate_parts(1.0, [[1]], 3.0))
+    0.25
+    """
+    trainers = of_type("timeline", timeline, Timeline).select(lane=TRAINER)
+    steps = trainers.select(kind="step")
+    busy_s = [steps.select(rank=int(rank)).busy_s for rank in np.unique(trainers.rank)]
+    if not busy_s or not timeline.makespan_s:
+        return 0.0
+    return 1.0 - float(np.mean(busy_s)) / timeline.makespan_s
+
+
+def _by_lane(span: Span) -> tuple[int, bool, str, float, float]:
+    """Return a key that sorts by rank, and puts a rank's trainer before its loaders."""
+    return span.rank, span.lane != TRAINER, span.lane, span.start_s, span.stop_s
+
+
+class _Shard(NamedTuple):
+    """The seconds to load each part of a trainer, and the number of steps on it."""
+
+    load_s: list[float]
+    num_steps: Sequence[int]
+
+    def new_parts(self) -> dict[int, list[int]]:
+        """Return the parts that the trainer takes before each step; those without a later step at the last barrier."""
+        parts: dict[int, list[int]] = {}
+        step = 0
+        for part, num_steps in enumerate(self.num_steps):
+            parts.setdefault(step, []).append(part)
+            step += num_steps
+        return parts
 
 
 def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:
-    """Return the shard of each trainer; each argument is a list for each trainer, or what all trainers share."""
-    steps = steps_per_part
-    if not _is_nested(steps):
-        if not _is_nested(load_s):
-            raise ValueError(f"load_s or steps_per_part must be a list for each trainer, got {load_s!r} and {steps!r}")
-        steps = [[steps] * len(times_s) for times_s in load_s]
-    loads = load_s if _is_nested(load_s) else [load_s] * len(steps)
+    """Return the shard of each trainer."""
+    steps = each("steps_per_part", steps_per_part, each, whole, 0)
+    loads = load_s if isinstance(load_s, list) else [load_s] * len(steps)
     if not steps or len(loads) != len(steps):
         raise ValueError(f"load_s and steps_per_part must be of one trainer or more, got {len(loads)} and {len(steps)}")
     shards = []
-    for rank, (service_s, counts) in enumerate(zip(loads, steps, strict=True)):
-        num_steps = [whole(f"steps_per_part[{rank}][{part}]", number, 0) for part, number in enumerate(counts)]
-        if counts:
-            times_s = draw(f"load_s[{rank}]", service_s, len(counts), seed, rank, _LOAD_STREAM).tolist()
-            shards.append(_Shard(times_s, num_steps))
-        else:
-            shards.append(_Shard([], []))
+    for rank, (service_s, num_steps) in enumerate(zip(loads, steps, strict=True)):
+        times_s = []
+        if num_steps:
+            times_s = draw(f"load_s[{rank}]", service_s, len(num_steps), seed, rank, _LOAD_STREAM).tolist()
+        shards.append(_Shard(times_s, num_steps))
     return shards
-
-
-def _is_nested(values: Any) -> bool:
-    """Whether this is a list for each trainer."""
-    if not isinstance(values, Sequence | np.ndarray) or is_scalar(values):
-        return False
-    return all(isinstance(item, Sequence | np.ndarray) for item in values)

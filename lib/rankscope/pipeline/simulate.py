@@ -14,9 +14,12 @@ from heapq import heappop, heappush
 from itertools import chain, pairwise, repeat
 from typing import NamedTuple
 
+import numpy as np
+from msgspec.structs import replace
+
 from ..common.checks import of_type, whole
 from ..sampling.permutation import SEEDS
-from ..timeline import Tape, Timeline
+from ..timeline import Timeline
 from .stages import Pipeline, Stage
 
 
@@ -44,27 +47,26 @@ def simulate(pipeline: Pipeline, items: int, seed: int = 0, num_ranks: int = 1) 
     num_ranks = whole("num_ranks", num_ranks, 1)
     if num_ranks > 1 and stages[-1].num_workers > 1:
         raise ValueError(f"in lock-step the last stage must have 1 worker, got {stages[-1].num_workers}")
-    tape = Tape()
-    arrivals_of_ranks = []
-    last_passages = []
+    passages_of_ranks = []
     for rank in range(num_ranks):
         passages = []
-        for position, stage in enumerate(stages):
-            passages.append(_Passage(tape, rank, stage, stage.times_s(num_items, seed, rank, position).tolist(), []))
-        arrivals_of_ranks.append(_arrivals(passages, num_items))
-        last_passages.append(passages[-1])
-    if num_ranks == 1:
-        for _ in last_passages[0].flow(arrivals_of_ranks[0], repeat(0.0)):  # its results leave at once
+        for place, stage in enumerate(stages):
+            passages.append(_Passage(stage, stage.times_s(num_items, seed, rank, place).tolist()))
+        _connect(passages, num_items)
+        passages_of_ranks.append(passages)
+    last_passages = [passages[-1] for passages in passages_of_ranks]
+    if num_ranks > 1:
+        _lock_step(last_passages)
+    else:
+        for _ in last_passages[0].flow(repeat(0.0)):  # its results leave at once
             pass
-    for arrivals in zip(*arrivals_of_ranks, strict=True):  # of one step; if there is one rank, none are left
-        steps = list(zip(last_passages, arrivals, strict=True))
-        lane = stages[-1].name
-        step_end_s = max([passage.take(arrival, lane) for passage, arrival in steps])
-        for passage, arrival in steps:
-            passage.wait(lane, "barrier", arrival.item, step_end_s)
+    timelines = []
+    for rank, passages in enumerate(passages_of_ranks):
+        for passage in passages:
+            wait = "barrier" if num_ranks > 1 and passage is passages[-1] else "blocked"
+            timelines += passage.timelines(rank, wait)
     lanes = [lane for stage in stages for lane in stage.lanes()]
-    spans = sorted(tape.spans, key=lambda span: span.rank)
-    return Timeline.of(spans).named(lanes, [stage.name for stage in stages])
+    return Timeline.concat(timelines).named(lanes, [stage.name for stage in stages])
 
 
 class _Result(NamedTuple):
@@ -74,59 +76,89 @@ class _Result(NamedTuple):
     item: int
 
 
-class _Passage(NamedTuple):
+class _Visit(NamedTuple):
+    """An item that a worker has; the first two decide which leaves first."""
+
+    leaves_by: float
+    turn: int
+    item: int
+    worker: int
+    start_s: float
+    done_s: float
+
+
+class _Passage:
     """The passage of a rank's items through one stage; `taken_s`, when each was taken, grows meanwhile."""
 
-    tape: Tape
-    rank: int
-    stage: Stage
-    times_s: list[float]
-    taken_s: list[float]
+    def __init__(self, stage: Stage, times_s: list[float]) -> None:
+        self.stage = stage
+        self.times_s = times_s
+        self.arrivals: Iterator[_Result] = iter(())
+        self.taken_s: list[float] = []
+        self.in_hand: list[_Visit] = []  # a heap
+        self.visits: list[tuple[int, int, float, float, float]] = []  # worker, item, start, done, left
 
-    def flow(self, arrivals: Iterator[_Result], free_slots_s: Iterable[float]) -> Iterator[_Result]:
+    def flow(self, free_slots_s: Iterable[float]) -> Iterator[_Result]:
         """Yield the items as they leave; `free_slots_s` are the times at which the next queue has a slot for each.
 
         In each turn of the loop one item leaves, and its worker takes the next one.
         """
-        # A heap of the items that workers have: what decides which leaves first, and then when it is done.
-        in_hand: list[tuple[float, int, float, int, str]] = []
-
-        def take(lane: str) -> None:
-            turn = len(self.taken_s)
-            for arrival in arrivals:
-                done_s = self.take(arrival, lane)
-                leaves_by = turn if self.stage.ordered else done_s
-                heappush(in_hand, (leaves_by, turn, done_s, arrival.item, lane))
-                return
-
-        for lane in self.stage.lanes():
-            take(lane)
+        for worker in range(self.stage.num_workers):
+            self.take(worker, 0.0)
         left_s = 0.0
         for free_slot_s in free_slots_s:
-            if not in_hand:
+            if not self.in_hand:
                 return
-            _, _, done_s, item, lane = heappop(in_hand)
-            left_s = max(left_s, done_s, free_slot_s)
-            self.wait(lane, "blocked", item, left_s)
-            yield _Result(left_s, item)
-            take(lane)
+            left_s = max(left_s, self.in_hand[0].done_s, free_slot_s)
+            visit = self.leave(left_s)
+            yield _Result(left_s, visit.item)
+            self.take(visit.worker, left_s)
 
-    def take(self, arrival: _Result, lane: str) -> float:
-        """Let a worker take an item, once both are there; return when it is done."""
-        start_s = max(arrival.left_s, self.tape.free_s[self.rank, lane])
-        self.taken_s.append(start_s)
-        return self.tape.add(self.rank, lane, self.stage.name, arrival.item, self.times_s[arrival.item], start_s)
+    def take(self, worker: int, free_s: float) -> None:
+        """Let a worker take the next item, if there is one, once both are there."""
+        for arrived_s, item in self.arrivals:
+            start_s = max(arrived_s, free_s)
+            done_s = start_s + self.times_s[item]
+            turn = len(self.taken_s)
+            leaves_by = turn if self.stage.ordered else done_s
+            self.taken_s.append(start_s)
+            heappush(self.in_hand, _Visit(leaves_by, turn, item, worker, start_s, done_s))
+            return
 
-    def wait(self, lane: str, kind: str, item: int, until_s: float) -> None:
-        if until_s > self.tape.free_s[self.rank, lane]:
-            self.tape.wait(self.rank, lane, kind, item, until_s)
+    def leave(self, left_s: float) -> _Visit:
+        """Let the item leave whose turn it is."""
+        visit = heappop(self.in_hand)
+        self.visits.append((visit.worker, visit.item, visit.start_s, visit.done_s, left_s))
+        return visit
+
+    def timelines(self, rank: int, wait: str) -> list[Timeline]:
+        """Return the spans of work, and those of waits until an item leaves."""
+        worker, item, start_s, done_s, left_s = np.array(self.visits).reshape(-1, 5).T
+        worker, item = worker.astype(int), item.astype(int)
+        ranks, kinds = np.full(item.size, rank), np.zeros(item.size, int)
+        work = Timeline(ranks, worker, kinds, item, start_s, done_s, tuple(self.stage.lanes()), (self.stage.name,))
+        waits = replace(work, start_s=done_s, stop_s=left_s, kinds=(wait,))
+        return [work, waits.take(left_s > done_s)]
 
 
-def _arrivals(passages: list[_Passage], num_items: int) -> Iterator[_Result]:
-    """Return what arrives at the last stage of a rank; it is computed when it is asked for."""
-    flow: Iterator[_Result] = map(_Result, repeat(0.0), range(num_items))
+def _connect(passages: list[_Passage], num_items: int) -> None:
+    """Let the items arrive at the first stage at time 0, and at each other one as they leave the one before."""
+    passages[0].arrivals = map(_Result, repeat(0.0), range(num_items))
     for passage, next_passage in pairwise(passages):
         # At first, all slots of the queue are free. After that, a slot is free once the next stage has taken an item:
         # the list is read while it grows, always after the entry has been appended.
-        flow = passage.flow(flow, chain(repeat(0.0, passage.stage.capacity), next_passage.taken_s))
-    return flow
+        free_slots_s = chain(repeat(0.0, passage.stage.capacity), next_passage.taken_s)
+        next_passage.arrivals = passage.flow(free_slots_s)
+
+
+def _lock_step(passages: list[_Passage]) -> None:
+    """Let all ranks take their next item, and wait for the slowest, again and again."""
+    step_end_s = 0.0
+    while True:
+        for passage in passages:
+            passage.take(0, step_end_s)
+        if not passages[0].in_hand:
+            return
+        step_end_s = max(passage.in_hand[0].done_s for passage in passages)
+        for passage in passages:
+            passage.leave(step_end_s)

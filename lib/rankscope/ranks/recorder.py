@@ -39,12 +39,10 @@ from ..common.checks import function, whole
 from ..timeline import Span, Timeline
 from .launcher import launch
 
-COLLECTIVES = {  # the kinds of collectives, by their operators
+COLLECTIVES = {  # the kinds of collectives, by their operators, without those that torch has deprecated
     "allreduce_": "allreduce",
-    "allreduce_coalesced_": "allreduce",
     "broadcast_": "broadcast",
     "allgather_": "allgather",
-    "allgather_coalesced_": "allgather",
     "allgather_into_tensor_coalesced_": "allgather",
     "_allgather_base_": "allgather",
     "reduce_": "reduce",
@@ -58,12 +56,10 @@ COLLECTIVES = {  # the kinds of collectives, by their operators
     "barrier": "barrier",
     "send": "send",
     "recv_": "recv",
-    "recv_any_source_": "recv",
 }
 _PASSES = (  # an owner, its function, and the kind of the function's spans
     (nn.Module, "__call__", "forward"),
     (torch.autograd, "backward", "backward"),
-    (torch.autograd, "grad", "backward"),
     (_BaseDataLoaderIter, "__next__", "loader"),
 )
 
@@ -78,8 +74,8 @@ class Recording(NamedTuple):
     """The spans of ranks, of each in the order of their starts, and the bytes of each span, 0 if it is no collective.
 
     The bytes are those of the larger side, input or output, as one rank sees it; a barrier has one. Lane "compute" has
-    the outermost calls of modules ("forward"), of ``backward`` and ``torch.autograd.grad`` ("backward"), of optimizers'
-    ``step`` ("optimizer") and of a DataLoader's ``next`` ("loader"); what runs inside another of these has no span.
+    the outermost calls of modules ("forward"), of ``backward`` ("backward"), of optimizers' ``step`` ("optimizer") and
+    of a DataLoader's ``next`` ("loader"); what runs inside another of these has no span.
     Collectives are on lane "collectives", and those that overlap on "collectives 2" and so on. Lane "step" has the
     steps of `record`. The item is the step.
 
@@ -150,10 +146,9 @@ def _record_rank(make_step: Callable[[], Callable[[], object]], num_steps: int, 
 
 
 @contextmanager
-def recording(on_collective: OnCollective = None) -> Iterator[RankRecorder]:
+def recording(recorder: RankRecorder | None = None) -> Iterator[RankRecorder]:
     """Record what this rank does within the block; the value is its `RankRecorder`.
 
-    ``on_collective(kind, tensors)`` is called before each collective, with nested sequences of its outputs and inputs.
     At the end, collectives that still run are waited for, unless an error ends the block, and all changes to torch are
     undone. Raises RuntimeError within another recording of this process.
 
@@ -167,7 +162,7 @@ def recording(on_collective: OnCollective = None) -> Iterator[RankRecorder]:
     with _one_at_a_time, ExitStack() as stack:
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(_GIL_S)
-        recorder = RankRecorder(on_collective)
+        recorder = recorder or RankRecorder()
         for owner, name, kind in _PASSES:
             original = getattr(owner, name)
             setattr(owner, name, _spanned(recorder, kind, original))
@@ -199,7 +194,7 @@ def _spanned(recorder: RankRecorder, kind: str, original: Callable[..., Any]) ->
     return call
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _Event:
     """A span. Its instants are seconds, or CUDA events; `stop` is None before the end."""
 
@@ -212,9 +207,12 @@ class _Event:
 
 
 class RankRecorder:
-    """Records one rank, while `recording` is open. `item` is that of spans which begin from now on, such as a step."""
+    """Records one rank, while `recording` is open. `item` is that of spans which begin from now on, such as a step.
 
-    def __init__(self, on_collective: OnCollective) -> None:
+    ``on_collective(kind, tensors)`` is called before each collective, with nested sequences of its outputs and inputs.
+    """
+
+    def __init__(self, on_collective: OnCollective = None) -> None:
         self.item = 0
         self._on_collective = on_collective
         self.lanes_in_use = set[str]()
@@ -242,15 +240,6 @@ class RankRecorder:
         finally:
             event.stop = self._now()
             self.lanes_in_use.discard(lane)
-
-    def take(self) -> Callable[[], Recording]:
-        """Forget the spans so far, and return a function that returns them, which may wait for the GPU.
-
-        Such functions must be called in the order in which they were returned.
-        """
-        events = self._events
-        self._events = []
-        return partial(self._recording_of, events, self._now())
 
     def result(self) -> Recording:
         """Return the spans so far."""
@@ -280,9 +269,6 @@ class RankRecorder:
                     lane = f"collectives {place + 1}"
             spans.append(Span(rank, lane, event.kind, event.item, start_s, stop_s))
             num_bytes.append(event.num_bytes)
-        if not isinstance(end, float):  # the next spans count from here, as `elapsed_time` has 24 bits
-            self._origin_s = self._seconds(end)
-            self._origin = end
         return Recording(Timeline.of(spans), np.array(num_bytes, dtype=np.int64))
 
     def _seconds(self, instant: Any) -> float:
@@ -345,6 +331,6 @@ def cuda_event() -> Any:
 
 
 def _num_bytes(tensors: Any) -> int:
-    if type(tensors) is list:
+    if isinstance(tensors, list):
         return sum(map(_num_bytes, tensors))
     return tensors.nbytes if isinstance(tensors, Tensor) else 0

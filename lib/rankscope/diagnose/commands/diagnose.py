@@ -28,7 +28,7 @@ def diagnose(
     ],
     as_json: Annotated[bool, Option("--json", help="Print JSON, in seconds and bytes.")] = False,
     output: Annotated[
-        Path | None, Option("-o", "--output", help="Write the diagnosis with figures as one HTML file.")
+        Path | None, Option("-o", "--output", help="Write the diagnosis of traces with figures as one HTML file.")
     ] = None,
     perfetto: Annotated[Path | None, Option(help="Write a trace of all ranks on one clock for Perfetto.")] = None,
 ) -> None:
@@ -55,10 +55,10 @@ def diagnose(
         check_output("--perfetto", perfetto, inputs, (".json", ".json.gz"))
     has_dumps_or_logs = bool(files.dumps or files.logs or is_stdin)
     if not files.traces and has_dumps_or_logs:
-        if perfetto is not None:
+        if output is not None or perfetto is not None:
             kind = "flight-recorder dumps" if files.dumps else "logs"
-            raise ValueError(f"--perfetto is for traces, and these are {kind}")
-        _explain_hang(paths[0], files, is_stdin, as_json, output)
+            raise ValueError(f"--output and --perfetto are for traces, and these are {kind}")
+        _explain_hang(files, is_stdin, as_json)
         return
     if files.dumps:
         left_out = count_of(len(files.dumps), "flight-recorder dump")
@@ -72,10 +72,9 @@ def diagnose(
 # ---- dumps and logs
 
 
-def _explain_hang(path: Path, files: TraceFiles, is_stdin: bool, as_json: bool, output: Path | None) -> None:
-    """Print which rank did not reach a collective, and write a page, named after `path`, if `output` is a path."""
+def _explain_hang(files: TraceFiles, is_stdin: bool, as_json: bool) -> None:
+    """Print why the job hangs, and which rank to look at."""
     from ...cli.output import print_parts
-    from ...common.files import write_whole
     from .. import explain_hang, read_dumps, read_hang_text, read_logs
     from ..logs import decoded
 
@@ -96,11 +95,3 @@ def _explain_hang(path: Path, files: TraceFiles, is_stdin: bool, as_json: bool, 
         print(json.dumps(fields))
     else:
         print_parts([Text(printable(line)) for line in str(hang).splitlines()])
-    if output is not None:
-        from ..figures.hangs import calls_table
-        from ..figures.page import page
-
-        title = "standard input" if is_stdin else path.resolve().name  # "." alone has no name
-        tables = dict.fromkeys(calls_table(hang, finding) for finding in hang.findings)
-        sections = [("", table) for table in tables if table]
-        write_whole(output, page(title, str(hang).splitlines(), sections).encode())

@@ -9,8 +9,7 @@ from ...common.units import percent_words
 from ...common.words import count_of
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
-from ...pipeline import Lognormal
-from ...pipeline.part_model import simulate_parts, simulated_idle_share
+from ...pipeline import Lognormal, idle_share, simulate_parts
 from ...timeline import Timeline
 from ..explorer import Explorer, Now, Setting, Steps, jitter
 
@@ -67,7 +66,7 @@ def report(now: Now) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _idle_share(now: Now) -> float:
-    return simulated_idle_share(**_inputs(now, _LONG))
+    return idle_share(predicted(now, _LONG))
 
 
 def _inputs(now: Now, num_parts: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...common.checks import each, function, of_type, one_of, whole
 from ...ranks.launcher import launch
-from ...ranks.recorder import recording
+from ...ranks.recorder import RankRecorder, recording
 from .model import RECIPES, TERMS, WAYS, ZeroMemory, layers, memory
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _measure(
 
     for _ in range(num_steps):
         reduced.clear()
-        with recording(note) as recorder:
+        with recording(RankRecorder(note)) as recorder:
             loss = model(batch).float().square().mean()
             terms = _storages_by_term(model, parameters, torch_optimizer)
             torch_optimizer.zero_grad()
