@@ -73,7 +73,7 @@ def test_every_stored_state_is_what_the_explorer_shows(name: str) -> None:
 
 def test_the_flagship_moves_over_1_to_16_ranks_and_sizes_that_they_do_not_divide() -> None:
     explorer = EXPLORERS["samplers"].make()
-    moving = axes(explorer, explorer.at(), 1200)
+    moving = axes(explorer, explorer.at(), 800)
     assert moving["num_ranks"][:16] == [*range(1, 17)]
     assert any(size % 16 for size in moving["size"])
     assert {"shuffle", "drop_last"} < moving.keys()

@@ -22,7 +22,7 @@ from rankscope.figures.svg import STYLE
 ROOT = Path(__file__).parents[2]
 
 
-def build(to: Path, work: Path, most_states: int = 1200) -> int:
+def build(to: Path, work: Path, most_states: int = 800) -> int:
     """Make the pages in `to`, by way of `work`, both made anew; return Sphinx's exit status, 1 after a warning.
 
     Other processes draw at most so many states of each explorer while Sphinx runs.

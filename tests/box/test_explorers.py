@@ -11,7 +11,7 @@ from rankscope.box.nccl.constants import HOP
 from rankscope.box.nccl.public import public
 from rankscope.common.units import bytes_words, time_words
 from rankscope.explorers import machine, transfers
-from rankscope.explorers.core.clusters import H100_LINKS, L40S_LINKS
+from rankscope.explorers.core.clusters import H100_LINKS
 from rankscope.explorers.entries import EXPLORERS
 from rankscope.figures.palette import INK
 
@@ -127,9 +127,8 @@ def test_nccl_marks_what_machines_took_divided_by_nccls_estimate() -> None:
         assert ratio == pytest.approx(took_s / choice.nccl_s)
 
 
-@pytest.mark.parametrize(("links", "gpu"), [(H100_LINKS, "h100"), (L40S_LINKS, "l40s")])
-def test_links_of_presets_are_those_of_nccls_model(links: dict[str, int], gpu: str) -> None:
-    about = GPUS[gpu]
+def test_links_of_presets_are_those_of_nccls_model() -> None:
+    about = GPUS["h100"]
     real = {
         "intra_us": HOP[about.link]["ring"][2],
         "inter_us": HOP["net"]["ring"][2],
@@ -138,4 +137,4 @@ def test_links_of_presets_are_those_of_nccls_model(links: dict[str, int], gpu: s
     }
     offered = {setting.name: setting.values for setting in EXPLORERS["allreduce"].make().settings}
     for name, value in real.items():
-        assert links[name] == min(offered[name], key=lambda one: abs(one - value))
+        assert H100_LINKS[name] == min(offered[name], key=lambda one: abs(one - value))

@@ -24,9 +24,9 @@ function control({ label, kind, values }, changed) {
   input.addEventListener("input", () => changed(kind === "checkbox" ? Number(input.checked) : Number(input.value)));
   return {
     element: element("label", { className: `explorer-${kind}` }, element("span", { textContent: label }), input, said),
-    set(value, disabled) {
-      if (kind === "range") said.textContent = values[value];
-      if (kind === "range") input.setAttribute("aria-valuetext", values[value]);
+    set(value, disabled, words = values[value]) {
+      if (kind === "range") said.textContent = words;
+      if (kind === "range") input.setAttribute("aria-valuetext", words);
       if (kind === "checkbox") input.checked = value === 1;
       else input.value = value;
       input.disabled = disabled;
@@ -38,10 +38,10 @@ function open(place, data) {
   const shown = place.querySelector(".explorer-shown");
   let at = [...data.presets[0].at];
   const stateAt = () => data.states[at.reduce((sum, value, n) => sum * data.controls[n].values.length + value, 0)];
-  function show(state = stateAt()) {
+  function show(state = stateAt(), typed = []) {
     const [number, disabled] = state;
     shown.innerHTML = data.shown[number].map((piece) => data.pieces[piece]).join("");
-    controls.forEach((one, n) => one.set(at[n], disabled.includes(n)));
+    controls.forEach((one, n) => one.set(at[n], disabled.includes(n), typed[n] ?? undefined));
   }
   const controls = data.controls.map((one, n) => control(one, (value) => {
     at[n] = value;
@@ -54,7 +54,7 @@ function open(place, data) {
     const preset = data.presets[examples.value];
     if (!preset) return;
     at = [...preset.at];
-    show(preset.state ?? stateAt());
+    show(preset.state ?? stateAt(), preset.typed);
   });
   const example = element("label", { className: "explorer-select" }, element("span", { textContent: "example" }), examples);
   place.prepend(element("div", { className: "explorer-controls" }, example, ...controls.map((one) => one.element)));

@@ -68,8 +68,8 @@ def shown(explorer: Explorer, now: Now) -> str:
 def offered(setting: Setting, wanted: list[Any]) -> list[Any]:
     """Return the values of a setting that a page offers: all, or of many the wanted ones and some evenly spread.
 
-    >>> offered(Setting("size", 50, range(101), "samples"), [50, 10, 1000])
-    [0, 8, 10, 17, 25, 33, 42, 50, 58, 67, 75, 83, 92, 100, 1000]
+    >>> offered(Setting("size", 50, range(101), "samples"), [50, 10])
+    [0, 8, 10, 15, 23, 31, 38, 46, 50, 54, 62, 69, 77, 85, 92, 100]
     """
     values = list(setting.values)
     is_slider = isinstance(setting.choices, range | Steps)
@@ -78,21 +78,22 @@ def offered(setting: Setting, wanted: list[Any]) -> list[Any]:
         number = max(most - len(wanted), 0)
         spread = [values[round(place * (len(values) - 1) / max(number - 1, 1))] for place in range(number)]
         values = [value for value in values if value in wanted or value in spread]
-    values += [value for value in dict.fromkeys(wanted) if value not in values]
-    return sorted(values) if is_slider and isinstance(setting.default, int) else values
+    return values
 
 
 def axes(explorer: Explorer, start: Now, most_states: int) -> dict[str, list[Any]]:
     """Return the settings that move on a page, with their values: as many as make at most `most_states` states.
 
     Those move that the panel does not fold: first switches, then the others in their order. One that does not fit has
-    the values of presets only, and stands still if those do not fit either.
+    the values of presets only, and stands still if those do not fit either. Numbers beyond the slider, which a preset
+    types, are shown with that preset only: a million samples take long to draw.
     """
     at_presets = [explorer.at(**preset) for preset in explorer.presets.values()]
     chosen: dict[str, list[Any]] = {}
     num_states = 1
     for setting in sorted(explorer.settings[:NUM_BESIDE], key=lambda setting: not isinstance(setting.default, bool)):
-        wanted = list(dict.fromkeys(getattr(now, setting.name) for now in (start, *at_presets)))
+        at_all = dict.fromkeys(getattr(now, setting.name) for now in (start, *at_presets))
+        wanted = [value for value in at_all if value in setting.values]
         for values in (offered(setting, wanted), [value for value in offered(setting, wanted) if value in wanted]):
             if 1 < len(values) <= most_states // num_states:
                 chosen[setting.name] = values
@@ -127,9 +128,14 @@ def states(explorer: Explorer, start: Now, most_states: int) -> dict[str, Any]:
     presets = []
     for label, preset in {"the first settings": {}, **explorer.presets}.items():
         now = explorer.at(**preset) if preset else start
-        at = [values.index(getattr(now, name)) for name, values in moving.items()]
-        moved = start._replace(**{name: getattr(now, name) for name in moving})
-        presets.append({"label": label, "at": at, "state": None if moved == now else state(now)})
+        at, typed = [], []
+        for name, values in moving.items():
+            value = getattr(now, name)
+            is_typed = value not in values
+            at.append(len(values) - 1 if is_typed else values.index(value))
+            typed.append(f"{value:,}" if is_typed else None)
+        is_drawn = not any(typed) and start._replace(**{name: getattr(now, name) for name in moving}) == now
+        presets.append({"label": label, "at": at, "typed": typed, "state": None if is_drawn else state(now)})
     return {
         "controls": [control(settings[name], values) for name, values in moving.items()],
         "presets": presets,

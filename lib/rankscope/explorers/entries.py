@@ -6,7 +6,6 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..common.checks import one_of
 from ..common.extras import naming_extra
 from .explorer import Explorer
 
@@ -79,14 +78,12 @@ def opener(name: str) -> Callable[..., Panel]:
 
 
 @naming_extra()
-def gallery(opened: str = "samplers") -> Gallery:
-    """Return a list of all explorers above the one that is selected, which is `opened` at first.
-
-    Raises ValueError if the explorer is unknown.
+def gallery() -> Gallery:
+    """Return a list of all explorers above the one that is selected, the samplers' at first.
 
     >>> gallery().picked.options[0]
     ('Which rank reads which sample', 'samplers')
     """
     from .panel import Gallery
 
-    return Gallery(one_of("opened", opened, tuple(EXPLORERS)))
+    return Gallery()

@@ -5,7 +5,6 @@ Nothing here needs ipywidgets. Only the panel with the controls does (`panel`).
 
 from __future__ import annotations
 
-import json
 from collections import namedtuple
 from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
@@ -19,7 +18,7 @@ from ..figures.marks import Drawing
 from ..figures.svg import to_svg
 
 Now = Any  # the values of all settings: a named tuple, so that it can be the key of a cache
-_REPORT_STYLE = "margin:8px 0 0;line-height:1.4;font-size:12px;white-space:pre-wrap;word-break:normal"
+_REPORT_STYLE = "margin:8px 0 0 8px;line-height:1.4;font-size:12px;white-space:pre-wrap;word-break:normal"
 
 
 class Steps(tuple[Any, ...]):
@@ -140,16 +139,18 @@ class Explorer:
         words = []
         for setting, value in zip(self.settings, now, strict=True):
             if value != setting.default:
-                typed = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-                words.append(f"{setting.name}={typed}")
+                words.append(f"{setting.name}={value!r}")
         return ", ".join(words)
 
     def shown(self, now: Now, before: Sequence[Drawing] = ()) -> Shown:
         """Return what is shown; marks move from where they were in the drawings `before`."""
         try:
             drawings = self.draw(now)
-            svgs = [to_svg(drawing, old) for drawing, old in zip_longest(drawings, before[: len(drawings)])]
-            drawn = "".join(svgs) if self.play is None else self.play(now)
+            if self.play is None:
+                pairs = zip_longest(drawings, before[: len(drawings)])
+                drawn = "".join(to_svg(drawing, old) for drawing, old in pairs)
+            else:
+                drawn = self.play(now)
             report = escape("\n".join(self.report(now)))
         except ValueError as error:
             return Shown((), f"<p>{escape(str(error))}</p>", "")

@@ -83,8 +83,6 @@ def _own_networks(profiles: Mapping[str, Measured]) -> dict[str, Network]:
         raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
     own = {}
     for name, profile in profiles.items():
-        if name == BY_HAND:
-            raise ValueError(f"profiles must have other names than {BY_HAND!r}")
         if not hasattr(profile, "network"):
             raise ValueError(f"profiles[{name!r}] must be a Profile, got {profile!r}")
         own[name] = profile.network(name)

@@ -22,9 +22,10 @@ _NO_EXAMPLE = ""  # of the list of examples, when a control was moved
 _STYLE = """<style>
 .rankscope-explorer { flex-flow: row wrap; gap: 8px 24px; align-items: flex-start; max-width: 1080px; }
 .rankscope-side { flex: 1 1 190px; display: grid !important; overflow: visible; align-content: start; gap: 6px 20px;
-  grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); }
+  grid-template-columns: repeat(auto-fill, minmax(120px, 1fr)); }
 .rankscope-shown { flex: 1000 1 340px; min-width: 0; max-width: 800px; overflow: visible; }
 .rankscope-shown svg { display: block; width: 100%; height: auto; }
+.rankscope-shown svg + svg { margin-top: 16px; }
 .rankscope-side > * { width: auto !important; min-width: 0; margin: 0 !important; overflow: visible; }
 .rankscope-side .widget-inline-hbox { display: grid; width: auto; height: auto; margin: 0; overflow: visible;
   grid-template-columns: minmax(0, 1fr) auto; align-items: center; }
@@ -171,10 +172,10 @@ class Panel(widgets.Box):  # type: ignore[misc]
 class Gallery(widgets.VBox):  # type: ignore[misc]
     """A list of all explorers above the panel of the one that is picked; the others keep their settings."""
 
-    def __init__(self, opened: str) -> None:
+    def __init__(self) -> None:
         self.panels: dict[str, Panel] = {}  # of the explorers that were picked so far
         titles = [(entry.title, name) for name, entry in EXPLORERS.items()]
-        self.picked = widgets.Dropdown(options=titles, value=opened, description="explorer")
+        self.picked = widgets.Dropdown(options=titles, description="explorer")
         self.place = widgets.VBox()
         super().__init__([self.picked, self.place])
         self.picked.observe(self._show, "value")

@@ -61,7 +61,7 @@ def _buttons(y: float, script: str) -> str:
     parts = []
     for number, (label, action) in enumerate(_ACTIONS.items()):
         parts.append(
-            f'<text x="{WIDTH_PX - 210 + 70 * number:g}" y="{y + 16:g}" class="label f-ink" font-size="12" '
+            f'<text x="{WIDTH_PX - 270 + 90 * number:g}" y="{y + 16:g}" class="label f-ink" font-size="12" '
             f'role="button" style="cursor:pointer" onclick="{script}{action}">{label}</text>'
         )
     return "".join(parts)

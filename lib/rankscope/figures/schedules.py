@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -148,6 +149,7 @@ class _Grid:
         return words if at.width >= DIGIT_PX * len(words) + 3 and at.height >= 11 else ""
 
 
+@cache  # a film has thousands of chunks, of few shares
 def shade(share: float) -> str:
     """Return the colour of a chunk with a share of all that it will have: paler for less, and never nothing."""
     return mixed(SHARES, "#ffffff", 0.25 + 0.75 * share**0.5)

@@ -14,7 +14,7 @@ from ...figures.rankings import draw_ranking
 from ...figures.schedules import draw_schedule
 from ..explorer import Explorer, Now, Setting, sizes
 from . import clusters
-from .clusters import H100_LINKS, L40S_LINKS, TCP_LINKS, cluster
+from .clusters import H100_LINKS, cluster
 
 _MOST_CELLS = 1024  # ranks × chunks in the picture, so that it follows the slider
 PRESETS: dict[str, dict[str, Any]] = {
@@ -24,10 +24,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "the same on 1 GB/s": {"algorithm": "torus_2d", "num_nodes": 3, "inter_gb_per_s": 1},
     "the same, one card per node": {"algorithm": "torus_2d", "num_nodes": 3, "inter_gb_per_s": 1, "shared_nic": True},
     "1 KiB: doubling wins": {"algorithm": "recursive_doubling", "message": "1 KiB"},
-    "1 GiB": {"message": "1 GiB"},
     "2 nodes of 8 H100s, 64 MiB": {"num_nodes": 2, "gpus_per_node": 8, "message": "64 MiB", **H100_LINKS},
-    "8 L40S on PCIe, 64 MiB": {"num_nodes": 1, "gpus_per_node": 8, "message": "64 MiB", **L40S_LINKS},
-    "8 hosts on 10 GbE": {"num_nodes": 8, "gpus_per_node": 1, **TCP_LINKS},
 }
 
 

@@ -28,8 +28,6 @@ SETTINGS = (
 # Links of real machines, at the nearest values of the sliders: what NCCL's model of a ring with protocol Simple has for
 # a hop, and for what a GPU and its network card carry (`HOP` and `GPUS` in `rankscope.box.nccl.constants`).
 H100_LINKS = {"intra_us": 3, "inter_us": 15, "intra_gb_per_s": 300, "inter_gb_per_s": 50}  # NVLink 4, InfiniBand NDR
-L40S_LINKS = {"intra_us": 5, "inter_us": 15, "intra_gb_per_s": 25, "inter_gb_per_s": 25}  # PCIe 4
-TCP_LINKS = {"inter_us": 50, "inter_gb_per_s": 1}  # hosts on 10 Gbit/s Ethernet
 
 
 def cluster(now: Now) -> Cluster:

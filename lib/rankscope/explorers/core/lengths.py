@@ -26,9 +26,4 @@ def two_kinds(size: int) -> IntArray:
     return np.where(np.arange(size) < size // 4, 250, 50)
 
 
-def equal(size: int) -> IntArray:
-    """Return equal lengths."""
-    return np.full(size, MEAN_LENGTH)
-
-
-LENGTHS: dict[str, Callable[[int], IntArray]] = {"lognormal": lognormal, "two kinds": two_kinds, "equal": equal}
+LENGTHS: dict[str, Callable[[int], IntArray]] = {"lognormal": lognormal, "two kinds": two_kinds}

@@ -27,7 +27,6 @@ SETTINGS = (
     Setting("train_ms", 12, range(61), "training [ms]"),
     Setting("ordered", True, (), "in order", lambda now: _varies(now) and now.num_workers > 1),
     Setting("copy_ms", 3, range(61), "copying [ms]"),
-    Setting("num_ranks", 1, range(1, 5), "ranks"),
     Setting("seed", 0, range(21), "seed", _varies),
 )
 PRESETS: dict[str, dict[str, Any]] = {
@@ -35,7 +34,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "jitter 150 %": {"num_workers": 3, "jitter": 150},
     "queues of 16": {"num_workers": 3, "jitter": 150, "capacity": 16},
     "out of order": {"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False},
-    "4 ranks": {"num_ranks": 4},
 }
 _SHOWN = 24  # batches in the picture
 _LONG = 500  # batches that the report counts
@@ -66,34 +64,30 @@ def draw(now: Now) -> list[Drawing]:
     rate = _LONG / _long(now).makespan_s
     title = f"{bottleneck} is the bottleneck: {rate:.1f} batches/s"
     deck = f"The first {_SHOWN} batches; {percent_words(rate / most_per_s)} of the {most_per_s:.1f} that it can reach"
-    timeline = simulate(pipeline_of(now), _SHOWN, now.seed, now.num_ranks)
+    timeline = simulate(pipeline_of(now), _SHOWN, now.seed)
     return [draw_timeline(timeline, title=title, deck=deck)]
 
 
 def report(now: Now) -> list[str]:
-    """How the workers of each stage of rank 0 spend their time in the long run."""
+    """How the workers of each stage spend their time in the long run."""
     return [f"in {_LONG} batches:", *[_shares(_long(now), stage) for stage in pipeline_of(now).stages]]
 
 
 @lru_cache(maxsize=8)
 def _long(now: Now) -> Timeline:
-    timeline = simulate(pipeline_of(now), _LONG, now.seed, now.num_ranks)
+    timeline = simulate(pipeline_of(now), _LONG, now.seed)
     if not timeline.makespan_s:
         raise ValueError("no stage takes any time: there is no bottleneck")
     return timeline
 
 
 def _shares(timeline: Timeline, stage: Stage) -> str:
-    """Return a line on the workers of a stage of rank 0, each of which has a lane."""
-    lanes = [timeline.select(rank=0, lane=lane) for lane in stage.lanes()]
+    """Return a line on the workers of a stage, each of which has a lane."""
+    lanes = [timeline.select(lane=lane) for lane in stage.lanes()]
     whole_s = timeline.makespan_s * len(lanes)  # the time of all workers
     work = sum(lane.work().busy_s for lane in lanes) / whole_s
     blocked = sum(lane.select(kind="blocked").busy_s for lane in lanes) / whole_s
-    barrier = sum(lane.select(kind="barrier").busy_s for lane in lanes) / whole_s
-    return (
-        f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage, "
-        f"{barrier:>4.0%} at the barrier"
-    )
+    return f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage"
 
 
 def pipeline() -> Explorer:

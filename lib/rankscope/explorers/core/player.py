@@ -22,7 +22,6 @@ _STILL_AT = 0.4  # of the time of the slower collective
 _NONE = "none"  # instead of a second algorithm
 PRESETS: dict[str, dict[str, Any]] = {
     "ring alone": {"against": _NONE},
-    "1 GiB": {"message": "1 GiB"},
     "1 KiB: doubling wins": {"message": "1 KiB", "against": "recursive_doubling"},
     "two nodes": {"num_nodes": 2},
     "two nodes, in a torus": {"num_nodes": 2, "against": "torus_2d"},

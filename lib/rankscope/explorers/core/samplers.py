@@ -16,7 +16,6 @@ from .lengths import lognormal
 _MOST_SAMPLES = 10_000_000  # that are dealt in about a second
 _MOST_RANKS = 4096
 _SIZES = Steps((*range(65), 100, 128, 200, 256, 500, 512, 1000, 1024, 1797, 2000, 2048))
-_SHOWN_INDICES = 8  # of rank 0 in the report
 PRESETS: dict[str, dict[str, Any]] = {
     "10 samples, 4 ranks": {"size": 10},
     "the same with drop_last": {"size": 10, "drop_last": True},
@@ -68,13 +67,10 @@ def draw(now: Now) -> list[Drawing]:
 
 
 def report(now: Now) -> list[str]:
-    """What rank 0 reads, in how many steps, and whether the epoch before was read in the same order."""
+    """How much rank 0 reads, in how many steps, and whether the epoch before was read in the same order."""
     last = epochs(now)[-1]
-    indices = last.ranks[0]
-    first = ", ".join(str(index) for index in indices[:_SHOWN_INDICES])
-    more = ", …" if indices.size > _SHOWN_INDICES else ""
     steps = count_of(last.stops(0).size, "step")
-    lines = [f"rank 0 reads {count_of(indices.size, 'sample')} in {steps}: {first}{more}"]
+    lines = [f"rank 0 reads {count_of(last.ranks[0].size, 'sample')} in {steps}"]
     if audit(epochs(now)).repeated_orders:
         lines.append("every rank read the epoch before in the same order: was set_epoch forgotten?")
     return lines

@@ -13,12 +13,8 @@ from ...sampling import Assignment, assign, epoch_work
 from ..explorer import Explorer, Now, Setting, Steps
 from .lengths import LENGTHS
 
-_SAMPLERS = (
-    ("random order", "torch"),
-    ("BalancedSampler", "balanced"),
-    ("WeightedSampler, by length", "weighted"),
-)
-_LENGTHS = (("texts: many short, few long", "lognormal"), ("two kinds", "two kinds"), ("equal", "equal"))
+_SAMPLERS = (("random order", "torch"), ("BalancedSampler", "balanced"))
+_LENGTHS = (("texts: many short, few long", "lognormal"), ("two kinds", "two kinds"))
 _COSTS = (("tokens", "linear"), ("tokens², as in attention", "quadratic"))
 SETTINGS = (
     Setting("sampler", "torch", _SAMPLERS, "sampler"),
@@ -29,7 +25,7 @@ SETTINGS = (
     Setting("window", 100, Steps((1, 2, 5, 10, 20, 50, 100)), "window [steps]", lambda now: now.sampler == "balanced"),
     Setting("cost", "linear", _COSTS, "cost of a sample"),
     Setting("drop_last", False, (), "drop_last"),
-    Setting("epoch", 0, range(10), "epoch", lambda now: now.lengths != "equal"),
+    Setting("epoch", 0, range(10), "epoch"),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "unequal lengths, in random order": {},
@@ -49,8 +45,6 @@ def epoch_of(now: Now) -> Assignment:
     settings: dict[str, Any] = {"sampler": now.sampler}
     if now.sampler == "balanced":
         settings |= {"lengths": lengths, "batch_size": now.batch_size, "cost": now.cost, "window": now.window}
-    if now.sampler == "weighted":
-        settings |= {"weights": lengths, "num_samples": now.size // 2}
     epoch = assign(now.size, now.num_ranks, epoch=now.epoch, drop_last=now.drop_last, **settings)
     if epoch.batch_stops is None:
         epoch = epoch.with_loader(now.batch_size)
