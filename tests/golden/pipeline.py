@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rankscope import pipeline as package
-from rankscope.pipeline import Lognormal, Pipeline, Stage, advise, simulate, simulate_dataloader
-from rankscope.pipeline.profile import COLUMNS, LoaderProfile, LoaderSettings  # without public names
+from rankscope.pipeline import Cores, Handover, Lognormal, Pipeline, Stage, advise, simulate, simulate_dataloader
+from rankscope.pipeline.profile import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts  # without public names
 from rankscope.sampling import assign
 
 from .values import Cases, fields, plain, timeline
@@ -67,6 +67,11 @@ def _random_loader(draw: random.Random) -> dict[str, Any]:
         "in_order": draw.choice([False, True, True]),
         "seed": draw.randrange(100),
     }
+    if draw.choice([False, True]):
+        handover_s, receive_s, held_s = (draw.uniform(0.0001, 0.003) for _ in range(3))
+        options["handover"] = Handover(handover_s, receive_s, draw.choice([None, 0.001]), held_s, draw.uniform(0, 0.2))
+    if draw.choice([False, True]):
+        options["cores"] = Cores(draw.randint(1, 4), draw.uniform(0.2, 1), draw.uniform(0.2, 1))
     return options
 
 
@@ -116,8 +121,11 @@ def _advice(seed: int) -> dict[str, Any]:
         columns[name] = np.array([mean_s * draw.choice([0.8, 0.9, 1.1, 1.2, 5.0]) for _ in range(40)])
     has_gpu = draw.choice([False, True])
     settings = LoaderSettings(draw.randrange(5), 2, pin_memory=has_gpu and draw.choice([False, True]))
+    costs = draw.choice([PinningCosts(0.004, 0.003, 0.001), None]) if has_gpu else None
     startup_s = draw.choice([0, 0.5])
-    profile = LoaderProfile(settings, 40, draw.choice([2, 4, 64]), startup_s=startup_s, **columns)
+    profile = LoaderProfile(
+        settings, 40, draw.choice([2, 4, 64]), has_gpu, startup_s=startup_s, pinning=costs, **columns
+    )
     advice = advise(profile, num_workers=(0, 1, 2, 4, 8), num_batches=100)
     rows = sorted(_row(row) for row in advice.rows)
     return fields(advice, _ADVICE) | {"current": _row(advice.current), "best": _row(advice.best), "rows": rows}

@@ -22,6 +22,7 @@ class Reference:
     handover_s: list[float]
     receive_s: list[float]
     pin_s: list[float] | None
+    held_s: float
     startup_s: float
     seen: dict[tuple[str, int], float] = field(default_factory=dict)
 
@@ -29,6 +30,7 @@ class Reference:
         self.environment = environment = simpy.Environment()
         self.indices = [simpy.Store(environment) for _ in range(self.num_workers)]
         self.results, self.pinned = simpy.Store(environment), simpy.Store(environment)
+        self.fetching: list[Any] = [None] * self.num_workers
         for worker in range(self.num_workers):
             sending = simpy.Store(environment)
             environment.process(self.work(worker, sending))
@@ -46,8 +48,11 @@ class Reference:
         while True:
             batch = yield self.indices[worker].get()
             self.mark("read start", batch)
+            self.fetching[worker] = self.environment.event()
             yield self.environment.timeout(self.fetch_s[batch])
             self.mark("read stop", batch)
+            done, self.fetching[worker] = self.fetching[worker], None
+            done.succeed()
             yield sending.put((worker, batch))
 
     def send(self, sending: simpy.Store) -> Iterator[Any]:
@@ -69,8 +74,17 @@ class Reference:
         if self.pin_s is not None:
             return (yield self.pinned.get())
         worker, batch = yield self.results.get()
-        yield self.environment.timeout(self.receive_s[batch])
+        fetching = self.fetching[worker]
+        if fetching is None:
+            yield self.environment.timeout(self.receive_s[batch])
+        else:
+            late = self.environment.timeout(self.receive_s[batch] + self.held_s)
+            yield late | self.environment.process(self.answer(fetching, batch))
         return worker, batch
+
+    def answer(self, fetching: Any, batch: int) -> Iterator[Any]:
+        yield fetching
+        yield self.environment.timeout(self.receive_s[batch])
 
     def loop(self) -> Iterator[Any]:
         self.sent, self.received, self.tasks = 0, 0, {}

@@ -11,7 +11,13 @@ from msgspec.structs import replace
 from torch.utils.data import DataLoader, Dataset
 
 from rankscope.pipeline import advise, record_dataloader
-from rankscope.pipeline.profile import LoaderProfile, LoaderSettings
+from rankscope.pipeline.advice import SettingsForecast, best_of
+from rankscope.pipeline.profile import (
+    LoaderProfile,
+    LoaderSettings,
+    PinningCosts,
+    predicted_spans,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
@@ -20,13 +26,13 @@ pytestmark = [
 BATCHES = 60
 
 
-def profile(num_workers=1, cores=64, startup_s=0.0, **means_s):
+def profile(num_workers=1, cores=64, accelerator=False, pinning=None, startup_s=0.0, prefetch_factor=2, **means_s):
     """A profile of batches whose times vary by a fifth; what is not named takes next to nothing."""
     rng = np.random.default_rng(0)
     names = ("read", "collate", "cpu", "receive", "pin", "wait", "step", "step_cpu", "handover")
     columns = {f"{name}_s": means_s.get(name, 1e-5) * rng.uniform(0.8, 1.2, BATCHES) for name in names}
-    settings = LoaderSettings(num_workers, pin_memory="pin" in means_s)
-    return LoaderProfile(settings, BATCHES, cores, startup_s=startup_s, **columns)
+    settings = LoaderSettings(num_workers, prefetch_factor, pin_memory=accelerator and "pin" in means_s)
+    return LoaderProfile(settings, BATCHES, cores, accelerator, startup_s=startup_s, pinning=pinning, **columns)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +43,7 @@ def profile(num_workers=1, cores=64, startup_s=0.0, **means_s):
         ("reading", {"read": 0.03, "step": 0.01, "num_workers": 0}),
         ("hand-over", {"handover": 0.03, "read": 0.01, "step": 0.01}),
         ("hand-over", {"receive": 0.03, "read": 0.03, "step": 0.001, "num_workers": 4}),
-        ("pinning", {"pin": 0.03, "read": 0.01, "step": 0.01}),
+        ("pinning", {"pin": 0.03, "read": 0.01, "step": 0.01, "accelerator": True}),
         ("training step", {"read": 0.03, "step": 0.03, "num_workers": 4}),
         ("worker start-up", {"read": 0.001, "step": 0.001, "startup_s": 5.0}),
         ("CPU cores", {"read": 0.03, "cpu": 0.03, "step": 0.005, "num_workers": 8, "cores": 2}),
@@ -83,6 +89,48 @@ def test_the_order_is_kept_unless_leaving_it_is_worth_it():
     advice = advise(uneven, num_workers=[4], prefetch_factors=[1])
     assert not advice.best.settings.in_order
     assert any("from run to run" in note for note in advice.notes)
+
+
+def test_pinning_is_tried_where_it_is_known_and_left_out_where_there_is_nothing_to_pin_for():
+    assert "pin_memory would not help" in advise(profile(read=0.01)).notes[0]
+    assert "could not be measured" in advise(profile(read=0.01, accelerator=True)).notes[0]
+    costs = PinningCosts(pageable_copy_s=0.010, pin_s=0.004, pinned_copy_s=0.002)
+    advice = advise(profile(read=0.02, step=0.02, num_workers=2, accelerator=True, pinning=costs))
+    assert advice.best.settings.pin_memory
+    assert advice.best.speedup > 1.3
+    pinned = profile(read=0.02, step=0.02, pin=0.004, num_workers=4, accelerator=True, pinning=costs)
+    without_pinning = predicted_spans(pinned, replace(pinned.settings, pin_memory=False))
+    assert "pin" not in {span.kind for span in without_pinning}
+    assert without_pinning[-1].stop_s == pytest.approx(BATCHES * 0.028, rel=0.1)
+    expensive = PinningCosts(pageable_copy_s=0.003, pin_s=0.040, pinned_copy_s=0.002)  # a copy that is itself slow
+    advice = advise(profile(read=0.02, step=0.02, num_workers=2, accelerator=True, pinning=expensive))
+    assert not advice.best.settings.pin_memory
+
+
+# ---- which settings are recommended
+
+
+def recommended(*rows: tuple[float, LoaderSettings], recorded: tuple[float, LoaderSettings]) -> LoaderSettings:
+    current = SettingsForecast(recorded[1], recorded[0], 1.0)
+    forecasts = [current, *(SettingsForecast(settings, predicted_s, 1.0) for predicted_s, settings in rows)]
+    return best_of(tuple(sorted(forecasts, key=lambda row: row.predicted_s)), current).settings
+
+
+def test_the_order_is_left_for_more_than_10_percent_and_other_settings_for_more_than_5() -> None:
+    slow = (100.0, LoaderSettings(1))
+    any_order = LoaderSettings(4, in_order=False)
+    for fastest_s in (5.5, 5.2, 5.0):  # 5.5 s are exactly 10 % more than 5 s
+        assert recommended((fastest_s, LoaderSettings(8)), (5.0, any_order), recorded=slow) == LoaderSettings(8)
+    assert recommended((5.6, LoaderSettings(8)), (5.0, any_order), recorded=slow) == any_order
+    without_order = (100.0, LoaderSettings(1, in_order=False))
+    fast_without_order = LoaderSettings(2, in_order=False)
+    assert (
+        recommended((21.0, LoaderSettings(8)), (19.0, fast_without_order), recorded=without_order) == fast_without_order
+    )
+    assert recommended((21.0, LoaderSettings(4)), (20.0, LoaderSettings(8)), recorded=slow) == LoaderSettings(4)
+    assert recommended((21.1, LoaderSettings(4)), (20.0, LoaderSettings(8)), recorded=slow) == LoaderSettings(8)
+    assert recommended((20.0, LoaderSettings(8)), recorded=(21.0, LoaderSettings(9))) == LoaderSettings(9)
+    assert recommended((20.0, LoaderSettings(8)), recorded=(21.1, LoaderSettings(9))) == LoaderSettings(8)
 
 
 @pytest.mark.parametrize(

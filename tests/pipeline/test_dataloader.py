@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
 import time
 import weakref
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, get_worker_info
 
-from rankscope.pipeline import record_dataloader
+from rankscope.pipeline import advise, record_dataloader
+from rankscope.pipeline.dataloader import pinning_costs
 from rankscope.timeline import Recorder
 
 from ..extents import first_in_test
@@ -46,6 +50,11 @@ class Augmented(Dataset):
         return index, torch.rand(3)
 
 
+class Many(Augmented):
+    def __getitems__(self, indices):
+        return [(index, torch.zeros(3)) for index in indices]
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         info = get_worker_info()
@@ -66,6 +75,44 @@ class Failing(Augmented):
         return index
 
 
+class Killed(Augmented):
+    def __getitem__(self, index):
+        if index == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+class Nested(Augmented):
+    """A dataset that has a DataLoader of its own."""
+
+    def __getitem__(self, index):
+        return sum(batch.sum() for batch in DataLoader(range(index), batch_size=2))
+
+
+class Sized(IterableDataset):
+    """Each worker reads a range that worker_init_fn gives it, as torch's documents do."""
+
+    first, stop = 0, 11
+
+    def __iter__(self):
+        return iter(range(self.first, self.stop))
+
+
+def divide(worker):
+    info = get_worker_info()
+    info.dataset.first = 6 * worker
+    info.dataset.stop = 6 + 5 * worker
+
+
+@dataclass
+class Pair:
+    numbers: list[int]
+
+
+def collate_as_dataclass(samples):
+    return Pair([sample[0] for sample in samples])
+
+
 class Pinnable:
     def __init__(self, index):
         self.index, self.pinned = index, False
@@ -75,8 +122,18 @@ class Pinnable:
         return self
 
 
+class Moving(DataLoader):
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield "moved", batch
+
+
 def collate_as_list(samples):
     return [sample[0] for sample in samples]
+
+
+def collate_as_is(samples):
+    return samples
 
 
 def pinnable(samples):
@@ -113,7 +170,17 @@ WAYS = {
         Augmented(), batch_size=2, num_workers=2, collate_fn=collate_as_list, worker_init_fn=init_worker
     ),
     "iterable, workers": lambda: DataLoader(Stream(), batch_size=2, num_workers=2),
+    "subclass": lambda: Moving(Augmented(), batch_size=2, num_workers=1),
+    "no batches": lambda: DataLoader(Augmented(), batch_size=None, num_workers=1),
+    "getitems": lambda: DataLoader(Many(), batch_size=4, num_workers=1),
+    "iterable": lambda: DataLoader(Stream(), batch_size=2),
+    "iterable, persistent": lambda: DataLoader(Stream(), batch_size=2, num_workers=2, persistent_workers=True),
+    "iterable, no batches": lambda: DataLoader(Stream(), batch_size=None, num_workers=2),
+    "nested": lambda: DataLoader(Nested(4), num_workers=1),
     "spawn": lambda: few("spawn"),
+    "divided by worker_init_fn": lambda: DataLoader(Sized(), num_workers=2, worker_init_fn=divide),
+    "dataclasses": lambda: DataLoader(Augmented(), 3, num_workers=1, collate_fn=collate_as_dataclass),
+    "own sampler": lambda: DataLoader(Augmented(), sampler=[3, 1, 2], num_workers=1),
 }
 
 
@@ -205,6 +272,14 @@ def test_batches_in_any_order_and_iterators_of_any_thread(options):
     assert recorded.profile().settings.in_order is options.get("in_order", True)
 
 
+def test_a_killed_worker_is_told():
+    # without tensors: to fetch those of the batches before, torch needs the worker alive
+    recorded = record_dataloader(DataLoader(Killed(), num_workers=1, collate_fn=collate_as_is))
+    with pytest.raises(RuntimeError, match="exited unexpectedly|killed by signal"):
+        list(recorded)
+    assert set(recorded.timeline().select(kind="read").item.tolist()) <= {0, 1, 2, 3, 4}
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_an_epoch_left_early_spoils_nothing(persistent):
     recorded = record_dataloader(DataLoader(Waiting(), num_workers=2, persistent_workers=persistent))
@@ -265,3 +340,19 @@ def test_pinning_is_recorded_where_it_happens(monkeypatch, num_workers):
     assert pins.item.tolist() == list(range(11))
     assert recorded.profile().settings.pin_memory
     assert (recorded.profile().pin_s > 0).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_what_pinning_costs():
+    costs = pinning_costs(64 * 3 * 224 * 224 * 4)
+    assert 0 < costs.pinned_copy_s < costs.pageable_copy_s
+    assert costs.pin_s > 0
+
+
+def test_an_iterable_dataset_without_a_length_is_advised_like_any_other():
+    recorded = record_dataloader(DataLoader(Stream(), batch_size=2))
+    list(recorded)
+    with pytest.raises(TypeError):
+        len(recorded)
+    assert advise(recorded, num_workers=[0, 1]).current.settings.num_workers == 0

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from ..common.extras import when_used
 from .advice import advise
 from .closest import closest
-from .loader_model import simulate_dataloader
+from .cores import Cores
+from .loader_model import Handover, simulate_dataloader
 from .part_files import DelayedLoad, PartError, write_parts
 from .part_model import idle_share, simulate_parts
 from .run import StageError, run
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncPartDataset",
+    "Cores",
     "DelayedLoad",
+    "Handover",
     "Lognormal",
     "PartError",
     "Pipeline",

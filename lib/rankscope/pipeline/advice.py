@@ -89,7 +89,7 @@ def advise(
 
     By default, `num_batches` is that of the longest recorded epoch. If you recorded part of an epoch, pass
     ``num_batches=len(loader)``. `advise` tries these `num_workers` (by default 0, 1, 2, 4, … up to 8 or twice the
-    cores) and `prefetch_factors`, with and without in_order, with
+    cores) and `prefetch_factors`, with and without in_order, with and without pinning if both are known, with
     persistent_workers if making workers takes time, and the recorded settings. Of the settings within 5 % of the
     fastest, it recommends the recorded ones if they are among them, else those with the fewest workers. It recommends
     in_order=False only if that gains more than 10 %. Persistent workers are predicted as they are after the first
@@ -141,10 +141,13 @@ def _candidates(
     profile: LoaderProfile, num_workers: Iterable[int], prefetch_factors: Iterable[int]
 ) -> list[LoaderSettings]:
     """Return the different settings to try, in a fixed order."""
+    pins = [profile.settings.pin_memory]
+    if profile.accelerator and profile.pinning is not None:
+        pins = [False, True]
     persistent = [profile.settings.persistent_workers]
     if profile.startup_s + profile.startup_each_s > 0:
         persistent = [profile.settings.persistent_workers, True]
-    choices = product(num_workers, prefetch_factors, (True, False), (profile.settings.pin_memory,), persistent)
+    choices = product(num_workers, prefetch_factors, (True, False), pins, persistent)
     return list(dict.fromkeys(_normal(LoaderSettings(*choice)) for choice in choices))  # each once
 
 
@@ -169,11 +172,11 @@ def best_of(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> Se
     if current in near_fastest:
         return current
 
-    def effort(row: SettingsForecast) -> tuple[bool, int, bool, bool, int, float]:
+    def effort(row: SettingsForecast) -> tuple[bool, int, bool, bool, int, bool, float]:
         """Return a key that is smaller for settings to be preferred. An earlier entry decides before a later one.
 
         Of settings that are about as fast, those that ask for less are better: an order that is kept, fewer processes,
-        no change of persistent_workers and of the prefetch_factor, or else fewer batches read ahead.
+        no change of persistent_workers and of the prefetch_factor, or else fewer batches read ahead, and no pin thread.
         """
         settings = row.settings
         return (
@@ -182,6 +185,7 @@ def best_of(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> Se
             settings.persistent_workers != current.settings.persistent_workers,
             settings.prefetch_factor != current.settings.prefetch_factor,
             settings.prefetch_factor,
+            settings.pin_memory,
             row.predicted_s,
         )
 
@@ -202,6 +206,10 @@ def _bottleneck(profile: LoaderProfile, settings: LoaderSettings) -> str:
 
 def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsForecast) -> Iterator[str]:
     """Yield what a reader of the advice should know about its limits."""
+    if not profile.accelerator:
+        yield "no accelerator found, so pin_memory would not help"
+    elif profile.pinning is None:
+        yield "the cost and gain of pinning could not be measured"
     if profile.read_s.size < _FEW_BATCHES:
         yield f"batches recorded: {profile.read_s.size}; predictions from so few are rough"
     if not profile.settings.num_workers:

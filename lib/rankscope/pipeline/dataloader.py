@@ -6,16 +6,18 @@ worker with it, in an envelope that is opened before the user sees the batch. Th
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import itertools
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from ..common.checks import of_type
@@ -24,7 +26,7 @@ from ..timeline import Recorder, Timeline
 from .clock import Clock, Reading
 from .epoch import LOOP, PIN_THREAD, worker_lane
 from .fetched import UNKNOWN, Fetched, TimedCollate, TimedDataset, TimedQueue, WorkerInit
-from .profile import COLUMNS, LoaderProfile, LoaderSettings
+from .profile import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts
 
 T = TypeVar("T")
 _DEFAULT_PREFETCH_FACTOR = 2  # torch's, for a loader without workers, which has none
@@ -89,8 +91,9 @@ class RecordedLoader(Generic[T]):
     def profile(self) -> LoaderProfile:
         """Return the measurements so far, for `advise`. A batch counts once its step has ended.
 
-        Cores are those that this process may use; a limit on its CPU time is not taken into account. Raises ValueError
-        if no batch has been recorded.
+        Cores are those that this process may use; a limit on its CPU time is not taken into account. On a machine with
+        an accelerator, it measures pinned and pageable copies of the size of a batch. Raises ValueError if no batch has
+        been recorded.
         """
         return self._recording.profile()
 
@@ -106,6 +109,8 @@ class _Recording:
         self.epochs: list[int] = []  # how many batches of each have been recorded
         self.startups: list[int] = []  # of each worker: nanoseconds from when making the iterator began to its reading
         self.creations: list[int] = []  # of each iterator: the nanoseconds to make its workers
+        self.batch_bytes = 0  # of the tensors in the last batch
+        self.pinning: PinningCosts | None = None
 
     def profile(self) -> LoaderProfile:
         if not self.rows:
@@ -116,18 +121,24 @@ class _Recording:
         if loader.num_workers and self.startups:
             startup_each_s = float(np.mean(self.creations)) / loader.num_workers / 1e9
             startup_s = float(np.mean(self.startups)) / 1e9 - startup_each_s * loader.num_workers
+        has_accelerator = torch.accelerator.is_available()
+        if has_accelerator and self.batch_bytes and self.pinning is None:
+            with contextlib.suppress(RuntimeError):  # for example, if the device is full
+                self.pinning = pinning_costs(self.batch_bytes)
         return LoaderProfile(
             settings=LoaderSettings(
                 num_workers=loader.num_workers,
                 prefetch_factor=loader.prefetch_factor or _DEFAULT_PREFETCH_FACTOR,
                 in_order=loader.in_order,
-                pin_memory=bool(loader.pin_memory and torch.accelerator.is_available()),
+                pin_memory=bool(loader.pin_memory and has_accelerator),
                 persistent_workers=loader.persistent_workers,
             ),
             num_batches=max(self.epochs),
             num_cores=host.num_cores(),
+            accelerator=has_accelerator,
             startup_s=max(startup_s, 0.0),  # a worker may read while its iterator is still being made
             startup_each_s=startup_each_s,
+            pinning=self.pinning,
             **_columns(self.rows),
         )
 
@@ -138,6 +149,32 @@ def _columns(rows: list[tuple[int, ...]]) -> dict[str, Any]:
     handover_s = columns["handover_s"]
     columns["handover_s"] = handover_s[handover_s >= 0]
     return columns
+
+
+def pinning_costs(num_bytes: int, repeats: int = 5) -> PinningCosts:
+    """Measure the time to copy this many bytes to the device, pageable and pinned, and to pin them: the best times.
+
+    torch keeps pinned memory for the next batch, so its first allocation, which takes longer, does not count.
+    """
+    plain = torch.zeros(num_bytes, dtype=torch.uint8)
+    pinned = plain.pin_memory()
+    device = torch.accelerator.current_accelerator()
+
+    def best_s(work: Callable[[], object]) -> float:
+        times_s = []
+        for _ in range(repeats + 1):
+            torch.accelerator.synchronize()
+            start_s = time.perf_counter()
+            work()
+            torch.accelerator.synchronize()
+            times_s.append(time.perf_counter() - start_s)
+        return min(times_s[1:])
+
+    return PinningCosts(
+        pageable_copy_s=best_s(lambda: plain.to(device)),
+        pin_s=best_s(plain.pin_memory),
+        pinned_copy_s=best_s(lambda: pinned.to(device, non_blocking=True)),
+    )
 
 
 class _RecordedIterator:
@@ -200,6 +237,7 @@ class _RecordedIterator:
         self._fetched = self._recorded(fetched)._replace(data=None)  # so that only the user keeps the data alive
         if self._has_workers:
             self._add(LOOP, "wait", self._number, request.wall, arrived_ns)
+        self._recording.batch_bytes = sum(leaf.nbytes for leaf in filter(torch.is_tensor, tree_leaves(fetched.data)))
         self._step_start = self._clock.read()
         return fetched.data
 

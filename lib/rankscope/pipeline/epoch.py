@@ -1,4 +1,4 @@
-"""An epoch of torch's `DataLoader`: the same queues, the same order, the same prefetching.
+"""An epoch of torch's `DataLoader`, event by event: the same queues, the same order, the same prefetching.
 
 Source: `_MultiProcessingDataLoaderIter` in torch/utils/data/dataloader.py. At the start it deals num_workers ×
 prefetch_factor indices round robin, then one more for each batch that is handed over. A worker reads its indices in the
@@ -9,11 +9,16 @@ that has fewer than prefetch_factor batches in hand.
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from collections.abc import Iterator
+from functools import cache
 from heapq import heappop, heappush
 from itertools import cycle
 from typing import NamedTuple
 
 from ..timeline import Span, Tape
+from .cores import Cores
 
 LOOP = "training loop"
 PIN_THREAD = "pin thread"
@@ -25,20 +30,21 @@ def worker_lane(worker: int) -> str:
 
 
 class BatchTimes(NamedTuple):
-    """The times of each batch, in seconds; `pin` is None without a pin thread. Workers start to read at `startup_s`."""
+    """The times of each batch, in seconds; `pin` is None without a pin thread. The last two are of every batch."""
 
     fetch: list[float]
     step: list[float]
     handover: list[float]
     receive: list[float]
     pin: list[float] | None
+    held_s: float
     startup_s: float
 
 
-def epoch(work: BatchTimes, num_workers: int, prefetch_factor: int, in_order: bool) -> list[Span]:
+def epoch(work: BatchTimes, num_workers: int, prefetch_factor: int, in_order: bool, cores: Cores) -> list[Span]:
     """Return the spans of an epoch; the last one is that of the last step."""
     if num_workers:
-        return _Epoch(work, num_workers, prefetch_factor, in_order).run()
+        return _Epoch(work, num_workers, prefetch_factor, in_order, cores).run()
     tape = Tape()
     for batch, fetch_s in enumerate(work.fetch):
         tape.add(0, LOOP, "read", batch, fetch_s)
@@ -48,70 +54,192 @@ def epoch(work: BatchTimes, num_workers: int, prefetch_factor: int, in_order: bo
     return tape.spans
 
 
-class _Epoch:
-    """An epoch with workers. When a batch is dealt, it is known when it arrives; the training loop asks in turn."""
+# Kinds of events. An event has its time, the number of a worker (if it is _READY) or of a batch, and its kind. At equal
+# times the lower number is first.
+_READY = 0  # a worker can fetch its next batch
+_ARRIVED = 1  # a batch is in the process of the training loop
+_PINNED = 2  # a batch can be taken by the training loop
 
-    def __init__(self, work: BatchTimes, num_workers: int, prefetch_factor: int, in_order: bool) -> None:
+
+class _Worker:
+    """A worker; one that still starts is neither idle nor busy."""
+
+    def __init__(self, number: int) -> None:
+        self.lane = worker_lane(number)
+        self.queue: deque[int] = deque()  # batches dealt, but not begun
+        self.in_hand = 0  # batches dealt, but not handed over
+        self.is_idle = False  # waiting for a batch to be dealt
+        self.is_busy = False  # fetching
+        self.fetch_start_s = 0.0
+        self.sender_free_s = 0.0  # when its sending thread is free
+
+
+class _Epoch:
+    """An epoch, event by event.
+
+    All fetches run at one speed, which changes whenever a fetch or a step begins or ends. So the time when a fetch
+    ends is not known in advance, but its reading of `fetch_clock`, which runs at that speed, is.
+    """
+
+    def __init__(self, work: BatchTimes, num_workers: int, prefetch_factor: int, in_order: bool, cores: Cores) -> None:
         self.work = work
+        self.num_batches = len(work.fetch)
         self.prefetch_factor = prefetch_factor
         self.in_order = in_order
-        self.tape = Tape()
-        self.next_workers = cycle(range(num_workers))  # in the order in which they are dealt batches
-        self.worker_of: list[int] = []  # of each batch that was dealt
-        self.in_hand = [0] * num_workers  # batches dealt, but not handed over
-        self.sender_free_s = [0.0] * num_workers  # when the sending thread of each worker is free
-        self.arriving: list[tuple[float, int]] = []  # a heap: when a batch arrives, and the batch
-        if work.startup_s > 0:
-            for worker in range(num_workers):
-                self.tape.add(0, worker_lane(worker), "start", -1, work.startup_s)
+        self.speeds = cache(cores.speeds)  # there are few different numbers of fetches
+        self.spans: list[Span] = []
+
+        self.now = 0.0  # seconds
+        self.events: list[tuple[float, int, int]] = []  # a heap
+        self.fetch_clock = 0.0
+        self.fetching: list[tuple[float, int]] = []  # a heap: the fetch clock at the end, and the batch
+
+        self.workers = [_Worker(number) for number in range(num_workers)]
+        self.next_workers = cycle(self.workers)  # in the order in which they are dealt batches
+        self.worker_of: list[_Worker] = []  # of each batch that was dealt
+        self.pin_free_s = 0.0  # when the pin thread is free
+
+        self.arrived: deque[int] = deque()  # batches that the training loop can take
+        self.loop_s = math.inf  # when the training loop continues
+        self.receiving = -1  # the batch that the training loop is taking in, or -1
+        self.is_stepping = False
+        self.step_left_s = 0.0  # of the step, at full speed
+
+        for place, worker in enumerate(self.workers):
+            if work.startup_s > 0:
+                self.add_span(worker.lane, "start", -1, 0.0, work.startup_s)
+            heappush(self.events, (work.startup_s, place, _READY))
         for _ in range(num_workers * prefetch_factor):
-            self.deal(0.0)
+            self.deal()
+
+    def add_span(self, lane: str, kind: str, batch: int, start_s: float, stop_s: float) -> None:
+        self.spans.append(Span(0, lane, kind, batch, start_s, stop_s))
 
     def run(self) -> list[Span]:
-        tape = self.tape
-        received_early = set[int]()  # batches that are held back until it is their turn, if `in_order`
-        for turn, _ in enumerate(self.work.fetch):
-            handed_s = tape.free_s[0, LOOP]
-            batch = turn
-            if turn not in received_early:
-                batch, handed_s = self.receive(handed_s)
-            while self.in_order and batch != turn:
-                received_early.add(batch)
-                batch, handed_s = self.receive(handed_s)
-            tape.wait(0, LOOP, "wait", batch, handed_s)
-            self.in_hand[self.worker_of[batch]] -= 1
-            self.deal(handed_s)
-            tape.add(0, LOOP, "step", batch, self.work.step[batch])
-        return tape.spans
+        """Go from event to event until the last step is done.
 
-    def deal(self, now_s: float) -> None:
+        The next is an event of the heap, the end of a fetch, the end of a step, or the time at which the training loop
+        asked to continue. Until then, fetches and the step progress at constant speeds. `training_loop` yields the time
+        at which it continues, which is infinite while it waits for a batch or for the end of its step.
+        """
+        loop = self.training_loop()
+        self.loop_s = next(loop)
+        while True:
+            fetch_speed, step_speed = self.speeds(len(self.fetching), self.is_stepping)
+            event_s = self.events[0][0] if self.events else math.inf
+            fetch_s = math.inf
+            if self.fetching:
+                fetch_s = self.now + (self.fetching[0][0] - self.fetch_clock) / fetch_speed
+            step_s = math.inf
+            if self.is_stepping:
+                step_s = self.now + self.step_left_s / step_speed
+            next_s = max(self.now, min(event_s, self.loop_s, fetch_s, step_s))  # rounding must not turn time back
+            self.fetch_clock += (next_s - self.now) * fetch_speed
+            self.step_left_s -= (next_s - self.now) * step_speed
+            self.now = next_s
+            # At equal times an event is first, so that the training loop can take a batch at the time of its arrival.
+            # Then the training loop continues, if it asked to, and then a fetch ends: if the loop begins to receive a
+            # batch of the worker that fetches, the end of the fetch frees the worker to answer. In the reverse order
+            # the worker would be in its next fetch already, and would answer late. The end of a step is last.
+            if next_s >= event_s:
+                _, number, kind = heappop(self.events)
+                self.handle(number, kind)
+            elif fetch_s <= next_s < self.loop_s:
+                _, batch = heappop(self.fetching)
+                self.fetched(batch)
+            else:  # the step has ended, or the training loop continues; it asks to only while there is no step
+                self.is_stepping = False
+                loop_s = next(loop, None)
+                if loop_s is None:
+                    return self.spans
+                self.loop_s = loop_s
+
+    def handle(self, number: int, kind: int) -> None:
+        if kind == _READY:
+            self.ready(self.workers[number])
+        elif kind == _ARRIVED and self.work.pin is not None:
+            pin_start_s = max(self.pin_free_s, self.now) + self.work.receive[number]
+            self.pin_free_s = pin_start_s + self.work.pin[number]
+            self.add_span(PIN_THREAD, "pin", number, pin_start_s, self.pin_free_s)
+            heappush(self.events, (self.pin_free_s, number, _PINNED))
+        else:  # the training loop can take the batch, and wakes if it waits for one
+            self.arrived.append(number)
+            if self.receiving < 0 and not self.is_stepping:
+                self.loop_s = self.now
+
+    def training_loop(self) -> Iterator[float]:
+        """Wait for a batch and take a step, again and again.
+
+        Yield the time at which it continues. It is infinite if an event must wake it: an arrival, or the end of a step.
+        """
+        received_early = set[int]()  # batches that are held back until it is their turn, if `in_order`
+        for next_in_order in range(self.num_batches):
+            requested_s = self.now
+            batch = -1 if next_in_order not in received_early else next_in_order
+            while batch < 0:
+                while not self.arrived:
+                    yield math.inf
+                batch = self.arrived.popleft()
+                if self.work.pin is None:  # otherwise the pin thread has received it
+                    yield from self.receive(batch)
+                if self.in_order and batch != next_in_order:
+                    received_early.add(batch)
+                    batch = -1
+            handed_s = self.now
+            self.add_span(LOOP, "wait", batch, requested_s, handed_s)
+            self.worker_of[batch].in_hand -= 1
+            self.deal()
+            self.step_left_s = self.work.step[batch]
+            self.is_stepping = True
+            yield math.inf  # until the step has ended
+            self.add_span(LOOP, "step", batch, handed_s, self.now)
+
+    def receive(self, batch: int) -> Iterator[float]:
+        """Let the training loop take in a batch, whose worker answers late while it is busy with another one."""
+        self.receiving = batch
+        received_s = self.now + self.work.receive[batch]
+        if self.worker_of[batch].is_busy:
+            received_s += self.work.held_s
+        yield received_s
+        self.receiving = -1
+
+    def deal(self) -> None:
         """Deal the next batch, if there is one, to the worker whose turn it is.
 
         In order, that is the next worker, as in torch. Otherwise it is the next one with fewer than `prefetch_factor`
         batches in hand: there is one, because a batch is dealt at the start or when another is handed over.
         """
         batch = len(self.worker_of)
-        if batch == len(self.work.fetch):
+        if batch == self.num_batches:
             return
         worker = next(self.next_workers)
-        while not self.in_order and self.in_hand[worker] >= self.prefetch_factor:
+        while not self.in_order and worker.in_hand >= self.prefetch_factor:
             worker = next(self.next_workers)
         self.worker_of.append(worker)
-        self.in_hand[worker] += 1
-        read_s = self.tape.add(0, worker_lane(worker), "read", batch, self.work.fetch[batch], after_s=now_s)
-        sent_s = max(self.sender_free_s[worker], read_s) + self.work.handover[batch]
-        self.sender_free_s[worker] = sent_s
-        heappush(self.arriving, (sent_s, batch))
+        worker.queue.append(batch)
+        worker.in_hand += 1
+        if worker.is_idle:
+            self.ready(worker)
 
-    def receive(self, now_s: float) -> tuple[int, float]:
-        """Return the batch that arrives first, and when the training loop has it, which asked for it at `now_s`.
+    def ready(self, worker: _Worker) -> None:
+        """Let a worker fetch its next batch, or wait for one."""
+        worker.is_idle = not worker.queue
+        if worker.queue:
+            batch = worker.queue.popleft()
+            worker.is_busy = True
+            worker.fetch_start_s = self.now
+            heappush(self.fetching, (self.fetch_clock + self.work.fetch[batch], batch))
 
-        No batch that is dealt later can arrive before it, so the pin thread can be computed no earlier than here.
+    def fetched(self, batch: int) -> None:
+        """Let a worker send a batch, and go on with its next one.
+
+        The training loop may be receiving an earlier batch of the worker, which can answer it only now.
         """
-        arrived_s, batch = heappop(self.arriving)
-        receive_s = self.work.receive[batch]
-        if self.work.pin is None:
-            return batch, max(now_s, arrived_s) + receive_s
-        received_s = max(self.tape.free_s[0, PIN_THREAD], arrived_s) + receive_s
-        pinned_s = self.tape.add(0, PIN_THREAD, "pin", batch, self.work.pin[batch], after_s=received_s)
-        return batch, max(now_s, pinned_s)
+        worker = self.worker_of[batch]
+        self.add_span(worker.lane, "read", batch, worker.fetch_start_s, self.now)
+        worker.sender_free_s = max(worker.sender_free_s, self.now) + self.work.handover[batch]
+        heappush(self.events, (worker.sender_free_s, batch, _ARRIVED))
+        if self.receiving >= 0 and self.worker_of[self.receiving] is worker:
+            self.loop_s = min(self.loop_s, self.now + self.work.receive[self.receiving])  # the hold has ended
+        worker.is_busy = False
+        self.ready(worker)

@@ -7,12 +7,18 @@ import numpy as np
 
 from ..common.checks import check_field
 from ..common.words import count_of
+from ..timeline import Span
+from .cores import Cores
 from .epoch import BatchTimes, epoch
 from .service import Seconds, check_times
 
 PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")
 # The columns of a `LoaderProfile`; a recording has them in this order.
 COLUMNS = ("read_s", "collate_s", "cpu_s", "receive_s", "pin_s", "wait_s", "step_s", "step_cpu_s", "handover_s")
+# A batch is received in about the shortest recorded time, unless its worker cannot answer because a fetch holds the
+# interpreter lock. Times up to this multiple of the shortest count as those of receiving alone.
+_RECEIVE_ALONE = 2
+_HELD_QUANTILE = 0.9  # of the additional times: `Handover.held_s` is the most that usually occurs
 _FASTER = 2  # by this factor a part is made faster to see whether it is the bottleneck
 
 
@@ -37,6 +43,14 @@ class LoaderSettings(msgspec.Struct, frozen=True):
         return ", ".join(words)
 
 
+class PinningCosts(msgspec.Struct, frozen=True):
+    """Seconds to copy one batch to the accelerator, as it is and from pinned memory, and to pin it (also a copy)."""
+
+    pageable_copy_s: float
+    pin_s: float
+    pinned_copy_s: float
+
+
 class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     """The measured times of a loader and its training loop: columns with a time per batch, in seconds.
 
@@ -53,6 +67,7 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     settings: LoaderSettings
     num_batches: int
     num_cores: int
+    accelerator: bool
     read_s: Seconds
     collate_s: Seconds
     cpu_s: Seconds
@@ -64,6 +79,7 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     handover_s: Seconds
     startup_s: float = 0.0
     startup_each_s: float = 0.0
+    pinning: PinningCosts | None = None
 
     def __post_init__(self) -> None:
         for name in COLUMNS:
@@ -97,11 +113,16 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
 
 
 def predicted_s(profile: LoaderProfile, settings: LoaderSettings, faster: str | None = None) -> float:
-    """Return the seconds of an epoch with other settings; `faster` is one of `PARTS`, which is made twice as fast.
+    """Return the seconds of an epoch; see `predicted_spans`."""
+    return predicted_spans(profile, settings, faster)[-1].stop_s
+
+
+def predicted_spans(profile: LoaderProfile, settings: LoaderSettings, faster: str | None = None) -> list[Span]:
+    """Return the spans of an epoch with other settings; `faster` is one of `PARTS`, which is made twice as fast.
 
     Batches have the times that were recorded last. If the epoch has more batches, these times are repeated. A loader
-    with persistent_workers is past its first epoch. Workers and steps that share cores take at least as long as their
-    CPU work on all cores.
+    with persistent_workers is past its first epoch. Raises ValueError if `pin_memory` differs from that of the
+    recording, in either direction, and the profile has no costs of pinning.
     """
 
     def factor(part: str) -> int:
@@ -111,26 +132,44 @@ def predicted_s(profile: LoaderProfile, settings: LoaderSettings, faster: str | 
         """Return a time for each batch of this epoch: the last ones, repeated if they are too few."""
         return np.resize(values_s[-profile.num_batches :], profile.num_batches) / factor(part)
 
+    pin_s, step_s = _pin_and_step_s(profile, settings)
+    alone_s = np.minimum(profile.receive_s, _RECEIVE_ALONE * profile.receive_s.min())
+    held_s = float(np.quantile(profile.receive_s - alone_s, _HELD_QUANTILE))
     handover_s = profile.handover_s if profile.handover_s.size else np.zeros(1)
     fetch_s = column("reading", profile.read_s) + column("collating", profile.collate_s)
-    step_s = column("training step", profile.step_s)
     work = BatchTimes(
         fetch=fetch_s.tolist(),
-        step=step_s.tolist(),
+        step=column("training step", step_s).tolist(),
         handover=column("hand-over", handover_s).tolist(),
-        receive=column("hand-over", profile.receive_s).tolist(),
-        pin=column("pinning", profile.pin_s).tolist() if settings.pin_memory else None,
+        receive=column("hand-over", alone_s).tolist(),
+        pin=column("pinning", pin_s).tolist() if settings.pin_memory else None,
+        held_s=held_s / factor("hand-over"),
         startup_s=profile.startup_of_s(settings) / factor("worker start-up"),
     )
-    last_step = epoch(work, settings.num_workers, settings.prefetch_factor, settings.in_order)[-1]
-    if not settings.num_workers:  # then nothing runs at the same time
-        return last_step.stop_s
-    fetch_cpu = _share(profile.cpu_s, profile.read_s + profile.collate_s)
-    step_cpu = _share(profile.step_cpu_s, profile.step_s)
-    cpu_s = float(fetch_s.sum()) * fetch_cpu + float(step_s.sum()) * step_cpu
-    return max(last_step.stop_s, cpu_s / (profile.num_cores * factor("CPU cores")))
+    cores = Cores(
+        profile.num_cores * factor("CPU cores"),
+        fetch_cpu=_share(profile.cpu_s, profile.read_s + profile.collate_s),
+        step_cpu=_share(profile.step_cpu_s, profile.step_s),
+    )
+    return epoch(work, settings.num_workers, settings.prefetch_factor, settings.in_order, cores)
 
 
 def _share(cpu_s: Seconds, wall_s: Seconds) -> float:
     """Return the average number of cores that were busy, or 0 if the work took no time."""
     return float(cpu_s.sum() / wall_s.sum()) if wall_s.sum() else 0.0
+
+
+def _pin_and_step_s(profile: LoaderProfile, settings: LoaderSettings) -> tuple[Seconds, Seconds]:
+    """Return the times to pin each batch and those of the steps, which include the copies: longer without pinning."""
+    was_pinned = profile.settings.pin_memory
+    if settings.pin_memory == was_pinned:
+        return profile.pin_s, profile.step_s
+    costs = profile.pinning
+    if costs is None:
+        raise ValueError("pin_memory must be as recorded where no costs of pinning were measured, got another")
+    gain_s = costs.pageable_copy_s - costs.pinned_copy_s  # of each copy in a step
+    if was_pinned:
+        # A driver copies pageable memory by way of pinned memory, so a gain below 0 is noise.
+        return profile.pin_s, profile.step_s + max(gain_s, 0.0)
+    # Here a gain below 0 stays, although it may be noise, too: it makes the steps longer, so pinning seems no better.
+    return np.full_like(profile.step_s, costs.pin_s), np.maximum(profile.step_s - gain_s, 0.0)
