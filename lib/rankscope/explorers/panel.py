@@ -37,6 +37,7 @@ _STYLE = """<style>
 .rankscope-side .widget-readout { min-width: 32px; max-width: none; text-align: right; white-space: nowrap; }
 .rankscope-side .widget-checkbox { grid-template-columns: 1fr; height: 24px; }
 .rankscope-typed { align-items: flex-end; gap: 8px; } .rankscope-typed > :first-child { flex: 1; min-width: 0; }
+.rankscope-side .rankscope-typed .widget-inline-hbox > .widget-label { overflow: visible; }
 .rankscope-typed > :last-child { grid-template-columns: 1fr !important; }
 .rankscope-more { grid-column: 1 / -1; }
 .rankscope-more .lm-Widget.jupyter-widgets-Collapse-contents { padding: 8px; }
