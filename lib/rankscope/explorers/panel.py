@@ -29,14 +29,15 @@ _STYLE = """<style>
 .rankscope-side > * { width: auto !important; min-width: 0; margin: 0 !important; overflow: visible; }
 .rankscope-side .widget-inline-hbox { display: grid; width: auto; height: auto; margin: 0; overflow: visible;
   grid-template-columns: minmax(0, 1fr) auto; align-items: center; }
-.rankscope-side .widget-inline-hbox > .widget-label { grid-column: 1 / -1; width: auto; height: 18px; margin: 0;
-  line-height: 18px; font-size: 12px; text-align: left; color: var(--jp-ui-font-color2); }
+.rankscope-side .widget-inline-hbox > .widget-label { grid-column: 1 / -1; width: auto; height: auto; margin: 0;
+  white-space: normal; line-height: 18px; font-size: 12px; text-align: left; color: var(--jp-ui-font-color2); }
 .rankscope-side :is(select, input[type="number"], input[type="text"]) { height: 28px; }
 .rankscope-side .slider-container { height: 28px; display: flex; align-items: center; margin: 0 8px; }
 .rankscope-side .slider { flex: 1; margin: 0; }
 .rankscope-side .widget-readout { min-width: 32px; max-width: none; text-align: right; white-space: nowrap; }
 .rankscope-side .widget-checkbox { grid-template-columns: 1fr; height: 24px; }
 .rankscope-typed { align-items: flex-end; gap: 8px; } .rankscope-typed > :first-child { flex: 1; min-width: 0; }
+.rankscope-side .rankscope-typed .widget-inline-hbox > .widget-label { overflow: visible; }
 .rankscope-typed > :last-child { grid-template-columns: 1fr !important; }
 .rankscope-more { grid-column: 1 / -1; }
 .rankscope-more .lm-Widget.jupyter-widgets-Collapse-contents { padding: 8px; }
