@@ -102,7 +102,6 @@ def test_ddp_of_your_own_profile() -> None:
     [
         ({"box": "box.json"}, "must be a Profile"),
         ({"box": profile(links())}, "backend's own allreduce"),
-        ({"latency and bandwidth": profile([])}, "other names"),
     ],
 )
 def test_what_has_no_allreduce_is_no_network(given: Any, message: str) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from rankscope.cli import main
 from tests.browser.jupyterlab import browser_page, find_browser
-from tests.diagnose.made_dumps import sick, write
 from tests.diagnose.made_traces import write_traces
 
 ROOT = Path(__file__).parents[2]
@@ -33,15 +32,3 @@ def test_the_page_loads_nothing_and_its_drawings_fit(tmp_path: Path) -> None:
         assert page.evaluate("() => getComputedStyle(document.body).maxWidth") != "none"
         width, room = page.evaluate("() => ['svg', 'section'].map(name => document.querySelector(name).clientWidth)")
         assert 200 < width <= room
-
-
-@pytest.mark.browser
-def test_the_page_of_a_hang_fits_on_a_phone(tmp_path: Path) -> None:
-    find_browser()
-    write(tmp_path / "dumps", sick("missing", 4, 2))
-    assert main(["diagnose", str(tmp_path / "dumps"), "-o", str(tmp_path / "page.html")]) == 0
-    with browser_page(tmp_path / "browser", ROOT / "test-artifacts" / "hang-page.png") as page:
-        page.set_viewport_size({"width": 390, "height": 900})
-        page.goto((tmp_path / "page.html").as_uri())
-        assert page.locator("table tr").count() == 5
-        assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")

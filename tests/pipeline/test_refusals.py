@@ -34,13 +34,13 @@ from rankscope.pipeline import (
     simulate_transfer,
     write_parts,
 )
-from rankscope.pipeline.profile import LoaderProfile, LoaderSettings
+from rankscope.pipeline.profile import LoaderProfile, LoaderSettings, predicted_s
 from rankscope.timeline import Span, Timeline
 
 READ, TRAIN = Stage("read", 1.0), Stage("train", 1.0)
 THREE, UNKNOWN = Stage("train", 1.0, num_workers=3), Stage("read", fn=abs)
 ROAD = Pipeline([READ, TRAIN])
-PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, *[np.ones(3)] * 9)
+PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, False, *[np.ones(3)] * 9)
 COPY, STEP = Span(0, "copy", "copy", 0, 0.0, 1.0), Span(0, "compute", "compute", 0, 0.0, 1.0)
 
 
@@ -72,6 +72,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("num_workers", lambda: advise(PROFILE, num_workers=4)),  # type: ignore[arg-type]
     ("prefetch_factors", lambda: advise(PROFILE, prefetch_factors=[0])),
     ("column", lambda: replace(PROFILE, step_s=[1.0])),
+    ("pin_memory", lambda: predicted_s(PROFILE, LoaderSettings(1, pin_memory=True))),
     ("within", lambda: closest(float, abs, within=-1)),
     ("label", lambda: StoredImages(np.zeros((3, 8, 8)), [1, 2])),
     ("size_px", lambda: StoredImages(np.zeros((3, 8, 8)), [1, 2, 3], 31)),
