@@ -239,9 +239,8 @@ class Watched:
             tables.append(np.frombuffer(message).reshape(table.shape))
         numbers = np.stack(tables, axis=1)  # steps by ranks by columns
         steps = table[:, 0].astype(int).tolist()
-        if (
-            steps and (numbers[..., 0] == numbers[:, :1, 0]).all()
-        ):  # else ranks have ended with different numbers of steps
+        are_same = (numbers[..., 0] == numbers[:, :1, 0]).all()  # else ranks ended with different numbers of steps
+        if steps and are_same:
             line = headline(lateness(self._ranks, numbers[..., 1], numbers[..., 2:]), steps)
             self._report(f"steps {steps[0]} to {steps[-1]}: {line}")
 

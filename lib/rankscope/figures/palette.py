@@ -38,31 +38,51 @@ WAITING = "#c4cbd3"
 
 RANKS = ("#688ffd", "#f0968c", "#047860", "#b8960a", "#6945be", "#45d4f7", "#9a1a70", "#aad237")
 
-# Kinds of work, and what fills memory, by their hue: plain ones, and after the line those that are hatched, which are
-# communication and its buffers.
+# Kinds of work, and what fills memory, by their hue.
 _WORK = {
-    "#3f35b5": "read load loader",
-    "#e3d22b": "decode host",
-    "#a5cf5a": "collate",
-    "#59636e": "pin",
-    "#b87a2a": "copy h2d unpack copy_in copy_out memcpy staging link",
-    "#f7b012": "forward loss",
-    "#b5391a": "backward",
-    "#b57ed7": "optimizer zero_grad",
-    "#2fa477": "step compute train kernel",
-    "#2377ce": "| allreduce reduce_scatter reduce collective shadow",
-    "#8cc8ee": "| allgather gather recv receive",
-    "#a04a86": "| broadcast scatter send alltoall",
-    OTHER: "start stop",
-    WAITING: "wait blocked | barrier",
+    "#3f35b5": ("read", "load", "loader"),
+    "#e3d22b": ("decode", "host"),
+    "#a5cf5a": ("collate",),
+    "#59636e": ("pin",),
+    "#b87a2a": ("copy", "h2d", "unpack", "copy_in", "copy_out", "memcpy", "staging", "link"),
+    "#f7b012": ("forward", "loss"),
+    "#b5391a": ("backward",),
+    "#b57ed7": ("optimizer", "zero_grad"),
+    "#2fa477": ("step", "compute", "train", "kernel"),
+    "#2377ce": ("allreduce", "reduce_scatter", "reduce", "collective", "shadow"),
+    "#8cc8ee": ("allgather", "gather", "recv", "receive"),
+    "#a04a86": ("broadcast", "scatter", "send", "alltoall"),
+    OTHER: ("start", "stop"),
+    WAITING: ("wait", "blocked", "barrier"),
 }
 _MEMORY = {
-    "#5b6ee1": "parameters buffers",
-    "#f7b012": "activations",
-    "#b5391a": "gradients | buckets",
-    "#b57ed7": "optimizer_states master_copy",
-    "#2377ce": "| reduce_buffers",
-    "#8cc8ee": "gathered_parameters | gather_buffers largest_layer",
+    "#5b6ee1": ("parameters", "buffers"),
+    "#f7b012": ("activations",),
+    "#b5391a": ("gradients", "buckets"),
+    "#b57ed7": ("optimizer_states", "master_copy"),
+    "#2377ce": ("reduce_buffers",),
+    "#8cc8ee": ("gathered_parameters", "gather_buffers", "largest_layer"),
+}
+# Those that are hatched: communication and its buffers.
+_HATCHED = {
+    "allreduce",
+    "reduce_scatter",
+    "reduce",
+    "collective",
+    "shadow",
+    "allgather",
+    "gather",
+    "recv",
+    "receive",
+    "broadcast",
+    "scatter",
+    "send",
+    "alltoall",
+    "barrier",
+    "buckets",
+    "reduce_buffers",
+    "gather_buffers",
+    "largest_layer",
 }
 
 
@@ -73,15 +93,8 @@ class WorkLook(NamedTuple):
     hatched: bool
 
 
-def _looks(table: dict[str, str]) -> dict[str, WorkLook]:
-    looks = {}
-    for hue, words in table.items():
-        plain, _, hatched = words.partition("|")
-        for word in plain.split():
-            looks[word] = WorkLook(hue, False)
-        for word in hatched.split():
-            looks[word] = WorkLook(hue, True)
-    return looks
+def _looks(kinds_of_hue: dict[str, tuple[str, ...]]) -> dict[str, WorkLook]:
+    return {kind: WorkLook(hue, kind in _HATCHED) for hue, kinds in kinds_of_hue.items() for kind in kinds}
 
 
 WORK = _looks(_WORK)
