@@ -1,0 +1,24 @@
+"""torch's fake process group: the code of DDP and FSDP runs in one process as if it were one of many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def fake_group(num_ranks: int, rank: int = 0) -> Iterator[None]:
+    """Be one rank of so many while the context is open. Collectives return at once and communicate nothing.
+
+    Raises RuntimeError in a process that has a process group already.
+    """
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        raise RuntimeError("this process has a process group already: observe a step in a process of its own")
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=num_ranks)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
