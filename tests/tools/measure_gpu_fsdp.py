@@ -1,4 +1,4 @@
-"""Peak memory of FSDP on one GPU, for as many ranks as are asked for: python tests/tools/measure_gpu_fsdp.py -o peaks.json.
+"""Peak memory of FSDP on one GPU, for any number of ranks: python tests/tools/measure_gpu_fsdp.py -o peaks.json.
 
 One process is a rank of torch's fake process group, which communicates nothing, so one GPU is enough. Real
 `fully_shard` allocates and frees what it would in a real job. The result is compared with `fsdp.observe`, which needs
