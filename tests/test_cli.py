@@ -153,6 +153,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no such file": (["show", "none.json"], "none.json"),
     "damaged": (["show", "damaged.json"], "damaged.json"),
     "no path": (["show"], "PATH"),
+    "an example": (["show", "a", "b"], "(for example: rankscope show box.json)"),
     "a near command": (["sho", "{}"], "'show'"),
     "a near option": (["show", "--num-byte", "1KiB", "{}"], "--num-bytes"),
     "no size": (["show", "{}", "--num-bytes", "much"], "much"),
