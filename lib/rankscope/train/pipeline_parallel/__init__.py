@@ -1,31 +1,21 @@
-"""Pipeline parallelism: schedules written down, verified, simulated and run on real ranks."""
+"""Pipeline parallelism: schedules of torch or written by hand, verified, simulated and run on real ranks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ...common.extras import when_used
-from .model import simulate, simulated_bubble, traffic
-from .schedule import PipelineError, PipelineSchedule, bubble_share, build, verify
-
-if TYPE_CHECKING:
-    from .run import make_model, measure
+from .model import bubble_share, messages, simulate, verify
+from .run import MESSAGE_BYTES, measure
+from .schedule import SCHEDULES, Pass, PipelineError, PipelineSchedule, build
 
 __all__ = [
+    "MESSAGE_BYTES",
+    "SCHEDULES",
+    "Pass",
     "PipelineError",
     "PipelineSchedule",
     "bubble_share",
     "build",
-    "make_model",
     "measure",
+    "messages",
     "simulate",
-    "simulated_bubble",
-    "traffic",
     "verify",
 ]
-
-__getattr__ = when_used(__name__, make_model="run", measure="run")
-
-
-def __dir__() -> list[str]:
-    return __all__
