@@ -93,7 +93,6 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "an unknown GPU": (lambda: nccl.Model("h300"), "gpu"),
     "one GPU on one node": (lambda: nccl.Model(gpus_per_node=1), "gpus_per_node"),
     "an old version": (lambda: nccl.Model(version=(2, 18)), "version"),
-    "no graph": (lambda: nccl.Model(graphs={"ring": 24}), "Graph"),
     "a collective that NCCL lacks": (lambda: MODEL.choose("all_to_all", 1024), "collective"),
     "a buffer of 0": (lambda: MODEL.choose("allreduce", 0), "num_bytes"),
     "readings of another machine": (lambda: MODEL.with_readings(Profile.load("bank:h100_4")), "8 ranks"),
