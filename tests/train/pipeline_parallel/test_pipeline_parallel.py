@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from rankscope.train.pipeline_parallel import (
-    MESSAGE_BYTES,
     SCHEDULES,
-    Pass,
     PipelineError,
     PipelineSchedule,
     bubble_share,
@@ -21,6 +19,8 @@ from rankscope.train.pipeline_parallel import (
     simulate,
     verify,
 )
+from rankscope.train.pipeline_parallel.run import MESSAGE_BYTES
+from rankscope.train.pipeline_parallel.schedule import Pass
 
 from ...extents import first_in_test
 

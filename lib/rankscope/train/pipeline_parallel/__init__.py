@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ...common.extras import when_used
 from .model import bubble_share, messages, simulate, verify
-from .run import MESSAGE_BYTES, measure
-from .schedule import SCHEDULES, Pass, PipelineError, PipelineSchedule, build
+from .schedule import SCHEDULES, PipelineError, PipelineSchedule, build
+
+if TYPE_CHECKING:
+    from .run import measure
 
 __all__ = [
-    "MESSAGE_BYTES",
     "SCHEDULES",
-    "Pass",
     "PipelineError",
     "PipelineSchedule",
     "bubble_share",
@@ -19,3 +22,9 @@ __all__ = [
     "simulate",
     "verify",
 ]
+
+__getattr__ = when_used(__name__, measure="run")
+
+
+def __dir__() -> list[str]:
+    return __all__

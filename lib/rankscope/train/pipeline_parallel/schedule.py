@@ -14,7 +14,6 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import msgspec
-from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
 from ...common.checks import of_type, one_of, whole
 
@@ -138,6 +137,8 @@ def build(name: str, num_ranks: int, num_microbatches: int, num_chunks: int | No
     0: 0F0 1F0 1I0 1W0 0I0 0W0
     <BLANKLINE>
     """
+    from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops  # here, as text needs no torch
+
     one_of("name", name, SCHEDULES)
     whole("num_ranks", num_ranks, 1)
     whole("num_microbatches", num_microbatches, 1)
