@@ -22,7 +22,7 @@ _NCCL = re.compile(r"CCL version *:? *(\d+(?:\.\d+)+)(?:\S*?\+cuda([\d.]+))?")
 _LIBRARY = re.compile(r"nccl-library=(\d)(\d\d)(\d\d)\b")
 _DRIVER = re.compile(r"(?:cudaDriverVersion|Driver Version:) ([\d.]+)")
 _TESTS = re.compile(r"nccl-tests version (\S+)")
-_ITERATIONS = re.compile(r"warmup iters: (\d+) iters: (\d+)")
+_ITERATIONS = re.compile(r"warmup iters: (\d+) +iters: (\d+)")
 _QUOTES = ",'\""  # around a value or behind it
 _WORDS = ("CCL", "nccl", "iters:", "Driver")  # each of the patterns needs one of them, and logs are long
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ...common.words import count_of
 from ..profile import Profile
 from .clean import without_info
 from .facts import facts_of
@@ -22,6 +23,7 @@ COLLECTIVE = {  # by the names of the programs, without _perf
     **{name: name for name in ("reduce_scatter", "broadcast", "reduce", "scatter", "gather")},
 }
 _ROW = re.compile(rf"(?<![\w.])(\d+) +(\d+) +({'|'.join(TYPE_BYTES)})(?!\w)(.*)")
+_HEADER = re.compile(r"size +count +type +(.*time +algbw +busbw.*)")
 _RANK = re.compile(r"Rank +(\d+) (?:Group +\d+ )?Pid +(\d+) on +(\S+) +device +\d+ \[([^\[\]]*)\] *(.*)")
 _NAME = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([\d.]+)")
@@ -39,10 +41,6 @@ def nccl_tests_text(log: Log) -> Iterator[Profile]:
     yield from _profiles(log, table)
 
 
-def _is_header(text: str) -> bool:
-    return "algbw" in text and "busbw" in text
-
-
 def _ends_before(table: Table, text: str) -> bool:
     """Return whether a line belongs to another table: this one has its average, or has lost it."""
     if table.averages and len(table.averages) >= table.num_headers:
@@ -52,12 +50,13 @@ def _ends_before(table: Table, text: str) -> bool:
     rank = _RANK.search(text)
     if rank is not None:
         return rank[1] == "0" and any(rank[3] == other.host for other in table.ranks)
-    return _is_header(text)
+    return _HEADER.search(text) is not None
 
 
 def _read_line(table: Table, line: int, text: str) -> None:
     table.last_line = line
     row = None if "#" in text else _ROW.search(text)  # "#" begins every other line of nccl-tests
+    header = _HEADER.search(text)
     rank = _RANK.search(text)
     average = _AVERAGE.search(text)
     name = _NAME.search(text)
@@ -67,9 +66,9 @@ def _read_line(table: Table, line: int, text: str) -> None:
         number, pid, host, bus, card = rank.groups()
         whole_bus = bus if ":" in bus else ""
         table.ranks.append(Rank(int(number), host, pid, whole_bus, card.strip()))
-    elif _is_header(text):
-        words = text[text.find("size") :].replace("cputime", "time").split()
-        table.columns = [word for word in words[3:] if word != "timestamp"]  # whose cells are removed as dates
+    elif header:
+        columns = header[1].replace("cputime", "time").split()
+        table.columns = [column for column in columns if column != "timestamp"]  # whose cells are removed as dates
         table.num_headers += 1
     elif average:
         table.averages.append(float(average[1]))
@@ -106,7 +105,9 @@ def _profiles(log: Log, table: Table) -> Iterator[Profile]:
     if len(runs) > 1:
         are_apart = len({ranks[0].host for ranks in runs}) == len(runs)
         what = "each on its own host: nothing crossed the network" if are_apart else "which exchanged nothing"
-        notes.append(f"{FAULT}{len(runs)} separate runs of {len(runs[0])} ranks each, {what}; build with MPI=1")
+        notes.append(
+            f"{FAULT}{len(runs)} separate runs of {count_of(len(runs[0]), 'rank')} each, {what}; build with MPI=1"
+        )
     facts = facts_of(log.lines[table.first_line - 1 : table.last_line])
     tables = [replace(table, ranks=ranks, halves=[], notes=notes, facts=facts) for ranks in runs]
     for half in table.halves:
