@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,10 @@ from rankscope import figures
 from rankscope.box import (
     Profile,
     Protocol,
-    bank,
     fit_link,
     measure,
     nccl,
     pcie_bytes_per_s,
-    read_log,
     stated,
     verdict,
 )
@@ -126,12 +123,3 @@ def test_a_wrong_argument_is_one_error_that_names_it(name: str) -> None:
     with pytest.raises((ValueError, TypeError), match=word) as caught:
         call()
     assert "\n" not in str(caught.value)
-
-
-def test_a_log_is_of_a_known_kind_and_there(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text("hello")
-    with pytest.raises(ValueError, match="kind"):
-        read_log(tmp_path / "a.log", kind="osu")
-    with pytest.raises(FileNotFoundError):
-        read_log(tmp_path / "none.log")
-    assert len(bank()) > 40
