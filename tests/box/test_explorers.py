@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from rankscope.box.explorers.transfers import between
 from rankscope.common.units import time_words
 from rankscope.explorers import machine, transfers
-from rankscope.explorers.entries import EXPLORERS
 from rankscope.figures.palette import INK
 
 from ..explorers.cases import report, svg
-from .explorer_cases import CASES, SIZES, gpu
+from .explorer_cases import CASES, gpu
 from .made import links, point, profile
 
 MACHINE = CASES["machine"].made()
@@ -62,28 +59,14 @@ def test_ranks_that_do_not_fill_their_nodes_are_refused_and_nothing_is_drawn() -
 def test_with_a_profile_times_are_the_measured_ones() -> None:
     box = transfers(gpu())
     assert box.controls["link"].value == "measured: made up"
-    copied = report(MEASURED)[1]
+    copied = report(MEASURED)[0]
     assert time_words(2**26 / 8e9) in copied
     assert "8 GB/s" in copied
-    assert svg(MEASURED, direction="d2h").count("<svg") == 1  # the loop alone
     assert svg(MEASURED).count("pin_on_the_fly") == 0
 
 
-def test_without_copies_to_the_gpu_there_is_no_loop() -> None:
-    options = {"direction": "d2h", "method": "pageable", "pieces": 1, "both": False}
-    copies_to_host = [point("transfer", size, size / 8e9, **options) for size in SIZES]
-    explorer = EXPLORERS["transfers"].make(profile(copies_to_host))
-    assert svg(explorer, direction="d2h").count("<svg") == 1
-    with pytest.raises(ValueError, match="no such copies"):
-        svg(explorer)
-    assert report(explorer) == ["the profile has no h2d copies by the method pageable"]
-
-
-def test_times_lie_on_lines_between_measured_sizes() -> None:
-    points = [point("pin", size, size / 1e9, cached=True) for size in SIZES]
-    for size in (2**12, 2**15, 2**21, 2**28, 2**30):
-        assert between(points, size) == pytest.approx(size / 1e9, rel=1e-5)
-    assert between(points, 2**4) == pytest.approx(2**12 / 1e9)
-    assert between([], 1024) is None
-    times = [between(points, 2**power) for power in range(10, 31)]
-    assert (np.diff(np.array(times, dtype=float)) >= 0).all()
+def test_what_was_not_measured_is_said() -> None:
+    for now in ({"method": "pin_on_the_fly"}, {"direction": "d2h"}):
+        (said,) = report(MEASURED, **now)
+        assert "5 sizes" in said
+    assert svg(MEASURED, method="pin_on_the_fly").count("<svg") == 1  # no loop

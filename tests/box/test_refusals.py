@@ -23,8 +23,8 @@ from rankscope.box.explorers.boxes import boxes
 from rankscope.box.explorers.machine import machine
 from rankscope.box.explorers.transfers import transfers
 from rankscope.box.figures.boxes import draw_boxes, draw_with_peers
-from rankscope.box.measuring.run import default_backend, device_of, num_ranks_of
-from rankscope.box.measuring.transfers import MeasuredGpu
+from rankscope.box.measuring.plan import keys_of
+from rankscope.box.measuring.run import default_backend, num_ranks_of
 from rankscope.box.profile import Point
 from rankscope.networks import CostTable, Network
 
@@ -74,18 +74,16 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no method": (lambda: stated(4).seconds(1, "h2d", "magic"), "method"),
     # measuring
     "no collective": (lambda: Protocol(collectives=["barrier"]), "collectives"),
-    "an algorithm of others": (lambda: Protocol(algorithms=["rings"]), "algorithms"),
-    "half an element": (lambda: Protocol(sizes=[1022]), "sizes"),
+    "less than an element": (lambda: Protocol(sizes=[2]), "sizes"),
     "no iterations": (lambda: Protocol(iterations=0), "iterations"),
+    "an algorithm of others": (lambda: keys_of(Protocol(algorithms=["rings"]), "gloo", [4], 2**40), "rings"),
     "an algorithm for other ranks": (
-        lambda: Protocol(collectives=["allgather"], algorithms=["recursive_doubling"]).check_algorithms(6),
-        "power of two",
+        lambda: keys_of(Protocol(collectives=["allgather"], algorithms=["recursive_doubling"]), "gloo", [6], 2**40),
+        "6 ranks",
     ),
     "measuring no protocol": (lambda: measure("a.json", ANY or {}), "protocol"),
     "one rank": (lambda: num_ranks_of(1, "gloo"), "num_ranks"),
     "no number of ranks": (lambda: default_backend(0), "num_ranks"),
-    "NCCL on a CPU": (lambda: device_of("cpu", "nccl"), "device"),
-    "no GPU": (lambda: MeasuredGpu("nowhere"), "device"),
     # NCCL's model
     "an unknown GPU": (lambda: nccl.Model("h300"), "gpu"),
     "one GPU on one node": (lambda: nccl.Model(gpus_per_node=1), "gpus_per_node"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope import box
-from rankscope.box.profile import compare  # what the command of that name prints
+from rankscope.box.compare import compare  # what the command of that name prints
 
 from .values import Cases, attempt, floats, plain
 

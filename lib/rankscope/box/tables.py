@@ -16,11 +16,12 @@ from ..cli.output import heading, marked, table_of
 from ..common.units import bytes_words, cell_words, rate_words, three_digits
 from ..common.words import count_of
 from . import Profile, verdict
+from .compare import compare
 from .expected import LARGE_BYTES, LOW, PeerComparison, compare_with_peers, is_like
 from .link_facts import peer_rates
 from .logs import FAULT
 from .measuring.plan import NUM_PIECES
-from .profile import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
+from .points import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, Point, busbw_factor
 from .sentences import MeasuredCollective, bound_s, groups
 
 if TYPE_CHECKING:
