@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from ..common.words import and_joined
 from .fit import LEAST_SIZES
 from .machines import PREFIX, is_sick, provenances
 from .pcie import GPU_GENERATIONS, pcie_bytes_per_s
@@ -19,10 +18,14 @@ from .profile import Profile, busbw_factor
 
 SMALL_BYTES = 2**15  # up to this size, latency decides
 LARGE_BYTES = 2**24  # from this size on, bandwidth decides
-_FULL_BYTES = 2**27  # from this size on, and from _FULL_BYTES_PER_RANK for each rank, machines reach their full rate
-_FULL_BYTES_PER_RANK = 2**22
 LOW = 0.75  # of the slowest similar machine: below it there is a cause (healthy machines reach 91 % or more)
-RINGS = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")  # a ring fills the links of the slowest node
+RINGS = (
+    "allreduce",
+    "allgather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+)  # a ring fills the links of the slowest node
 
 
 class Hardware(NamedTuple):
@@ -67,83 +70,79 @@ def gpu_of(about: Mapping[str, Any]) -> str:
     return models.pop() if len(models) == 1 else ""
 
 
+def _hardware(about: Mapping[str, Any]) -> Hardware:
+    """Return what the GPUs have; zeros if that is not known."""
+    return HARDWARE.get(gpu_of(about), Hardware(0.0, 0.0, 0.0))
+
+
 # ---- what the log states
 
 # Networks as NCCL's log names them. A description such as "4 × HDR200 InfiniBand" says nothing about what NCCL uses.
 _NETWORK = re.compile(r"NET/(?!Socket)\w|\bIB(?:ext\w*)?\b|Libfabric|\bOFI\b|\bUCX\b|FasTrak|\bgIB\b")
 _CARD = re.compile(r"\bcard (\w+)(?: (\d+) Gbit/s)?")
-_PATHS = re.compile(r"(\d+) paths (with|without) GDRDMA")
 # Variables that turn something off; the level LOC, or 0, means "never".
 _P2P_FORBIDDEN = re.compile(r"(NCCL_P2P_DISABLE)=1|(NCCL_P2P_LEVEL)=(?:0|LOC)")
 _GPUDIRECT_FORBIDDEN = re.compile(r"NCCL_NET_GDR_LEVEL=(?:0|LOC)")
-_LISTED_CARDS = re.compile(r"NCCL_IB_HCA==?([\w:]+(?:,[\w:]+)*)")  # not those that it excludes by ^
-_WHOLE_NAME = re.compile(r"\w+\d(:\d+)?")  # not the beginning of several cards' names, such as mlx5
+# Whole names of cards: neither those that it excludes by ^, nor the beginning of several names, such as mlx5.
+_LISTED_CARDS = re.compile(r"NCCL_IB_HCA==?((?:\w+\d(?::\d+)?,?)+)(?=\s|$)")
 
 
-class Stated(NamedTuple):
+class Stated(msgspec.Struct, frozen=True):
     """What a log states about how its ranks communicate; None, or nothing, for what it does not state.
 
     Rules ask here first. Figures decide only where nothing is stated, so no rule contradicts the log.
     """
 
-    uses_sockets: bool | None
-    is_p2p_off: bool | None
-    p2p_variable: str  # that turns peer-to-peer access off
-    is_gpudirect_off: bool | None
-    num_paths: tuple[int, int]  # over the network: without GPUDirect RDMA, and all
-    cards: tuple[str, ...]  # of the network, on a node
-    are_cards_listed: bool  # by NCCL_IB_HCA
-    cards_bytes_per_s: float  # of all cards together
-    has_nvls: bool | None
+    uses_sockets: bool | None = None
+    is_p2p_off: bool | None = None
+    p2p_variable: str = ""  # that turns peer-to-peer access off
+    is_gpudirect_off: bool | None = None
+    cards: tuple[str, ...] = ()  # of the network, on a node
+    cards_bytes_per_s: float = 0.0  # of all cards together
+    has_nvls: bool | None = None
 
 
 def stated(about: Mapping[str, Any]) -> Stated:
     """Return what a provenance states: its `network` holds what NCCL printed, its `environment` NCCL's variables.
 
-    >>> stated({"network": "NET/Socket, P2P"})[:2]
-    (True, False)
+    >>> stated({"network": "NET/Socket, P2P"}).is_p2p_off
+    False
     """
     network = str(about.get("network", ""))
     environment = str(about.get("environment", ""))
-    uses_sockets: bool | None = None
-    has_sockets = re.search(r"\bSocket\b", network) is not None
-    if has_sockets != (_NETWORK.search(network) is not None):  # A log with both does not say which carries the data.
-        uses_sockets = has_sockets
+    has_sockets = "Socket" in network
+    has_other_network = _NETWORK.search(network) is not None
+    # A log that has both does not say which of them carries the data.
+    uses_sockets = has_sockets if has_sockets != has_other_network else None
+
     forbidden = _P2P_FORBIDDEN.search(environment)
-    hardware = HARDWARE.get(gpu_of(about))
-    is_p2p_off: bool | None = None
-    if re.search(r"\bP2P\b", network):  # What NCCL used counts, whatever its variables are.
+    has_shared_memory_instead = "SHM" in network and _hardware(about).nvlink > 0
+    is_p2p_off = None
+    if "P2P" in network:  # What NCCL used counts, whatever its variables are.
         is_p2p_off = False
-    elif forbidden or ("SHM" in network and hardware is not None and hardware.nvlink):
-        is_p2p_off = True  # GPUs with NVLink use shared memory only then
-    paths = {kind: int(number) for number, kind in _PATHS.findall(network)}
-    num_without = paths.get("without", 0)
-    is_gpudirect_off: bool | None = None
-    if paths:
-        is_gpudirect_off = num_without > 0
-    elif "GPU Direct RDMA Enabled" in network:  # stated for each pair of GPU and card; distant pairs are "Disabled"
-        is_gpudirect_off = False
-    elif "GPU Direct RDMA Disabled" in network or _GPUDIRECT_FORBIDDEN.search(environment):
+    elif forbidden or has_shared_memory_instead:
+        is_p2p_off = True
+
+    is_gpudirect_off = None
+    if "without GDRDMA" in network:
         is_gpudirect_off = True
-    cards = [name for name, _ in _CARD.findall(network)]
-    rates = [int(gbits) / 8 * 1e9 for _, gbits in _CARD.findall(network) if gbits]
+    elif "GDRDMA" in network or "RDMA Enabled" in network:  # "Disabled" may stand for other pairs of GPU and card
+        is_gpudirect_off = False
+    elif "RDMA Disabled" in network or _GPUDIRECT_FORBIDDEN.search(environment):
+        is_gpudirect_off = True
+
+    named = _CARD.findall(network)
     listed = _LISTED_CARDS.search(environment)
-    are_listed = listed is not None and all(map(_WHOLE_NAME.fullmatch, listed[1].split(",")))
-    if listed is not None and are_listed:
-        cards = listed[1].split(",")
-    has_nvls: bool | None = None
-    if "NVLS" in network:
-        has_nvls = "no NVLS" not in network
+    cards = listed[1].split(",") if listed else [name for name, _ in named]
+    fastest_gbits = max((int(gbits) for _, gbits in named if gbits), default=0)
     return Stated(
         uses_sockets,
         is_p2p_off,
         "" if forbidden is None else forbidden[1] or forbidden[2],
         is_gpudirect_off,
-        (num_without, sum(paths.values())),
         tuple(cards),
-        are_listed,
-        len(cards) * max(rates, default=0.0),
-        has_nvls,
+        len(cards) * fastest_gbits / 8 * 1e9,
+        "no NVLS" not in network if "NVLS" in network else None,
     )
 
 
@@ -165,12 +164,21 @@ class ComparedSize(NamedTuple):
         return self.rate / self.low
 
 
-class Reached(NamedTuple):
-    """A busbw in bytes/s, and where it was reached."""
+class Worst(NamedTuple):
+    """The slowest collective: its median share at large and at small sizes (nan if none), and its largest size."""
 
-    rate: float
-    collective: str
-    num_bytes: int
+    share: float = math.nan
+    small_share: float = math.nan
+    row: ComparedSize | None = None
+
+
+class Reached(NamedTuple):
+    """A busbw in bytes/s: whether it is of large buffers in a ring, so that links decide, and where it was reached."""
+
+    is_of_links: bool = False
+    rate: float = 0.0
+    collective: str = ""
+    num_bytes: int = 0
 
 
 class Box(msgspec.Struct, frozen=True, dict=True):
@@ -184,100 +192,88 @@ class Box(msgspec.Struct, frozen=True, dict=True):
     peers: Mapping[str, Profile]
     is_series: bool = False
 
-    @cached_property
+    @property
     def hardware(self) -> Hardware:
-        """What the GPUs have; zeros if that is not known."""
-        return HARDWARE.get(gpu_of(self.profile.provenance), Hardware(0.0, 0.0, 0.0))
+        return _hardware(self.profile.provenance)
 
     @cached_property
     def stated(self) -> Stated:
         return stated(self.profile.provenance)
 
     @property
-    def peer_names(self) -> str:
-        return and_joined([f"{PREFIX}{name}" if name in provenances() else name for name in self.peers])
-
-    @property
-    def has_network(self) -> bool:
-        """Whether there are known to be several nodes."""
-        return (self.profile.num_nodes or 1) > 1
+    def num_nodes(self) -> int:
+        """The number of nodes; 0 if it is not known."""
+        return self.profile.num_nodes or 0
 
     @property
     def ranks_per_node(self) -> int:
-        """The number of ranks on a node; 0 if the nodes are not known."""
-        return self.profile.num_ranks // (self.profile.num_nodes or self.profile.num_ranks + 1)
+        """The number of ranks on each node; 0 if it is not known."""
+        return self.profile.num_ranks // self.num_nodes if self.num_nodes else 0
 
     @cached_property
     def rates(self) -> dict[str, dict[int, float]]:
         """The busbw of the native backend in bytes/s, by collective and size, where it is above 0."""
-        rates = {}
+        rates: dict[str, dict[int, float]] = {}
         for collective, points in self.profile.native.items():
-            by_size = {size: point.busbw_bytes_per_s(self.profile.num_ranks) for size, point in points.items()}
-            rates[collective] = {size: rate for size, rate in by_size.items() if rate > 0}
+            for size, point in points.items():
+                rate = point.busbw_bytes_per_s(self.profile.num_ranks)
+                if rate > 0:  # not on one rank, nor for a barrier
+                    rates.setdefault(collective, {})[size] = rate
         return rates
 
     @cached_property
     def best(self) -> Reached:
-        """The highest busbw of large buffers in rings, else the highest one; a rate of 0 if there is none."""
-        reached = [Reached(rate, what, size) for what, rates in self.rates.items() for size, rate in rates.items()]
-        large = [one for one in reached if one.num_bytes >= LARGE_BYTES and one.collective in RINGS]
-        return max(large or reached, default=Reached(0.0, "", 0))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the largest size is so large that a healthy machine reaches its full rate."""
-        largest = max(self.rates.get(self.best.collective, {0: 0.0}))
-        return self.best.collective in RINGS and largest >= max(
-            _FULL_BYTES, _FULL_BYTES_PER_RANK * self.profile.num_ranks
-        )
+        """The highest busbw of large buffers in rings; of anything if there is none."""
+        reached = [Reached()]
+        for collective, rates in self.rates.items():
+            for size, rate in rates.items():
+                reached.append(Reached(collective in RINGS and size >= LARGE_BYTES, rate, collective, size))
+        return max(reached)
 
     @cached_property
     def rows(self) -> tuple[ComparedSize, ...]:
         """What the native backend reached, at the sizes that lie within a similar machine's measured range."""
         rows = []
         for collective, rates in self.rates.items():
-            for num_bytes, rate in rates.items():
-                peer_rates = list(self._peer_rates(collective, num_bytes))
-                if peer_rates:
-                    rows.append(ComparedSize(collective, num_bytes, rate, min(peer_rates), max(peer_rates)))
+            curves = []
+            for peer in self.peers.values():
+                if len(peer.native.get(collective, ())) >= LEAST_SIZES:
+                    curves.append((peer.curve(collective), busbw_factor(collective, peer.num_ranks)))
+            for size, rate in rates.items():
+                expected = [factor * size / curve.seconds(size) for curve, factor in curves if curve.covers(size)]
+                if expected:
+                    rows.append(ComparedSize(collective, size, rate, min(expected), max(expected)))
         return tuple(rows)
 
-    def _peer_rates(self, collective: str, num_bytes: int) -> Iterator[float]:
-        for peer in self.peers.values():
-            if len(peer.native.get(collective, ())) < LEAST_SIZES:
-                continue
-            curve = peer.curve(collective)
-            if curve.covers(num_bytes):
-                yield num_bytes * busbw_factor(collective, peer.num_ranks) / curve.seconds(num_bytes)
-
-    def share(self, collective: str, are_large: bool) -> float:
-        """Return the median share of a collective's large or small sizes; nan if no peer was measured there."""
-        shares = []
-        for row in self.rows:
-            is_of_these = row.num_bytes >= LARGE_BYTES if are_large else row.num_bytes <= SMALL_BYTES
-            if row.collective == collective and is_of_these:
-                shares.append(row.share)
-        return float(np.median(shares)) if shares else math.nan
-
     @cached_property
-    def worst(self) -> ComparedSize | None:
-        """The largest size of the collective with the lowest share at large sizes; None if none has large sizes."""
-        shares = {what: self.share(what, are_large=True) for what in self.rates}
-        known = {what: share for what, share in shares.items() if not math.isnan(share)}
-        if not known:
-            return None
-        slowest = min(known, key=known.__getitem__)
-        return [row for row in self.rows if row.collective == slowest][-1]  # sizes ascend in `Profile.native`
+    def worst(self) -> Worst:
+        """The collective with the lowest median share at large sizes; its share is nan if none has large sizes."""
+        known = []
+        for collective in self.rates:
+            large = [row for row in self.rows if row.collective == collective and row.num_bytes >= LARGE_BYTES]
+            if large:
+                share = float(np.median([row.share for row in large]))
+                known.append(Worst(share, self.small_share(collective), large[-1]))
+        return min(known, key=lambda one: one.share, default=Worst())
 
-    @cached_property
-    def worst_share(self) -> float:
-        """The lowest share of a collective at large sizes; nan if there is none."""
-        return math.nan if self.worst is None else self.share(self.worst.collective, are_large=True)
+    def small_share(self, collective: str) -> float:
+        """Return the median share of a collective's small sizes; nan if there are none."""
+        small = [row.share for row in self.rows if row.collective == collective and row.num_bytes <= SMALL_BYTES]
+        return float(np.median(small)) if small else math.nan
 
-    @cached_property
-    def small_share(self) -> float:
-        """The share of the same collective at small sizes."""
-        return math.nan if self.worst is None else self.share(self.worst.collective, are_large=False)
+    @property
+    def limit(self) -> float:
+        """Bytes/s of what carries a ring over all ranks: NVLink, PCIe slots or network cards; 0 if it is not known."""
+        if self.num_nodes == 1:
+            return self.hardware.nvlink or self.hardware.slot
+        slots = self.ranks_per_node * self.hardware.slot
+        cards = self.stated.cards_bytes_per_s
+        return min(slots, cards) or max(slots, cards)
+
+    @property
+    def share_of_limit(self) -> float:
+        """The best rate as a share of `limit`; 0 if that is not known, or if something else decides."""
+        return self.best.rate / self.limit if self.limit and self.best.is_of_links else 0.0
 
 
 def compare_with_peers(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Box:
@@ -286,61 +282,36 @@ def compare_with_peers(profile: Profile, peers: Mapping[str, Profile] | None = N
     If none has as many nodes, the peers are the next smaller and the next larger cluster of such nodes. A profile is
     never compared with itself, nor with a machine whose network is known to be of another kind.
     """
-    num_nodes = profile.num_nodes or 0
-    if peers is not None:
-        return Box(profile, peers)
-    is_stated = num_nodes > 0 and gpu_of(profile.provenance) != ""
-    if profile.backend != "nccl" or not is_stated or not profile.native:  # no machine of the bank can be compared
-        return Box(profile, peers={})
+    box = Box(profile, peers or {})
+    if peers is not None or profile.backend != "nccl" or not box.num_nodes or not gpu_of(profile.provenance):
+        return box
     by_nodes: dict[int, dict[str, Profile]] = {}
     for name, about in provenances().items():
-        if _is_peer(profile, name, about):
-            by_nodes.setdefault(int(about.get("num_nodes", 0)), {})[name] = _loaded(name)
-    smaller = [number for number in by_nodes if 1 < number < num_nodes]  # a single node has no network
-    larger = [number for number in by_nodes if number > num_nodes]
-    if num_nodes not in by_nodes and smaller and larger:
+        if _is_peer(box, about):
+            machine = _loaded(PREFIX + name)
+            is_profile_itself = set(profile.points) <= set(machine.points)  # or a part of it, such as one of its logs
+            if not is_profile_itself:
+                by_nodes.setdefault(int(about.get("num_nodes", 0)), {})[PREFIX + name] = machine
+    smaller = [number for number in by_nodes if 1 < number < box.num_nodes]  # a single node has no network
+    larger = [number for number in by_nodes if number > box.num_nodes]
+    if box.num_nodes not in by_nodes and smaller and larger:
         return Box(profile, by_nodes[max(smaller)] | by_nodes[min(larger)], is_series=True)
-    return Box(profile, by_nodes.get(num_nodes, {}))
+    return Box(profile, by_nodes.get(box.num_nodes, {}))
 
 
-def _is_peer(profile: Profile, name: str, about: Mapping[str, Any]) -> bool:
-    """Return whether a bank machine is another, healthy one with the same GPUs, ranks per node and kind of network.
+def _is_peer(box: Box, about: Mapping[str, Any]) -> bool:
+    """Return whether a bank machine is healthy, and has the same GPUs, ranks per node and kind of network.
 
-    `about` is its provenance. A kind of network that is not known counts as the same, and none matters on one node. A
-    machine that was measured at too few sizes for a curve is no peer.
+    A kind of network that is not known counts as the same, and none matters on one node.
     """
-    num_nodes = profile.num_nodes or 0
-    has_same_gpus = gpu_of(about) == gpu_of(profile.provenance)
+    own = box.profile.provenance
+    has_same_gpus = gpu_of(about) == gpu_of(own)
     # Compared without a division, because a number of nodes that is not stated is 0.
-    has_same_ranks_per_node = about["num_ranks"] * num_nodes == profile.num_ranks * int(about.get("num_nodes", 0))
-    if not has_same_gpus or not has_same_ranks_per_node or is_sick(about):
-        return False
-    fabrics = {_fabric(profile.provenance), _fabric(about)} - {""}
-    if num_nodes > 1 and len(fabrics) > 1:
-        return False
-    machine = _loaded(name)  # only now, because it takes longer than the provenance
-    is_profile_itself = set(profile.points) <= set(machine.points)  # or a part of it, such as one of its logs
-    has_enough_sizes = any(len(points) >= LEAST_SIZES for points in machine.native.values())
-    return has_enough_sizes and not is_profile_itself
+    has_same_ranks_per_node = about["num_ranks"] == box.ranks_per_node * int(about.get("num_nodes", 0))
+    fabrics = [_FABRIC.search(each.get("network", "")) for each in (own, about)]
+    kinds = {fabric.lastgroup for fabric in fabrics if fabric}
+    has_same_network = box.num_nodes == 1 or len(kinds) < 2
+    return has_same_gpus and has_same_ranks_per_node and has_same_network and not is_sick(about)
 
 
-def _fabric(about: Mapping[str, Any]) -> str:
-    """Return the kind of network that a provenance names; "" if it names none that is known."""
-    fabric = _FABRIC.search(about.get("network", ""))
-    return str(fabric.lastgroup) if fabric else ""
-
-
-@cache
-def _loaded(name: str) -> Profile:
-    return Profile.load(PREFIX + name)
-
-
-def is_like(profile: Profile, other: Profile) -> bool:
-    """Return whether both profiles use NCCL with the same GPU model, ranks and nodes; unstated facts count as equal."""
-    pairs = (
-        (profile.num_ranks, other.num_ranks),
-        (profile.num_nodes, other.num_nodes),
-        (gpu_of(profile.provenance), gpu_of(other.provenance)),
-    )
-    has_same_backend = profile.backend == other.backend == "nccl"
-    return has_same_backend and all(not one or not two or one == two for one, two in pairs)
+_loaded = cache(Profile.load)
