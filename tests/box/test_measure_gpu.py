@@ -78,7 +78,7 @@ def test_the_script_prints_every_table_and_writes_every_point(
     kinds = [(point.what, point.options["executor"]) for point in others]
     assert kinds == [("allreduce", "gloo"), ("broadcast", "gloo"), *[("allreduce", "in process")] * 6]
     assert {point.options["num_ranks"] for point in others[2:]} == {2, 4, 8}
-    assert groups(Profile(profile.provenance, {}, tuple(others))) == []  # none of the profile's own collectives
+    assert groups(Profile(profile.provenance, {}, tuple(others))) == {}  # none of the profile's own collectives
     assert len(profile.select("transfer")) == 21
 
     def broken(*_: Any) -> None:

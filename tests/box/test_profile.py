@@ -11,7 +11,6 @@ import pytest
 
 from rankscope.box import Profile, fit_link
 from rankscope.box.profile import Point
-from rankscope.box.sentences import joining
 from rankscope.collectives import build, simulate
 from tests.box.made import (
     ALPHA_S,
@@ -88,7 +87,7 @@ def test_what_a_log_does_not_state_is_not_there(tmp_path: Path) -> None:
     assert profile_of_log.num_nodes is None
     assert str(profile_of_log).splitlines()[0] == "a log: 4 ranks (nodes not stated), nccl"
     assert "date not stated" in str(profile_of_log)
-    for use in (profile_of_log.cluster, lambda: joining(profile_of_log)):
+    for use in (profile_of_log.cluster, lambda: profile_of_log.ranks_per_node):
         with pytest.raises(ValueError, match="nodes"):
             use()
 

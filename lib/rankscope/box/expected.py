@@ -84,7 +84,7 @@ _CARD = re.compile(r"\bcard (\w+)(?: (\d+) Gbit/s)?")
 _P2P_FORBIDDEN = re.compile(r"(NCCL_P2P_DISABLE)=1|(NCCL_P2P_LEVEL)=(?:0|LOC)")
 _GPUDIRECT_FORBIDDEN = re.compile(r"NCCL_NET_GDR_LEVEL=(?:0|LOC)")
 # Whole names of cards: neither those that it excludes by ^, nor the beginning of several names, such as mlx5.
-_LISTED_CARDS = re.compile(r"NCCL_IB_HCA==?((?:\w+\d(?::\d+)?,?)+)(?=\s|$)")
+_LISTED_CARDS = re.compile(r"NCCL_IB_HCA==?((?:(?!mlx\d\b)\w+\d(?::\d+)?,?)+)(?=\s|$)")
 
 
 class Stated(msgspec.Struct, frozen=True):
@@ -290,7 +290,8 @@ def compare_with_peers(profile: Profile, peers: Mapping[str, Profile] | None = N
         if _is_peer(box, about):
             machine = _loaded(PREFIX + name)
             is_profile_itself = set(profile.points) <= set(machine.points)  # or a part of it, such as one of its logs
-            if not is_profile_itself:
+            has_curve = any(len(points) >= LEAST_SIZES for points in machine.native.values())
+            if has_curve and not is_profile_itself:
                 by_nodes.setdefault(int(about.get("num_nodes", 0)), {})[PREFIX + name] = machine
     smaller = [number for number in by_nodes if 1 < number < box.num_nodes]  # a single node has no network
     larger = [number for number in by_nodes if number > box.num_nodes]

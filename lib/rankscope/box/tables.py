@@ -39,20 +39,19 @@ def overview(profile: Profile, everything: bool = False) -> Iterator[RenderableT
 
 
 def machine_words(profile: Profile) -> str:
-    """Return the ranks, the hardware, the versions and how times were measured, as one line."""
+    """Return the ranks, the network, the hardware, the versions and what each time is, as one line."""
     about = profile.provenance
-    gpus = about.get("gpus", ())
     nodes = f" on {count_of(profile.num_nodes, 'node')}" if profile.num_nodes else ""
-    words = [f"{count_of(profile.num_ranks, 'rank')}{nodes}, {profile.backend}"]
+    words = [f"{count_of(profile.num_ranks, 'rank')}{nodes}", profile.backend]
+    words += [about[key] for key in ("device", "network", "environment") if about.get(key)]
+    gpus = about.get("gpus", ())
     models = Counter(gpu["name"] for gpu in gpus if "name" in gpu)
     words += [f"{count} × {name}" for name, count in models.items()] or [about.get("cpu", "hardware not stated")]
     for gpu in gpus[:1]:  # all have the same software
-        words += [f"{name} {gpu[name.lower()]}" for name in ("NCCL", "driver") if name.lower() in gpu]
-    words += [str(about[key]) for key in ("network", "environment") if about.get(key)]
-    is_mean = profile.protocol.get("statistic") == "mean"
+        words += [f"{name} {gpu[name.lower()]}" for name in ("NCCL", "driver") if gpu.get(name.lower())]
+    statistic = "mean" if profile.protocol.get("statistic") == "mean" else "median"
     iterations = profile.protocol.get("iterations", "several")
-    words.append(f"each time is the {'mean' if is_mean else 'median'} of {iterations} iterations")
-    return ", ".join(words)
+    return ", ".join([*words, f"each time is the {statistic} of {iterations} iterations"])
 
 
 def _sizes_table(box: Box, collective: str, by_size: BySize) -> Table:

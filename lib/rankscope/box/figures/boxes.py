@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 
 from ...common.checks import number, of_type, one_of
-from ...common.units import bytes_words, three_digits
+from ...common.units import bytes_words, cell_words, rate_words
 from ...figures.charts import chart, dash, explain, name_ends, plain_ticks
 from ...figures.palette import INK, LINES, TONES, Look
 from .. import Profile
@@ -15,8 +15,7 @@ from ..expected import compare_with_peers
 from ..machines import PREFIX, is_sick
 from ..profile import busbw_factor
 
-UNITS = {"busbw": "GB/s", "time": "µs"}  # of each view
-_LABELS = {"busbw": "bus bandwidth (busbw) [GB/s]", "time": "time [µs]"}
+UNITS = {"busbw": "bus bandwidth (busbw) [GB/s]", "time": "time [µs]"}  # of each view
 _HUES = (*LINES[:-1], *LINES[:-1])  # the last one is the ink
 MOST_LINES = len(_HUES)
 _LEAST_BYTES = 1 << 10  # smaller messages take as long, and say nothing of bandwidth
@@ -46,7 +45,7 @@ def draw_boxes(
     lines = {name: _heights(name, profile, collective, view) for name, profile in profiles.items()}
     sizes = sorted({size for heights in lines.values() for size in heights})
     title = title or _finding(lines, collective, view)
-    ax = chart(ax, title, "size of each rank's buffer", _LABELS[view], inches=4.4, x=sizes, x_margin=1.1)
+    ax = chart(ax, title, "size of each rank's buffer", UNITS[view], inches=4.4, x=sizes, x_margin=1.1)
     ends = {}
     for (name, heights), hue in zip(lines.items(), _HUES, strict=False):
         has_fault = is_sick(profiles[name].provenance)
@@ -88,7 +87,11 @@ def _finding(lines: Mapping[str, Mapping[int, float]], collective: str, view: st
     size = max(common)
     ranked = sorted(lines, key=lambda name: lines[name][size], reverse=view == "busbw")
     ends = dict.fromkeys([ranked[0], ranked[-1]])  # once, if there is one machine
-    words = [f"{name} {three_digits(lines[name][size])} {UNITS[view]}" for name in ends]
+    heights = {name: lines[name][size] for name in ends}
+    if view == "time":
+        words = [f"{name} {cell_words(height / 1e6)}" for name, height in heights.items()]
+    else:
+        words = [f"{name} {rate_words(height * 1e9)}" for name, height in heights.items()]
     return f"{collective} of {bytes_words(size)}: {', '.join(words)}"
 
 

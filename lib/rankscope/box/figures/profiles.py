@@ -52,7 +52,8 @@ def profile(
     worst_first = sorted(errors, key=lambda name: -max(map(abs, errors[name].values())))
     named = worst_first[:_MOST_NAMED] if algorithms is None else list(algorithms)
     if not named or not set(named) <= errors.keys():
-        raise ValueError(f"algorithms must be some of {', '.join(errors) or 'none'} of {collective}, got {algorithms}")
+        known = ", ".join(errors) or "none"
+        raise ValueError(f"algorithms of {collective} must be some that can be predicted ({known}), got {algorithms}")
     shown = {name: errors[name] for name in (worst_first if algorithms is None else named)}
     return _draw_residuals(shown, looks(named), ax, title)
 
