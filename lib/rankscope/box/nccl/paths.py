@@ -89,8 +89,7 @@ def _raised(rate: float, speeds: Sequence[float], most: float) -> float:
 
     A rate that is none of the speeds, such as 21, half of 42, stays as it is.
     """
-    faster = [speed for speed in speeds if rate < speed <= most]
+    faster = [speed for speed in reversed(speeds) if rate < speed <= most]
     if rate not in speeds or not faster:
         return rate
-    enough = [speed for speed in faster if speed >= 2 * rate]
-    return min(enough) if enough else max(faster)
+    return next((speed for speed in faster if speed >= 2 * rate), faster[-1])
