@@ -17,7 +17,9 @@ def expected_graphs(machine: Machine) -> dict[str, Graph]:
         return _between_nodes(machine)
     gpu = machine.facts
     rate = gpu.channel_gb_per_s
-    tree_rate = 2 * rate if machine.gpus_per_node == 2 else rate  # as NCCL's log prints it for a pair
+    tree_rate = rate
+    if machine.gpus_per_node == 2:  # as NCCL's log prints it for a pair
+        tree_rate = 2 * rate
     speeds = machine.generation.nvls_speeds
     num_heads = min(machine.gpus_per_node, _MOST_HEADS)
     return {

@@ -18,7 +18,10 @@ from ...provenance import topology as without_legend
 WAYS = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")  # the words of topo -m, from the shortest way to the longest
 _DIRECT = ("NV", "PIX", "PXB")  # by default, NCCL uses GPUDirect over no other way (src/graph/paths.cc)
 _ROW = re.compile(r"GPU\d+((?:\s+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS)\b)+)")
-_GPU, _CARD, _NVSWITCH = "0x03", "0x02", "0x0680"  # beginnings of PCI classes
+# Beginnings of PCI classes.
+_GPU = "0x03"
+_CARD = "0x02"
+_NVSWITCH = "0x0680"
 _LEAST_NIC_MBIT = 25000  # slower cards are of a control network
 _MBIT_PER_GB = 8000
 
@@ -92,22 +95,28 @@ def _of_xml(text: str) -> Topology:
     nvlinks = Counter[tuple[str | None, str | None]]()  # from a GPU to another one or to the switches
     for gpu, _ in gpus:
         for link in gpu.iter("nvlink"):
-            target = _NVSWITCH if link.get("tclass", "").startswith(_NVSWITCH) else link.get("target")
+            target = link.get("target")
+            if link.get("tclass", "").startswith(_NVSWITCH):
+                target = _NVSWITCH
             nvlinks[gpu.get("busid"), target] += int(link.get("count", 0))
 
     def way(gpu: Device, other: Device) -> str:
-        one, two = gpu[0].get("busid"), other[0].get("busid")
+        if gpu is other:
+            return "X"
+        one = gpu[0].get("busid")
+        two = other[0].get("busid")
         num_nvlinks = nvlinks[one, two] or min(nvlinks[one, _NVSWITCH], nvlinks[two, _NVSWITCH])
         if num_nvlinks:
             return f"NV{num_nvlinks}"
         shared = [tag for tag, theirs in zip(gpu[1], other[1], strict=False) if tag is theirs]
         if shared[-1].tag == "pci":
-            return "PIX" if len(shared) == len(gpu[1]) == len(other[1]) else "PXB"
+            has_one_bridge = len(shared) == len(gpu[1]) == len(other[1])
+            return "PIX" if has_one_bridge else "PXB"
         return "PHB" if shared[-1].tag == "cpu" else "SYS"
 
     slowest_mbit = min([int(card.get("speed", 0)) for card, _ in cards], default=0)
     return Topology(
-        ways=[["X" if gpu is other else way(gpu, other) for other in (*gpus, *cards)] for gpu in gpus],
+        ways=[[way(gpu, other) for other in (*gpus, *cards)] for gpu in gpus],
         nics=[card.get("name", card.get("busid", "")) for card, _ in cards],
         nic_gb_per_s=slowest_mbit / _MBIT_PER_GB or None,
     )
@@ -128,8 +137,10 @@ def explained(box: Topology) -> list[str]:
     if num_indirect:
         pairs_words = count_of(num_indirect, "pair")
         lines.append(f"By default, NCCL sends through host memory, or NVLinks of a third GPU, for {pairs_words}.")
+    if not box.nics:
+        return lines
     near: dict[tuple[str, ...], list[int]] = {}
-    for gpu in gpus if box.nics else ():
+    for gpu in gpus:
         ways = box.ways[gpu][num_gpus:]
         nearest = min(ways, key=WAYS.index)
         cards = [name for name, way in zip(box.nics, ways, strict=True) if way == nearest]
