@@ -92,6 +92,7 @@ VARIED: dict[str, Callable[[Lines], Lines]] = {
     "a prefix of one's own": lambda lines: [f"run(), common.cu:998, {line}" for line in lines],
     "colours and DOS": lambda lines: [f"\x1b[32m{line}\x1b[0m\r" for line in lines],
     "tabs": lambda lines: [re.sub(" +", "\t", line) for line in lines],
+    "a table of Markdown": lambda lines: ["|".join(["", *line.split(" "), ""]) for line in lines],
     "blanks that do not break": lambda lines: [line.replace(" ", "\u00a0") for line in lines],
     "escapes of HTML": lambda lines: [line.replace("-", "&#45;") for line in lines],
     "no number signs": lambda lines: [line.replace("#wrong", "wrong").lstrip("#") for line in lines],

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 _CODE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\u200b-\u200f\u2060\ufeff]")
-_BLANK = re.compile(r"[\t\u00a0\u2000-\u200a\u202f\u3000]")
+_BLANK = re.compile(r"[\t|\u00a0\u2000-\u200a\u202f\u3000]")  # and the lines of a table of Markdown
 # Quotes of an e-mail or of an issue, and what srun --label puts before a line.
 _BEFORE = re.compile(r"^\s*(?:>\s?)*(?:\s*\[?(?:rank ?)?\d+\]?:(?!\S))?")
 _TAG = re.compile(r"\[\d+,\d+\]<std\w+>:?|\[\d+,\d+\](?=:? )")  # of mpirun --tag-output, also within a row

@@ -18,9 +18,12 @@ _CARDS = re.compile(r"NET/\w+ ?: Using ([^\n]*)")
 _CARD = re.compile(r"\[\d+\](\w+):\d+/\w+")
 _SPEED = re.compile(r"(?:name=(\w+)|(\w+):uverbs\S+)[^\n]*? speed=(\d+)000\b")
 _NVLS = re.compile(r"NVLS multicast support is (not )?available")
-_NCCL = re.compile(r"CCL version *:? *(\d+(?:\.\d+)+)(?:\S*?\+cuda([\d.]+))?")
+_VERSIONS = {
+    "nccl": re.compile(r"CCL version *:? *(\d+(?:\.\d+)+)"),
+    "cuda": re.compile(r"\+cuda([\d.]+)"),
+    "driver": re.compile(r"(?:cudaDriverVersion|Driver Version:) ([\d.]+)"),
+}
 _LIBRARY = re.compile(r"nccl-library=(\d)(\d\d)(\d\d)\b")
-_DRIVER = re.compile(r"(?:cudaDriverVersion|Driver Version:) ([\d.]+)")
 _TESTS = re.compile(r"nccl-tests version (\S+)")
 _ITERATIONS = re.compile(r"warmup iters: (\d+) +iters: (\d+)")
 _QUOTES = ",'\""  # around a value or behind it
@@ -39,28 +42,21 @@ class Facts(msgspec.Struct, frozen=True):
 
 def facts_of(lines: Sequence[str]) -> Facts:
     text = "\n".join(line for line in lines if any(word in line for word in _WORDS))
-    (tests_version,) = _found(_TESTS, text)
-    nccl, cuda = _found(_NCCL, text)
-    library = _found(_LIBRARY, text)
-    if not nccl and library[0]:
-        nccl = ".".join(str(int(digits)) for digits in library)
-    (driver,) = _found(_DRIVER, text)
-    versions = {"nccl": nccl, "cuda": cuda, "driver": driver}
+    found = {name: pattern.search(text) for name, pattern in _VERSIONS.items()}
+    software = {name: version[1] for name, version in found.items() if version}
+    library = _LIBRARY.search(text)
+    if library and "nccl" not in software:
+        software["nccl"] = ".".join(str(int(digits)) for digits in library.groups())
+    tests = _TESTS.search(text)
     iterations = _ITERATIONS.search(text)
     variables = [f"{name}={value.strip(_QUOTES)}" for name, value in _VARIABLE.findall(text)]
     return Facts(
-        program=f"nccl-tests {tests_version}".strip(),
-        software={name: version for name, version in versions.items() if version},
+        program=f"nccl-tests {tests[1]}" if tests else "nccl-tests",
+        software=software,
         network=", ".join(_network(text)),
         environment=command_words(list(dict.fromkeys(variables))),
         repetitions={"warm_up": int(iterations[1]), "iterations": int(iterations[2])} if iterations else {},
     )
-
-
-def _found(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
-    """Return the groups of a pattern, all of them empty if the text does not have it."""
-    match = pattern.search(text)
-    return match.groups("") if match else ("",) * pattern.groups
 
 
 def _network(text: str) -> Iterator[str]:

@@ -43,9 +43,12 @@ def nccl_tests_text(log: Log) -> Iterator[Profile]:
 
 def _ends_before(table: Table, text: str) -> bool:
     """Return whether a line belongs to another table: this one has its average, or has lost it."""
-    if table.averages and len(table.averages) >= table.num_headers:
+    if not table.halves and not table.averages:
+        return False
+    num_runs = len(_runs(table))
+    if len(table.averages) >= max(table.num_headers, num_runs):
         return True
-    if not table.halves or len(_runs(table.ranks)) > 1:
+    if num_runs > 1:
         return False
     rank = _RANK.search(text)
     if rank is not None:
@@ -100,7 +103,7 @@ def _add_row(table: Table, line: int, match: re.Match[str]) -> None:
 
 def _profiles(log: Log, table: Table) -> Iterator[Profile]:
     """Yield the profile of each run. Rows of several are told apart by their sizes, which ascend in each."""
-    runs = _runs(table.ranks)
+    runs = _runs(table)
     notes = list(table.notes)
     if len(runs) > 1:
         are_apart = len({ranks[0].host for ranks in runs}) == len(runs)
@@ -123,15 +126,17 @@ def _last(table: Table) -> tuple[int, bool]:
     return (table.halves[-1].num_bytes, table.halves[-1].in_place) if table.halves else (-1, False)
 
 
-def _runs(ranks: list[Rank]) -> list[list[Rank]]:
+def _runs(table: Table) -> list[list[Rank]]:
     """Return the ranks of each run. A process that lists ranks from 0 on is a run; with MPI it lists only its own."""
     by_process: dict[tuple[str, str], list[Rank]] = {}
-    for rank in ranks:
+    for rank in table.ranks:
         by_process.setdefault((rank.host, rank.pid), []).append(rank)
-    if len(by_process) > 1 and all(map(is_whole, by_process.values())):
+    hosts = {rank.host for rank in table.ranks}
+    are_at_once = table.num_headers > 1 or len(hosts) > 1  # otherwise an earlier one has failed before its table
+    if len(by_process) > 1 and are_at_once and all(map(is_whole, by_process.values())):
         return list(by_process.values())
-    starts = [index for index, rank in enumerate(ranks) if rank.number == 0]
-    return [ranks[max(starts, default=0) :]]  # an earlier list is of a run that printed no table
+    starts = [index for index, rank in enumerate(table.ranks) if rank.number == 0]
+    return [table.ranks[max(starts, default=0) :]]
 
 
 # ---- JSON

@@ -28,12 +28,12 @@ _SIZE_NOTE = "the size of a copy is not stated: times are those of 1 GB at the r
 
 
 class _Test(msgspec.Struct):
-    """A test: the title of its matrix, the numbers of its columns, and the cells by the number of the row."""
+    """A test: the title of its matrix, the number of its columns, and its whole rows."""
 
     name: str
     title: str
-    columns: list[int] = []
-    rows: dict[int, Sequence[str]] = {}
+    num_columns: int = 0
+    rows: list[list[str]] = []
 
     @property
     def is_between_gpus(self) -> bool:
@@ -44,15 +44,15 @@ class _Test(msgspec.Struct):
         """Why the test is left out; "" if it is not."""
         if _OTHER.search(f"{self.title} {self.name}") or not _TITLE.search(self.title):
             return "it has no copies that run alone"
-        num_rows = len(self.columns) if self.is_between_gpus else 1
-        return "" if self.name and self.columns and len(self.rows) == num_rows else "it is cut"
+        num_rows = self.num_columns if self.is_between_gpus else 1
+        return "" if self.name and len(self.rows) == num_rows else "it is cut"
 
     def read(self, words: list[str]) -> None:
-        """Add a line below the title, if it has the numbers of the columns or is a whole row."""
-        if not self.columns:
-            self.columns = [int(word) for word in words if word.isdigit()]
-        elif len(words) == 1 + len(self.columns) and all(map(_CELL.fullmatch, words[1:])):
-            self.rows[int(words[0])] = words[1:]
+        """Add a line below the title: the numbers of the columns, or a row. One that is cut is left out."""
+        if not self.num_columns:
+            self.num_columns = len(words)
+        elif len(words) == 1 + self.num_columns and all(map(_CELL.fullmatch, words[1:])):
+            self.rows.append(words[1:])
 
 
 def nvbandwidth_json(log: Log, content: Mapping[str, Any]) -> list[Profile]:
@@ -60,8 +60,7 @@ def nvbandwidth_json(log: Log, content: Mapping[str, Any]) -> list[Profile]:
     for case in content["testcases"]:
         rows = case.get("bandwidth_matrix")
         if rows:  # otherwise it was not run
-            columns = list(range(len(rows[0])))
-            tests.append(_Test(case["name"], case["bandwidth_description"], columns, dict(enumerate(rows))))
+            tests.append(_Test(case["name"], case["bandwidth_description"], len(rows[0]), rows))
     # As in "0: NVIDIA H100 80GB HBM3 (00000000:0c:00): (host)".
     names = [gpu.partition(": ")[2].rsplit(" (", 2)[0] for gpu in content.get("GPU Device list", ())]
     return _profiles(log, tests, names)
@@ -94,9 +93,9 @@ def _profiles(log: Log, tests: Sequence[_Test], gpu_names: Sequence[str]) -> lis
         if test.why_not:
             notes.append(f"{test.name or test.title} is left out: {test.why_not}")
             continue
-        num_gpus = max(num_gpus, 1 + max(test.columns))
-        for row, words in test.rows.items():
-            for column, word in zip(test.columns, words, strict=True):
+        num_gpus = max(num_gpus, test.num_columns)
+        for row, words in enumerate(test.rows):
+            for column, word in enumerate(words):
                 # From a GPU to itself is no copy between two: old versions print 0.00 there, not N/A.
                 if word != "N/A" and not (test.is_between_gpus and row == column):
                     seconds = _NUM_BYTES / (float(word) * 1e9)
