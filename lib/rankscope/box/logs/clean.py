@@ -32,16 +32,25 @@ def without_info(lines: Iterable[str]) -> list[tuple[int, str]]:
     """Return what a program printed, with the numbers of lines: without NCCL's own lines, and with cut rows whole."""
     printed: list[tuple[int, str]] = []
     for number, line in enumerate(lines, 1):
-        info = _INFO.search(line) if "NCCL " in line else None
-        if info:
-            line = line[: info.start(1)] if line[: info.start()].strip() else ""
+        if "NCCL " in line:
+            line = _before_info(line)
         line = _RANK_TAG.sub(" ", line)
         if not line.strip():
             continue
         is_continued = printed and all(map(_CELL.fullmatch, line.split()))
         if is_continued:
-            begun_in, beginning = printed.pop()
-            printed.append((begun_in, f"{beginning} {line}"))
+            first_number, beginning = printed.pop()
+            printed.append((first_number, f"{beginning} {line}"))
         else:
             printed.append((number, line))
     return printed
+
+
+def _before_info(line: str) -> str:
+    """Return what stands before NCCL's own words, if that is more than a prefix of them."""
+    info = _INFO.search(line)
+    if info is None:
+        return line
+    if not line[: info.start()].strip():
+        return ""
+    return line[: info.start(1)]

@@ -17,7 +17,7 @@ _PATH = re.compile(r"via NET/(?!Socket)[\w ]+/([^\n]*)")
 _CARDS = re.compile(r"NET/\w+ ?: Using ([^\n]*)")
 _CARD = re.compile(r"\[\d+\](\w+):\d+/\w+")
 _SPEED = re.compile(r"(?:name=(\w+)|(\w+):uverbs\S+)[^\n]*? speed=(\d+)000\b")
-_NVLS = re.compile(r"NVLS multicast support is (not )?available")
+_NVLS = re.compile(r"NVLS multicast support is (no)?(?:t )?available")
 _VERSIONS = {
     "nccl": re.compile(r"CCL version *:? *(\d+(?:\.\d+)+)"),
     "cuda": re.compile(r"\+cuda([\d.]+)"),
@@ -47,15 +47,17 @@ def facts_of(lines: Sequence[str]) -> Facts:
     library = _LIBRARY.search(text)
     if library and "nccl" not in software:
         software["nccl"] = ".".join(str(int(digits)) for digits in library.groups())
-    tests = _TESTS.search(text)
+    repetitions = {}
     iterations = _ITERATIONS.search(text)
+    if iterations:
+        repetitions = {"warm_up": int(iterations[1]), "iterations": int(iterations[2])}
     variables = [f"{name}={value.strip(_QUOTES)}" for name, value in _VARIABLE.findall(text)]
     return Facts(
-        program=f"nccl-tests {tests[1]}" if tests else "nccl-tests",
+        program=" ".join(["nccl-tests", *_TESTS.findall(text)[:1]]),
         software=software,
         network=", ".join(_network(text)),
         environment=command_words(list(dict.fromkeys(variables))),
-        repetitions={"warm_up": int(iterations[1]), "iterations": int(iterations[2])} if iterations else {},
+        repetitions=repetitions,
     )
 
 
@@ -63,10 +65,12 @@ def _network(text: str) -> Iterator[str]:
     """Yield how ranks communicate, in the order of the log; the cards of the node that names most; paths; NVLS."""
     ways = _WAY.findall(_OWN_NETWORK.sub("via NET/", text))
     yield from dict.fromkeys("".join(way).strip() for way in ways)
-    gbits = {virtual or card: gbits for virtual, card, gbits in _SPEED.findall(text)}
+    gbits = {virtual or card: f" {gbits} Gbit/s" for virtual, card, gbits in _SPEED.findall(text)}
     for card in max(map(_CARD.findall, _CARDS.findall(text)), key=len, default=[]):
-        yield f"card {card} {gbits[card]} Gbit/s" if card in gbits else f"card {card}"
-    paths = Counter("with" if "GDRDMA" in path else "without" for path in _PATH.findall(text))
-    yield from (f"{number} paths {kind} GDRDMA" for kind, number in sorted(paths.items()))
-    for refusal in _NVLS.findall(text)[:1]:
-        yield "no NVLS" if refusal else "NVLS"
+        yield f"card {card}{gbits.get(card, '')}"
+    paths = Counter("GDRDMA" in path for path in _PATH.findall(text))
+    for has_gpudirect, word in ((True, "with"), (False, "without")):
+        if paths[has_gpudirect]:
+            yield f"{paths[has_gpudirect]} paths {word} GDRDMA"
+    for negation in _NVLS.findall(text)[:1]:
+        yield f"{negation} NVLS".strip()

@@ -40,7 +40,9 @@ def inspector(log: Log) -> Iterator[Profile]:
         collective = _COLLECTIVE.get(call.get("coll"))
         if collective is None or not call["coll_exec_time_us"]:  # a message between two ranks, or less than 1 µs
             continue
-        num_bytes = call["coll_msg_size_bytes"] * (header["n_ranks"] if collective in _OF_ONE_RANK else 1)
+        num_bytes = call["coll_msg_size_bytes"]
+        if collective in _OF_ONE_RANK:
+            num_bytes *= header["n_ranks"]
         calls = shortest_us.setdefault((header["n_ranks"], header["nnodes"]), {})
         key = (collective, num_bytes, header["id"], call["coll_sn"])
         calls[key] = min(call["coll_exec_time_us"], calls.get(key, call["coll_exec_time_us"]))

@@ -22,7 +22,10 @@ _OTHER = re.compile(
     r"\bAll G(?:PU|pu)s\b|all_to_one|one_to_all|\(ns\)|\b(?:Read[12]|Write[12]|Total) bandwidth|multinode_"
 )
 # A test of such a name copies in one direction at a time, or in both between the host and one GPU.
-_MEMCPY = re.compile(r"(?:host|device)_to_(?:host|device)(_bidirectional)?_memcpy(?:_(read|write))?_(ce|sm)")
+_MEMCPY = re.compile(
+    r"(?:host|device)_to_(?:host|device)(?P<both>_bidirectional)?_memcpy"
+    r"(?:_(?P<end>read|write))?_(?P<engine>ce|sm)"
+)
 _NUM_BYTES = 10**9  # assumed for a copy, because only its rate is printed
 _SIZE_NOTE = "the size of a copy is not stated: times are those of 1 GB at the rate that is printed"
 
@@ -44,8 +47,12 @@ class _Test(msgspec.Struct):
         """Why the test is left out; "" if it is not."""
         if _OTHER.search(f"{self.title} {self.name}") or not _TITLE.search(self.title):
             return "it has no copies that run alone"
-        num_rows = self.num_columns if self.is_between_gpus else 1
-        return "" if self.name and len(self.rows) == num_rows else "it is cut"
+        num_rows = 1
+        if self.is_between_gpus:
+            num_rows = self.num_columns
+        if not self.name or len(self.rows) != num_rows:
+            return "it is cut"
+        return ""
 
     def read(self, words: list[str]) -> None:
         """Add a line below the title: the numbers of the columns, or a row. One that is cut is left out."""
@@ -102,7 +109,9 @@ def _profiles(log: Log, tests: Sequence[_Test], gpu_names: Sequence[str]) -> lis
                     times.add("transfer", _NUM_BYTES, [seconds], _options(test, row, column))
     if not times.seconds:
         return []
-    gpus = [{"name": name} for name in gpu_names] if len(gpu_names) == num_gpus else []  # else which one is missing?
+    gpus = []
+    if len(gpu_names) == num_gpus:  # otherwise nobody knows which one is missing
+        gpus = [{"name": name} for name in gpu_names]
     return [times.profile(log, "nvbandwidth", notes, backend="cuda", num_ranks=num_gpus, gpus=gpus, num_nodes=1)]
 
 
@@ -114,21 +123,23 @@ def _options(test: _Test, row: int, column: int) -> dict[str, Any]:
     """
     method = "device"
     ends = {"gpu": column}
-    if test.is_between_gpus:
-        direction = "p2p"
-        ends = {"src": column, "dst": row} if "_read_" in test.name else {"src": row, "dst": column}
-    elif test.name == "device_local_copy":
+    if test.name == "device_local_copy":
         direction = "d2d"
+    elif test.is_between_gpus:
+        direction = "p2p"
+        ends = {"src": row, "dst": column}
+        if "_read_" in test.name:
+            ends = {"src": column, "dst": row}
     else:
-        direction = "d2h" if test.name.startswith(("device_to_host", "all_to_host")) else "h2d"
         method = "pinned"
-    is_both_ways = False
+        direction = "h2d"
+        if test.name.startswith(("device_to_host", "all_to_host")):
+            direction = "d2h"
     memcpy = _MEMCPY.fullmatch(test.name)
     if memcpy:
-        both, end, engine = memcpy.groups()
-        is_both_ways = both is not None
-        special = [end, "sm" if engine == "sm" else None]  # the copy engine is usual
+        special = [memcpy["end"], memcpy["engine"].removeprefix("ce")]  # the copy engine is usual
         method = " ".join(filter(None, special)) or method
     elif direction != "d2d":
         method = test.name
+    is_both_ways = memcpy is not None and memcpy["both"] is not None
     return {"direction": direction, "method": method, "pieces": 1, "both": is_both_ways, **ends, "size": "not stated"}

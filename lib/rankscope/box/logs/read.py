@@ -95,5 +95,4 @@ def merged(profiles: Sequence[Profile], name: str) -> Profile:
 
 def _common(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the entries in which all mappings agree."""
-    first, *others = mappings
-    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+    return {key: value for key, value in mappings[0].items() if all(each.get(key) == value for each in mappings)}

@@ -28,7 +28,7 @@ _LATE = 1.1  # a process is slow in an iteration that takes it so many times the
 
 
 class Rank(NamedTuple):
-    """A rank as it is listed. Host and pid tell processes apart, host and bus GPUs; `bus` is "" if it is not whole."""
+    """A rank as it is listed. Host and pid tell processes apart, host and bus GPUs; old versions state part of it."""
 
     number: int
     host: str
@@ -85,7 +85,9 @@ def profile_of(log: Log, table: Table) -> Profile:
     if not collective:
         raise log.error(first.where, "the collective of the table is not stated: state it with --collective")
     num_ranks = _num_ranks(log, table, collective, per_count)
-    listed = table.ranks if is_whole(table.ranks) and len(table.ranks) == num_ranks else []
+    listed = []
+    if is_whole(table.ranks) and len(table.ranks) == num_ranks:
+        listed = table.ranks
     ranks_per_node = list(Counter(rank.host for rank in listed).values())
     varying = [name for name in first.shared if len({half.shared[name] for half in table.halves}) > 1]
     times = Times()
@@ -101,7 +103,9 @@ def profile_of(log: Log, table: Table) -> Profile:
     if num_wrong:
         how["verified"] = not any(num_wrong)
     software = table.facts.software
-    gpus = [{"name": rank.card, **software} if rank.card else software for rank in listed] or [software] * num_ranks
+    gpus = [software] * num_ranks
+    if any(rank.card for rank in listed):
+        gpus = [{"name": rank.card, **software} for rank in listed]
     return times.profile(
         log,
         table.facts.program,
@@ -109,7 +113,7 @@ def profile_of(log: Log, table: Table) -> Profile:
         how,
         backend="nccl",
         num_ranks=num_ranks,
-        gpus=gpus if any(gpus) else [],
+        gpus=list(filter(None, gpus)),
         num_nodes=len(ranks_per_node),
         ranks_per_node=ranks_per_node,
         network=table.facts.network,
@@ -136,21 +140,28 @@ def _by_columns(table: Table, per_count: int) -> str:
         if per_count > 1:
             return "reduce_scatter"
         unverified = {half.in_place for half in table.halves if half.cells.get("#wrong") == "N/A"}
-        return "" if unverified == {True} else "allreduce"
+        if unverified == {True}:
+            return ""
+        return "allreduce"
     if has_root and per_count == 1:
         return "broadcast"
     if "root" in shared or per_count == 1:
         return ""
-    return "all_to_all" if "redop" in shared else "allgather"
+    if "redop" in shared:
+        return "all_to_all"
+    return "allgather"
 
 
 def _num_ranks(log: Log, table: Table, collective: str, per_count: int) -> int:
     """Return the number of ranks that is listed or that the user states, else the only one that fits the bandwidths."""
-    stated = len(table.ranks) if is_whole(table.ranks) else 0
-    stated = stated or log.num_ranks
+    stated = log.num_ranks
+    if table.ranks and is_whole(table.ranks):
+        stated = len(table.ranks)
     if stated and per_count in (1, stated) and _fits(table, collective, stated):
         return stated
-    possible = [per_count] if per_count > 1 else range(1, _MOST_RANKS)
+    possible: Sequence[int] = range(1, _MOST_RANKS)
+    if per_count > 1:
+        possible = (per_count,)
     fitting = [number for number in possible if _fits(table, collective, number)]
     if len(fitting) == 1:
         return fitting[0]
@@ -164,11 +175,15 @@ def _num_ranks(log: Log, table: Table, collective: str, per_count: int) -> int:
 
 def _fits(table: Table, collective: str, num_ranks: int, slack: float = 0.0) -> bool:
     """Return whether all bus bandwidths belong to so many ranks, apart from rounding and this share of them."""
-    factor = 1.0 if collective == "together" else busbw_factor(collective, num_ranks)
+    factor = busbw_factor(collective, num_ranks)
+    if collective == "together":
+        factor = 1.0
     for half in reversed(table.halves):  # the last ones tell most
         algbw = float(half.cells["algbw"])
         busbw = float(half.cells["busbw"])
-        rounding = 0.00501 if max(algbw, busbw) < 1000 else 0.0501  # half of the last digit
+        rounding = 0.00501  # half of the last digit
+        if max(algbw, busbw) >= 1000:
+            rounding = 0.0501
         if abs(busbw - factor * algbw) > rounding * (1 + factor) + slack * busbw:
             return False
     return True
@@ -178,8 +193,10 @@ def _options(collective: str, num_ranks: int, num_nodes: int) -> dict[str, Any]:
     """Return the options that all points share: the algorithm, or the link of sendrecv if all messages take one."""
     if collective != "together":
         return {"algorithm": NATIVE}
-    if num_ranks > 1 and num_nodes in (1, num_ranks):
-        return {"link": "intra" if num_nodes == 1 else "inter"}
+    if num_ranks > 1 and num_nodes == 1:
+        return {"link": "intra"}
+    if num_ranks > 1 and num_nodes == num_ranks:
+        return {"link": "inter"}
     return {}
 
 
@@ -209,7 +226,7 @@ def _seconds(log: Log, half: Half) -> list[float]:
 def _notes(table: Table, num_ranks: int, num_wrong: float) -> list[str]:
     """Return what is special about a run, first what makes its figures worthless."""
     notes = [*table.notes]
-    buses = Counter((rank.host, rank.bus) for rank in table.ranks if rank.bus)
+    buses = Counter((rank.host, rank.bus) for rank in table.ranks if ":" in rank.bus)
     num_sharing = sum(number for number in buses.values() if number > 1)
     if num_sharing:
         notes.append(f"{FAULT}{num_sharing} ranks share a GPU with another one")
