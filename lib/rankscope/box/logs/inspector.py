@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..profile import NATIVE, Profile
-from .log import Log, Times
+from .log import Log, timed
 
 _COLLECTIVE = {
     "AllReduce": "allreduce",
@@ -47,8 +47,8 @@ def inspector(log: Log) -> Iterator[Profile]:
         key = (collective, num_bytes, header["id"], call["coll_sn"])
         calls[key] = min(call["coll_exec_time_us"], calls.get(key, call["coll_exec_time_us"]))
     for (num_ranks, num_nodes), calls in shortest_us.items():
-        times = Times()
+        points = []
         for (collective, num_bytes, _, _), time_us in calls.items():
-            times.add(collective, num_bytes, [time_us * 1e-6], {"algorithm": NATIVE})
-        how = {"statistic": "each call"}
-        yield times.profile(log, "NCCL Inspector", notes, how, backend="nccl", num_ranks=num_ranks, num_nodes=num_nodes)
+            points.append(timed(collective, num_bytes, [time_us * 1e-6], {"algorithm": NATIVE}))
+        about = {"backend": "nccl", "num_ranks": num_ranks, "num_nodes": num_nodes}
+        yield log.profile(points, "NCCL Inspector", notes, {"statistic": "each call"}, **about)

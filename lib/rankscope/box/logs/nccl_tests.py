@@ -28,7 +28,7 @@ _RANK = re.compile(
     r"Rank +(?P<number>\d+) (?:Group +\d+ )?Pid +(?P<pid>\d+) on +(?P<host>\S+) +device +\d+ "
     r"\[(?P<bus>[^\[\]]*)\] *(?P<card>.*)"
 )
-_NAME = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
+_NAME = re.compile(r"^(?!.*(?:Linking|concluded)).*?\b(\w+?)_perf(?:_mpi)?\b")  # not where it was built, or has ended
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([\d.]+)")
 _CELL = re.compile(r"[a-z]*|N/A|[+-]?\d[\d.]*(?:[eE][+-]?\d+)?")
 _EMPTY_HALF = re.compile(r" {32,}(?=\S)")  # stands for an out-of-place half that was not measured
@@ -76,7 +76,7 @@ def _read_line(table: Table, line: int, text: str) -> None:
         table.num_headers += 1
     elif average:
         table.averages.append(float(average[1]))
-    elif "_perf" in text and "concluded" not in text:
+    elif "_perf" in text and _NAME.search(text):  # without the first, a long line would take long
         table.collective = _collective(text)
 
 

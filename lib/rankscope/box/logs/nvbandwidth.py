@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..profile import Profile
-from .log import Log, Times
+from .log import Log, timed
 
 _DEVICE = re.compile(r"^ *(?:Device|GPU) \d+: (.+?)(?: \(|$)")
 _RUNNING = re.compile(r"^ *Running (\w+)\.")
@@ -93,7 +93,7 @@ def nvbandwidth_text(log: Log) -> list[Profile]:
 
 def _profiles(log: Log, tests: Sequence[_Test], gpu_names: Sequence[str]) -> list[Profile]:
     """Return the profile of all copies; none if there are no tests."""
-    times = Times()
+    points = []
     notes = [_SIZE_NOTE]
     num_gpus = 0
     for test in tests:
@@ -106,13 +106,13 @@ def _profiles(log: Log, tests: Sequence[_Test], gpu_names: Sequence[str]) -> lis
                 # From a GPU to itself is no copy between two: old versions print 0.00 there, not N/A.
                 if word != "N/A" and not (test.is_between_gpus and row == column):
                     seconds = _NUM_BYTES / (float(word) * 1e9)
-                    times.add("transfer", _NUM_BYTES, [seconds], _options(test, row, column))
-    if not times.seconds:
+                    points.append(timed("transfer", _NUM_BYTES, [seconds], _options(test, row, column)))
+    if not points:
         return []
     gpus = []
     if len(gpu_names) == num_gpus:  # otherwise nobody knows which one is missing
         gpus = [{"name": name} for name in gpu_names]
-    return [times.profile(log, "nvbandwidth", notes, backend="cuda", num_ranks=num_gpus, gpus=gpus, num_nodes=1)]
+    return [log.profile(points, "nvbandwidth", notes, backend="cuda", num_ranks=num_gpus, gpus=gpus, num_nodes=1)]
 
 
 def _options(test: _Test, row: int, column: int) -> dict[str, Any]:

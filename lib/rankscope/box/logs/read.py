@@ -14,7 +14,7 @@ from ...provenance import difference
 from ..profile import Profile
 from .clean import clean_lines
 from .inspector import inspector
-from .log import Log, Times
+from .log import Log, joined
 from .nccl_tests import COLLECTIVE, nccl_tests_json, nccl_tests_text
 from .nvbandwidth import nvbandwidth_json, nvbandwidth_text
 from .table import FAULT
@@ -55,7 +55,7 @@ def read_log(
 
 
 def _profiles(log: Log, text: str) -> Iterator[Profile]:
-    if '"coll_perf"' in text:
+    if '"n_ranks"' in text:
         yield from inspector(log)
     elif text.lstrip().startswith("{"):
         content = json.loads(text)
@@ -78,19 +78,17 @@ def merged(profiles: Sequence[Profile], name: str) -> Profile:
     Raises ValueError if they are of different machines or numbers of ranks.
     """
     first = profiles[0]
-    times = Times()
     notes = set()
     for profile in profiles:
         problem = difference({**first.provenance, **first.protocol}, {**profile.provenance, **profile.protocol}, _SAME)
         if problem:
             raise ValueError(f"the logs are of different machines or ranks (select with --num-ranks): {problem}")
-        for point in profile.points:
-            times.add(point.what, point.num_bytes, point.seconds, point.options)
         notes.add(profile.provenance["source"].get("notes", ""))
     faults_first = sorted(notes, key=lambda text: (not text.startswith(FAULT), text))
     source = {**first.provenance["source"], "notes": "; ".join(filter(None, faults_first))}
     provenance = {**_common([profile.provenance for profile in profiles]), "name": name, "source": source}
-    return Profile(provenance, _common([profile.protocol for profile in profiles]), times.points())
+    protocol = _common([profile.protocol for profile in profiles])
+    return Profile(provenance, protocol, joined(point for profile in profiles for point in profile.points))
 
 
 def _common(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import msgspec
 
 from ..profile import NATIVE, Profile, busbw_factor
 from .facts import Facts
-from .log import Log, Times
+from .log import Log, timed
 
 HALF = ("time", "algbw", "busbw", "#wrong")
 USUAL_COLUMNS = ("redop", "root", *HALF, *HALF)  # where a paste has no header
@@ -90,12 +90,12 @@ def profile_of(log: Log, table: Table) -> Profile:
         listed = table.ranks
     ranks_per_node = list(Counter(rank.host for rank in listed).values())
     varying = [name for name in first.shared if len({half.shared[name] for half in table.halves}) > 1]
-    times = Times()
+    points = []
     for half in table.halves:
         options = _options(collective, num_ranks, len(ranks_per_node))
         options["in_place"] = half.in_place
         options |= {name: half.shared[name] for name in varying}
-        times.add(collective, half.num_bytes, _seconds(log, half), options)
+        points.append(timed(collective, half.num_bytes, _seconds(log, half), options))
     how: dict[str, Any] = {"statistic": "mean", **table.facts.repetitions}
     if "dtype" not in varying:
         how["dtype"] = first.shared["dtype"]
@@ -106,8 +106,8 @@ def profile_of(log: Log, table: Table) -> Profile:
     gpus = [software] * num_ranks
     if any(rank.card for rank in listed):
         gpus = [{"name": rank.card, **software} for rank in listed]
-    return times.profile(
-        log,
+    return log.profile(
+        points,
         table.facts.program,
         [*_notes(table, num_ranks, sum(num_wrong)), *_slow_process(table)],
         how,
