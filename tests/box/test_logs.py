@@ -270,6 +270,7 @@ def test_iterations_of_json_are_kept_and_a_slow_process_is_named(tmp_path: Path)
     profile = single_profile(tmp_path, json.dumps(slow))
     kept = [1e-5 if iteration % 3 == 0 else 1.5e-5 for iteration in range(2, 20)]
     assert {point.seconds for point in profile.points} == {tuple(kept)}
+    assert profile.protocol["statistic"] == "each iteration"
     assert notes(profile).startswith("slow process: process 5 (rank 5 on node1) ")
     assert "67%" in notes(profile)
     for late in (

@@ -20,7 +20,7 @@ _COLLECTIVE = {
     "ReduceScatter": "reduce_scatter",
 }
 _OF_ONE_RANK = ("allgather", "reduce_scatter")  # whose stated size is one rank's part
-_NOTE = "a time includes the wait for other ranks; of a call by several ranks of the file, that of the last one counts"
+_NOTE = "a time includes the wait for other ranks, if the file has only one rank of the call"
 
 
 def inspector(log: Log) -> Iterator[Profile]:

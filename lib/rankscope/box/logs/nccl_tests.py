@@ -115,7 +115,7 @@ def _profiles(log: Log, table: Table) -> Iterator[Profile]:
         if len({ranks[0].host for ranks in runs}) == len(runs):
             what = "each on its own host: nothing crossed the network"
         num_ranks = count_of(len(runs[0]), "rank")
-        notes.append(f"{FAULT}{len(runs)} separate runs of {num_ranks} each, {what}; build with MPI=1")
+        notes.append(f"{FAULT}{len(runs)} separate runs of {num_ranks} each, {what}. Build nccl-tests with MPI=1")
     facts = facts_of(log.lines[table.first_line - 1 : table.last_line])
     tables = [replace(table, ranks=ranks, halves=[], notes=notes, facts=facts) for ranks in runs]
     for half in table.halves:

@@ -97,6 +97,8 @@ def profile_of(log: Log, table: Table) -> Profile:
         options |= {name: half.shared[name] for name in varying}
         points.append(timed(collective, half.num_bytes, _seconds(log, half), options))
     how: dict[str, Any] = {"statistic": "mean", **table.facts.repetitions}
+    if first.times_us:
+        how["statistic"] = "each iteration"
     if "dtype" not in varying:
         how["dtype"] = first.shared["dtype"]
     num_wrong = [float(half.cells["#wrong"]) for half in table.halves if half.cells.get("#wrong", "N/A") != "N/A"]
