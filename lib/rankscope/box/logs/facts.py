@@ -10,7 +10,7 @@ import msgspec
 
 from ...provenance import command_words
 
-_VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?: set by environment to |=)([^\s;]+)")
+_VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?: set by environment to |=)['\"]?([^\s;'\"]*[^\s;'\".,])")
 _OWN_NETWORK = re.compile(r"Using network (?=(?:IB|Socket)\b)")  # elsewhere NCCL calls these NET/IB and NET/Socket
 _WAY = re.compile(r"Using network (\w[^\n]*)|(GPU Direct RDMA (?:En|Dis)abled)|via (P2P|SHM|NET/\w+)")
 _PATH = re.compile(r"via NET/(?!Socket)[\w ]+/([^\n]*)")
@@ -25,9 +25,8 @@ _VERSIONS = {
 }
 _LIBRARY = re.compile(r"nccl-library=(\d)(\d\d)(\d\d)\b")
 _TESTS = re.compile(r"nccl-tests version (\S+)")
+_WORDS = re.compile(r"CCL|nccl|iters:|Driver")  # each pattern needs one of them, and logs are long
 _ITERATIONS = re.compile(r"warmup iters: (\d+) +iters: (\d+)")
-_QUOTES = ",'\""  # around a value or behind it
-_WORDS = ("CCL", "nccl", "iters:", "Driver")  # each of the patterns needs one of them, and logs are long
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -41,7 +40,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def facts_of(lines: Sequence[str]) -> Facts:
-    text = "\n".join(line for line in lines if any(word in line for word in _WORDS))
+    text = "\n".join(filter(_WORDS.search, lines))
     found = {name: pattern.search(text) for name, pattern in _VERSIONS.items()}
     software = {name: version[1] for name, version in found.items() if version}
     library = _LIBRARY.search(text)
@@ -51,12 +50,12 @@ def facts_of(lines: Sequence[str]) -> Facts:
     iterations = _ITERATIONS.search(text)
     if iterations:
         repetitions = {"warm_up": int(iterations[1]), "iterations": int(iterations[2])}
-    variables = [f"{name}={value.strip(_QUOTES)}" for name, value in _VARIABLE.findall(text)]
+    variables = dict.fromkeys(f"{name}={value}" for name, value in _VARIABLE.findall(text))
     return Facts(
         program=" ".join(["nccl-tests", *_TESTS.findall(text)[:1]]),
         software=software,
         network=", ".join(_network(text)),
-        environment=command_words(list(dict.fromkeys(variables))),
+        environment=command_words(list(variables)),
         repetitions=repetitions,
     )
 

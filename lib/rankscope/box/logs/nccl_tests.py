@@ -13,7 +13,7 @@ from ..profile import Profile
 from .clean import without_info
 from .facts import facts_of
 from .log import Log
-from .table import FAULT, HALF, TYPE_BYTES, Half, Rank, Table, is_whole, profile_of
+from .table import FAULT, TYPE_BYTES, Half, Rank, Table, is_whole, profile_of
 
 COLLECTIVE = {  # by the names of the programs, without _perf
     "all_reduce": "allreduce",
@@ -178,8 +178,9 @@ def _json_halves(results: Sequence[Mapping[str, Any]]) -> Iterator[Half]:
             if half is None:  # not measured
                 continue
             time_us = half.get("time", half.get("cpu_time"))
-            figures = (time_us, half["alg_bw"], half["bus_bw"], half["nwrong"])
-            cells = {column: str(figure) for column, figure in zip(HALF, figures, strict=True) if figure is not None}
+            cells = {"time": time_us, "algbw": half["alg_bw"], "busbw": half["bus_bw"]}
+            if half["nwrong"] is not None:
+                cells["#wrong"] = half["nwrong"]
             each = result.get(f"{name}_per_iter", {})
             skipped = each.get("skipped_iterations", 0)
             yield Half(

@@ -13,8 +13,8 @@ from ..profile import NATIVE, Profile, busbw_factor
 from .facts import Facts
 from .log import Log, timed
 
-HALF = ("time", "algbw", "busbw", "#wrong")
-USUAL_COLUMNS = ("redop", "root", *HALF, *HALF)  # where a paste has no header
+_HALF = ("time", "algbw", "busbw", "#wrong")
+USUAL_COLUMNS = ("redop", "root", *_HALF, *_HALF)  # where a paste has no header
 TYPE_BYTES = {
     **dict.fromkeys(("int8", "uint8", "char", "fp8_e4m3", "fp8_e5m2", "f8e4m3", "f8e5m2"), 1),
     **dict.fromkeys(("half", "bfloat16", "float16"), 2),
@@ -38,7 +38,7 @@ class Rank(NamedTuple):
 
 
 class Half(NamedTuple):
-    """The out-of-place or the in-place half of a row, with the cells of the whole row by column.
+    """The out-of-place or the in-place half of a row, with its cells by column: words, or numbers of JSON.
 
     `shared` has those of both halves: the type, the operation and the root. JSON also has the times of each iteration,
     those of the slowest process and those of each process.
@@ -49,7 +49,7 @@ class Half(NamedTuple):
     num_elements: int
     in_place: bool
     shared: dict[str, str]
-    cells: dict[str, str]
+    cells: dict[str, Any]
     times_us: Sequence[float] = ()
     process_times_us: Sequence[Sequence[float]] = ()
 
@@ -207,7 +207,7 @@ def _seconds(log: Log, half: Half) -> list[float]:
 
     Raises FileError if the mean contradicts the algbw.
     """
-    time = half.cells["time"]
+    time = str(half.cells["time"])
     seconds = float(time) * 1e-6
     rate = float(half.cells["algbw"]) * 1e9
     if "e" in time and rate:  # printed with two digits
