@@ -57,15 +57,6 @@ def check_profile_output(path: Path, force: bool) -> None:
         raise ValueError(f"{path} exists and is no profile; --force replaces it")
 
 
-def check_profile_output(path: Path, force: bool) -> None:
-    """Raise ValueError if there is a file that is no profile of ours, unless it may be replaced by `force`."""
-    from ..common.files import read_start
-    from .profile import FORMAT
-
-    if path.is_file() and not force and FORMAT.encode() not in read_start(path, 100):
-        raise ValueError(f"{path} exists and is no profile; --force replaces it")
-
-
 def show_command(path: Path) -> str:
     """Return the command that shows a profile, as in a sentence; it can be pasted."""
     from ..common.words import printable
