@@ -15,8 +15,9 @@ from statistics import median
 
 import torch
 
-from rankscope.train import ddp, fsdp
+from rankscope.train import fsdp
 from rankscope.train.fsdp.running import run_jobs
+from rankscope.train.fsdp.where import Where
 from tests.train.fsdp.models import DrawnCase, drawn_case, job_of
 
 NO_COST = fsdp.FSDPCosts(*[lambda num_bytes: 0.0] * 3)
@@ -39,7 +40,7 @@ def main() -> None:
         cases = [
             drawn_case(arguments.seed + 1000 * num_ranks + number, num_ranks) for number in range(arguments.models)
         ]
-        runs = run_jobs([job_of(case, torch.optim.Adam) for case in cases], ddp.Where(timeout_s=600.0))
+        runs = run_jobs([job_of(case, torch.optim.Adam) for case in cases], Where(timeout_s=600.0))
         num_equal = 0
         num_collectives = 0
         errors = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope import box
-from rankscope.box.profile import compare  # what the command of that name prints
+from rankscope.box.compare import compare  # what the command of that name prints
 
 from .values import Cases, attempt, floats, plain
 
@@ -53,7 +53,11 @@ def _log(path: Path, kind: str) -> Any:
 
 
 def _profiles(path: Path, kind: str) -> list[Any]:
-    return [profile(read) for read in box.read_log(path, kind)]
+    """Return the profiles of this kind of program. Raises ValueError if there are none."""
+    profiles = [read for read in box.read_log(path) if read.provenance["source"]["program"].startswith(kind)]
+    if not profiles:
+        raise ValueError("no such log")
+    return [profile(read) for read in profiles]
 
 
 def profile(read: box.Profile) -> dict[str, Any]:
@@ -112,13 +116,8 @@ def _seconds(facts: Any) -> list[float]:
 
 
 def _compared(before: str, after: str) -> dict[str, Any]:
-    frame = compare(box.Profile.load(f"bank:{before}"), box.Profile.load(f"bank:{after}"))
-    both = frame[frame.only_in == ""]
-    return {
-        "only before, only after": [int((frame.only_in == side).sum()) for side in ("before", "after")],
-        "ratio": floats(both.ratio),
-        "with a spread, beyond noise": [int(both.has_spread.sum()), int(both.beyond_noise.sum())],
-    }
+    rows = compare(box.Profile.load(f"bank:{before}"), box.Profile.load(f"bank:{after}"))
+    return {"ratio": floats([row.ratio for row in rows]), "mixed": sum(row.is_mixed for row in rows)}
 
 
 def _pcie() -> list[Any]:

@@ -8,8 +8,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from rankscope.cluster import Link
 from rankscope.sampling import Assignment, assign
@@ -29,8 +27,8 @@ def cases() -> Cases:
     for number in range(60):
         all_cases[f"buckets {number}"] = partial(_buckets, _gradients(draw), draw.randrange(1000))
         all_cases[f"step {number}"] = partial(_step, _gradients(draw), draw.randrange(1000))
-    for name in ("small CNN", "ResNet-50", "GPT-2", "LLaMA-7B"):
-        all_cases[f"job {name}"] = partial(_job, name)
+    for name in ("ResNet-50", "GPT-2"):
+        all_cases[f"step of {name}"] = partial(_architecture, name)
     for number in range(40):
         batches = [draw.randint(1, 8) for _ in range(draw.randint(1, 6))]
         all_cases[f"uneven {number}"] = partial(_uneven, batches, draw.randrange(1000))
@@ -48,28 +46,13 @@ def _gradients(draw: random.Random) -> list[int]:
 
 
 def _buckets(sizes: list[int], seed: int) -> dict[str, Any]:
-    """All buckets of float32 gradients of these bytes."""
-    parameters = [nn.Parameter(torch.empty(size // 4, device="meta")) for size in sizes]
-    order = list(range(len(sizes)))
+    """The buckets of gradients of these bytes with each cap: in the order of definition, its reverse, and another."""
+    gradients = [ddp.Gradient(str(number), size) for number, size in enumerate(sizes)]
+    defined = list(range(len(sizes)))
+    order = defined.copy()
     random.Random(seed).shuffle(order)
-    assigned = plain(ddp.assign_buckets(parameters, 5.0, 0.5))
-    return {"sizes": sizes, "assigned": assigned, "buckets": all_buckets(parameters, order)}
-
-
-def all_buckets(parameters: Any, ready_order: list[int]) -> list[Any]:
-    """Return the buckets at first and after the rebuild, with each cap and each of DDP's options."""
-    options: list[dict[str, Any]] = [
-        {},
-        {"ready_order": ready_order},
-        {"find_unused_parameters": True},
-        {"static_graph": True},
-    ]
-    made = [ddp.buckets(parameters, cap_mb, **option) for cap_mb in _CAPS_MB for option in options]
-    return [[_rows(buckets.first), _rows(buckets.rebuilt), buckets.rebuilt_at] for buckets in made]
-
-
-def _rows(buckets: Any) -> list[Any]:
-    return [[plain(bucket.indices), bucket.num_bytes, bucket.cap_bytes, bucket.closed] for bucket in buckets]
+    made = [[ddp.assign(gradients, one, cap) for one in (defined, defined[::-1], order)] for cap in _CAPS_MB]
+    return {"sizes": sizes, "buckets": plain(made)}
 
 
 def _step(sizes: list[int], seed: int) -> dict[str, Any]:
@@ -81,29 +64,25 @@ def _step(sizes: list[int], seed: int) -> dict[str, Any]:
     local = ddp.LocalStep.modelled(sizes, backward_s, **dict(zip(names, others_s, strict=True)))
     if draw.choice([False, True]):
         ready_s = np.array([draw.uniform(0, backward_s) for _ in sizes])
-        local = ddp.LocalStep(local.parameters, ready_s, others_s[0], backward_s, *others_s[1:])
+        local = ddp.LocalStep(local.gradients, ready_s, others_s[0], backward_s, *others_s[1:])
     cost = ddp.cost(_LINK, draw.choice([2, 4, 8, 64]))
     options: dict[str, Any] = {
         "contention": draw.choice([ddp.Contention(), ddp.Contention(draw.uniform(1, 1.5), draw.uniform(1, 2))]),
         "accumulation": draw.choice([1, 1, 2, 4]),
         "overlap": draw.choice([False, True, True, True]),
     }
-    advice = ddp.recommend(local, cost, **options)
+    advice = ddp.recommend(local, cost, caps_mb=[1, 2, 4, 8, 16, 25, 32, 64, 128, 256, 512], **options)
     return {
         "sizes": sizes,
-        "ready order": plain(local.ready_order),
         "steps": [timeline(ddp.simulate(local, cost, bucket_cap_mb=cap_mb, **options)) for cap_mb in _CAPS_MB],
         "candidates": plain([*advice.candidates, advice.default, advice.chosen]),
         "alone_s": float(advice.alone_s),
     }
 
 
-def _job(name: str) -> list[Any]:
-    values = []
-    for num_ranks, cap_mb in product((2, 8, 64), (None, 25.0, 100.0)):
-        job = ddp.job(name, 0.3, ddp.cost(_LINK, num_ranks), bucket_cap_mb=cap_mb)
-        values.append(plain([job.step_s, job.allreduce_s, job.epoch_s(1_281_167, 32 * num_ranks, 5.0)]))
-    return values
+def _architecture(name: str) -> list[Any]:
+    local = ddp.architecture_step(name, 32, 40e12)
+    return [floats(local.ready_s), local.num_bytes, local.forward_s, timeline(ddp.simulate(local, ddp.cost(_LINK, 8)))]
 
 
 def _uneven(num_batches: list[int], seed: int) -> dict[str, Any]:
@@ -142,7 +121,7 @@ def _schedule(*arguments: Any) -> dict[str, Any]:
 
 def _data_parallel(seed: int) -> dict[str, Any]:
     draw = random.Random(seed)
-    num_bytes = [int(2 ** draw.uniform(3, 28)) for _ in range(5)]
+    num_bytes = [int(2 ** draw.uniform(3, 28)) for _ in range(5)][:3]
     sizes = data_parallel.StepSizes(draw.randint(1, 64), *num_bytes)
     costs = data_parallel.StepCosts(_LINK, 0.01, 0.02, 0.001)
     num_devices = draw.choice([1, 2, 3, 4, 8])
@@ -150,5 +129,5 @@ def _data_parallel(seed: int) -> dict[str, Any]:
     for how in ("data_parallel", "ddp"):
         traffic = data_parallel.traffic(sizes, num_devices, how)
         spans = timeline(data_parallel.simulate(sizes, num_devices, costs, how))
-        values[how] = [spans, floats(traffic.link_bytes.ravel()), plain(traffic.bytes_of)]
+        values[how] = [spans, floats(traffic)]
     return values

@@ -1,4 +1,4 @@
-"""FSDP's collectives, steps and memory, ZeRO's memory and traffic, and DDP's buckets, of real modules."""
+"""FSDP's collectives, steps and memory, ZeRO's memory and traffic, of real modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import nn
 from rankscope.cluster import Link
 from rankscope.train import fsdp, zero
 
-from .ddp import all_buckets
 from .values import Cases, attempt, ints, plain, timeline
 
 _LINK = Link(20e-6, 5e9)
@@ -35,7 +34,6 @@ _SETTINGS: list[dict[str, Any]] = [
 def cases() -> Cases:
     all_cases: Cases = {}
     for name in _MODULES:
-        all_cases[f"buckets of {name}"] = partial(_buckets, name)
         all_cases[f"zero of {name}"] = partial(_zero, name)
         for number, settings in enumerate(_SETTINGS):
             all_cases[f"fsdp of {name}, {number}"] = partial(_fsdp, name, settings)
@@ -120,11 +118,6 @@ def _recommended(name: str) -> list[Any]:
         chosen = None if advice.chosen is None else advice.chosen.name
         values.append([chosen, {row.name: [row.step_s, row.wait_s, row.peak_bytes] for row in advice.candidates}])
     return values
-
-
-def _buckets(name: str) -> list[Any]:
-    module = _MODULES[name][0]()
-    return all_buckets(module, list(range(sum(parameter.requires_grad for parameter in module.parameters()))))
 
 
 def _zero(name: str) -> dict[str, Any]:

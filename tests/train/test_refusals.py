@@ -6,20 +6,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
 from torch import nn
 
 from rankscope.cluster import Link
-from rankscope.sampling import Assignment, assign
+from rankscope.networks import CostTable
+from rankscope.sampling import assign
 from rankscope.train import data_parallel, ddp, fsdp, pipeline_parallel, uneven, zero
 from rankscope.train.data_parallel import StepCosts, StepSizes
-from rankscope.train.ddp import Contention, LocalStep, Where
-from rankscope.train.ddp.buckets import Buckets, ParameterSpec, buckets_of
-from rankscope.train.ddp.cost import CostTable
-from rankscope.train.ddp.step import default_buckets
+from rankscope.train.ddp import Contention, Gradient, LocalStep
 from rankscope.train.fsdp import ModuleStep, ShardedLayer, ShardedParameter
 from rankscope.train.fsdp.step import StepEvent
 from rankscope.train.gradients import Work
@@ -30,13 +27,12 @@ from .fsdp.models import Residual, Tokens
 
 LINK = Link(1e-3, 1e6)
 LOCAL = LocalStep.modelled([4, 8], 0.2)
-FOUR = [ParameterSpec(str(number), 4) for number in range(4)]
 LAYERS = ModuleStep.of_layers([ShardedLayer("0", [4]), ShardedLayer("1", [4])])
 EPOCH = assign(12, 2).with_loader(3)
 LINEAR = nn.Linear(2, 2)
 SCALED = nn.Linear(2, 2)
 SCALED.register_parameter("scale", nn.Parameter(torch.tensor(1.0)))
-PLAN = build("gpipe", 2, 2)
+PLAN = build("GPipe", 2, 2)
 
 
 def proportional(num_bytes: Any) -> Any:
@@ -47,7 +43,7 @@ def no_loss(module: nn.Module, rank: int, number: int) -> Any:
     return None
 
 
-def mean(module: nn.Module, rank: int, number: int) -> Any:
+def mean(module: nn.Module, rank: int = 0, number: int = 0) -> Any:
     return module(torch.ones(2, 2)).mean()
 
 
@@ -63,53 +59,39 @@ def mixed_dtypes() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
 
 
-def followed(**options: Any) -> Any:
-    samples = [(torch.ones(2), torch.ones(2))] * 12
-    arguments = {"assignment": EPOCH, "dataset": samples, "module": LINEAR, "loss": nn.functional.mse_loss, **options}
-    return ddp.follow(**arguments)
-
-
 def pipeline(text: str) -> PipelineSchedule:
     return PipelineSchedule.from_text(text)
 
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
     # ddp
-    (lambda: ParameterSpec("a", -1), "num_bytes"),
-    (lambda: ddp.buckets(nn.ReLU()), "requires a gradient"),
-    (lambda: ddp.buckets([3]), "parameters"),
-    (lambda: ddp.buckets(FOUR, -1), "bucket_cap_mb"),
-    (lambda: ddp.buckets(FOUR, ready_order=[0, 0, 1, 2]), "once"),
-    (lambda: ddp.buckets(FOUR, ready_order=[2, 1]), "gets no gradient"),
-    (lambda: Buckets([[0, 1], [3]]), "once"),
-    (lambda: Buckets([[0, 1], []]), "at least one"),
-    (lambda: buckets_of("buckets", [[0, 1]], 3), "3 parameters"),
-    (lambda: replace(LOCAL, ready_s=[0.1]), "2 parameters"),
+    (lambda: Gradient("a", -1), "num_bytes"),
+    (lambda: ddp.buckets(nn.ReLU(), mean), "requires a gradient"),
+    (lambda: ddp.buckets([3], mean), "module"),  # type: ignore[arg-type]
+    (lambda: ddp.buckets(LINEAR, mean, -1), "bucket_cap_mb"),
+    (lambda: ddp.buckets(LINEAR, lambda module: None), "NoneType"),  # type: ignore[arg-type,return-value]
+    (lambda: ddp.buckets(nn.Linear(2, 2, device="meta"), mean), "meta"),
+    (lambda: replace(LOCAL, ready_s=[0.1]), "2 times"),
     (lambda: replace(LOCAL, ready_s=[0.1, 0.3]), "backward"),
     (lambda: replace(LOCAL, forward_s=math.inf), "forward_s"),
     (lambda: LocalStep.modelled([1.5], 1.0), "num_bytes"),  # type: ignore[list-item]
     (lambda: Contention(1.0, 0.9), "communication"),
-    (lambda: ddp.simulate(LOCAL, proportional, buckets=[[0]]), "2 parameters"),
+    (lambda: ddp.simulate(LOCAL, proportional, buckets=[[0]]), "2 gradients"),
+    (lambda: ddp.simulate(LOCAL, proportional, buckets=[[0, 1], []]), "2 gradients"),
     (lambda: ddp.simulate(LOCAL, proportional, buckets=[[0, 1]], bucket_cap_mb=25), "bucket_cap_mb"),
+    (lambda: ddp.simulate(LOCAL, proportional, bucket_cap_mb=-1), "bucket_cap_mb"),
     (lambda: ddp.simulate(LOCAL, proportional, accumulation=0), "accumulation"),
     (lambda: ddp.simulate(LOCAL, lambda num_bytes: -num_bytes), "cost"),
     (lambda: ddp.simulate(LOCAL, 3.0), "cost"),  # type: ignore[arg-type]
-    (lambda: default_buckets(LOCAL, -1), "bucket_cap_mb"),
     (lambda: ddp.recommend(LOCAL, proportional, caps_mb=[-1]), "caps_mb"),
     (lambda: ddp.cost(LINK), "num_ranks"),
     (lambda: ddp.cost(3), "machine"),  # type: ignore[arg-type]
+    (lambda: ddp.architecture_step("VGG", 1, 1e12), "VGG"),
     (lambda: CostTable((1,), (1,)), "rising"),
     (lambda: CostTable((1, 2), (1, -1)), "seconds"),
-    (lambda: ddp.job("VGG", 0.3, proportional), "VGG"),
-    (lambda: ddp.job([4], 0.3, proportional, measured_allreduce_s=lambda num_bytes: 1.0), "longer"),
     (lambda: ddp.measure(LINEAR, mean, num_ranks=0), "num_ranks"),
     (lambda: ddp.measure(LINEAR, 3), "loss"),  # type: ignore[arg-type]
-    (lambda: ddp.measure(LINEAR, mean, static_graph=True, accumulation=2), "static_graph"),
-    (lambda: ddp.measure(LINEAR, mean, where=Where(network=5)), "network"),
-    (lambda: Where("tcp"), "backend"),
-    (lambda: ddp.measure_contention(proportional, iterations=0), "iterations"),
-    (lambda: followed(assignment=assign(11, 2)), "12 samples"),
-    (lambda: followed(num_steps=9), "num_steps"),
+    (lambda: ddp.measure_contention(proportional, num_steps=0), "num_steps"),
     # fsdp
     (lambda: fsdp.collectives(nn.ReLU(), mean, num_ranks=2), "parameters"),
     (lambda: fsdp.collectives(LINEAR, 3, num_ranks=2), "loss"),  # type: ignore[arg-type]
@@ -159,25 +141,23 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: uneven.simulate([1, 2], "wait"), "handling"),
     (lambda: uneven.simulate([0, 2], "pad"), "padded"),
     (lambda: uneven.predict(replace(EPOCH, loader=None), "join"), "loader"),
-    (lambda: uneven.files_epoch([3, -1], 2, 1), "file_sizes"),
     (lambda: uneven.measure(mlp(), *batch(9), EPOCH, CROSS), "12 samples"),
     (lambda: uneven.measure(nn.Linear(1, 1, bias=False), *batch(12), EPOCH, CROSS), "8 bytes of parameters"),
     # pipeline_parallel
-    (lambda: build("gpipe", 0, 4), "num_ranks"),
-    (lambda: build("one_f_one_b", 4, 8, 2), "num_chunks"),
-    (lambda: build("interleaved_1f1b", 4, 9, 2), "multiple of 2"),
-    (lambda: pipeline_parallel.simulate(PLAN, 1, [1]), "backward_s"),
-    (lambda: pipeline_parallel.simulated_bubble(PLAN, 0, 0), "take time"),
-    (lambda: pipeline_parallel.measure([PLAN, build("gpipe", 3, 3)]), "2 and 3"),
-    (lambda: pipeline_parallel.measure([build("one_f_one_b", 4, 3)]), "at least 4"),
-    (lambda: PipelineSchedule("a", 2, 1, 1, ((),)), "2 rows"),
-    (lambda: pipeline(""), "empty"),
-    (lambda: pipeline("mine"), "line 1"),
-    (lambda: pipeline("mine ranks=2 microbatches=1 chunks=1\n0: 0F0"), "2 lines"),
-    (lambda: pipeline("mine ranks=1 microbatches=1 chunks=1\n1: 0F0"), "line 2"),
-    (lambda: pipeline("mine ranks=1 microbatches=1 chunks=1\n0: 0F0 0W0"), "0W0"),
-    (lambda: pipeline("mine ranks=2 microbatches=1 chunks=1\n0: 1F0\n1: 0F0"), "no stage 1"),
-    (lambda: pipeline("mine ranks=1 microbatches=1 chunks=1\n0: 0F1"), "microbatch"),
+    (lambda: build("GPipe", 0, 4), "num_ranks"),
+    (lambda: build("gpipe", 2, 4), "'ZBVZeroBubble', 'DualPipeV', got 'gpipe'"),
+    (lambda: build("1F1B", 4, 8, 2), "num_chunks=2"),
+    (lambda: build("1F1B", 4, 3), "num_microbatches=3"),
+    (lambda: build("Interleaved1F1B", 4, 9), "num_microbatches=9"),
+    (lambda: build("DualPipeV", 2, 3), "at least as many microbatches as stages"),
+    (lambda: pipeline_parallel.simulate(PLAN, 0, 1), "forward_s"),
+    (lambda: pipeline_parallel.simulate(PLAN, 1, 1, weights_share=2), "weights_share"),
+    (lambda: pipeline_parallel.measure(pipeline("mine\n0: 0F0 0B0"), 1, 1), "mine"),
+    (lambda: pipeline(""), "name and a line"),
+    (lambda: pipeline("mine"), "name and a line"),
+    (lambda: pipeline("mine\n1: 0F0"), "line 2"),
+    (lambda: pipeline("mine\n0: 0F0\n1:"), "line 3"),
+    (lambda: pipeline("mine\n0: 0F0 0X0"), "line 2"),
     # data_parallel, gradients
     (lambda: StepSizes(0, 1, 1, 1), "batch_size"),
     (lambda: StepCosts(LINK, -1, 1), "forward_s"),
@@ -197,9 +177,3 @@ def test_what_cannot_be_is_one_clear_error(call: Callable[[], object], word: str
 def test_an_unknown_setting_is_named() -> None:
     with pytest.raises(TypeError, match="reshard"):
         fsdp.run(LINEAR, mean, reshard=True)
-
-
-def test_a_dataset_of_other_samples_is_refused() -> None:
-    outside = Assignment(12, (np.arange(3), np.arange(10, 13)))
-    with pytest.raises(ValueError, match="12 for rank 1"):
-        followed(assignment=outside)

@@ -27,7 +27,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "profile": Command("rankscope.box.commands.profile:profile", "Measure this machine."),
-    "import": Command("rankscope.box.commands.machines:import_", "Read the logs of other programs."),
+    "import": Command("rankscope.box.commands.logs:import_", "Read the logs of other programs."),
     "show": Command("rankscope.box.commands.machines:show", "Show what a profile contains, and a verdict on it."),
     "compare": Command("rankscope.box.commands.machines:compare", "Show where one profile is slower than another."),
     "nccl": Command("rankscope.box.commands.nccl:nccl", "Show what NCCL chooses, and how long it takes."),

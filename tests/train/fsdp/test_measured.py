@@ -8,14 +8,15 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from rankscope.timeline import Span, Timeline
-from rankscope.train import ddp, fsdp
+from rankscope.train import fsdp
 from rankscope.train.fsdp import measured as measured_module
 from rankscope.train.fsdp.measured import _seconds_of_costs
+from rankscope.train.fsdp.where import Where
 
 from .models import Residual, Tokens
 
 pytestmark = pytest.mark.slow
-WHERE = ddp.Where(timeout_s=240.0)
+WHERE = Where(timeout_s=240.0)
 
 
 def tokens(model: nn.Module, rank: int, number: int) -> Tensor:

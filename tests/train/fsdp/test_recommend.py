@@ -86,7 +86,7 @@ def test_every_candidate_is_what_predict_says() -> None:
 def test_ddp_and_zero_are_those_of_their_packages() -> None:
     found = advice(module=module(4), backward_s=0.04)
     by_name = {candidate.name: candidate for candidate in found.candidates}
-    local = ddp.LocalStep.modelled(module(4), 0.04)
+    local = ddp.LocalStep.modelled([parameter.nbytes for parameter in module(4).parameters()], 0.04)
     assert by_name["DDP"].step_s == pytest.approx(ddp.simulate(local, slow).end_s)
     assert by_name["DDP"].peak_bytes == zero.memory(module(4), 8, "ddp").total_bytes
     assert by_name["ZeRO, stage 2"].peak_bytes == zero.memory(module(4), 8, 2, "fp32").total_bytes

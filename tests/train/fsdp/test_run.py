@@ -14,9 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from rankscope.ranks import RankError
 from rankscope.timeline import Timeline
-from rankscope.train import ddp, fsdp
+from rankscope.train import fsdp
 from rankscope.train.fsdp.replay import ShardSettings
 from rankscope.train.fsdp.running import FSDPJob, run_jobs, wrapped_names
+from rankscope.train.fsdp.where import Where
 
 from ...extents import SAMPLE_OR_EVERYTHING
 from .models import DrawnCase, Recomputed, Shared, drawn_case, job_of
@@ -27,7 +28,7 @@ pytestmark = [
         not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"), reason="fully_shard needs torch 2.8 on Gloo"
     ),
 ]
-WHERE = ddp.Where(timeout_s=240.0)
+WHERE = Where(timeout_s=240.0)
 NO_COST = fsdp.FSDPCosts(lambda num_bytes: 0.0, lambda num_bytes: 0.0)
 
 
@@ -363,7 +364,7 @@ def failing(model: nn.Module, rank: int, number: int) -> Tensor:
 def test_a_failing_rank_is_named_in_bounded_time() -> None:
     begin_s = time.monotonic()
     with pytest.raises(RankError, match=r"(?s)rank 1 .*no more samples"):
-        fsdp.run(nn.Linear(64, 4), failing, num_ranks=2, where=ddp.Where(timeout_s=120.0))
+        fsdp.run(nn.Linear(64, 4), failing, num_ranks=2, where=Where(timeout_s=120.0))
     assert time.monotonic() - begin_s < 100
 
 
@@ -375,4 +376,4 @@ def stuck(model: nn.Module, rank: int, number: int) -> Tensor:
 
 def test_a_stuck_rank_ends_at_the_timeout() -> None:
     with pytest.raises(RankError, match="rank"):
-        fsdp.run(nn.Linear(64, 4), stuck, num_ranks=2, where=ddp.Where(timeout_s=8.0))
+        fsdp.run(nn.Linear(64, 4), stuck, num_ranks=2, where=Where(timeout_s=8.0))

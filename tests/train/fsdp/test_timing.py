@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from rankscope.timeline import Span
-from rankscope.train import ddp, fsdp
+from rankscope.train import fsdp
 from rankscope.train.fsdp.calls import CallObserver
 from rankscope.train.fsdp.measured import _seconds_of_costs
 from rankscope.train.fsdp.replay import ShardSettings
 from rankscope.train.fsdp.running import FSDPJob, run_jobs, wrapped_names
+from rankscope.train.fsdp.where import Where
 
 from ...extents import SAMPLE_OR_EVERYTHING
 
@@ -251,7 +252,7 @@ def errors(
         checked = ShardSettings(num_ranks, **options)
         jobs.append(FSDPJob(module, loss, wrapped_names(module, wrap, checked), checked, 1, torch.optim.Adam))
     found = {}
-    for (module, wrap, options), observed in zip(cases, run_jobs(jobs, ddp.Where(timeout_s=240.0)), strict=True):
+    for (module, wrap, options), observed in zip(cases, run_jobs(jobs, Where(timeout_s=240.0)), strict=True):
         step = fsdp.observed_step(module, loss)
         expected = fsdp.predict(
             step, costs(1e-3, 1e-3, allreduce=1e-3), num_ranks=num_ranks, wrap=wrap, overlap=False, **options

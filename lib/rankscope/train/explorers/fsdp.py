@@ -8,7 +8,6 @@ from typing import Any
 
 from ...common.units import decimal_words, times_in_one_unit
 from ...common.words import count_of
-from ...explorers import networks
 from ...explorers.explorer import Explorer, Now, Setting, Steps
 from ...explorers.networks import BY_HAND, Networks
 from ...figures.marks import Drawing
@@ -23,7 +22,7 @@ _RESHARD = {"all but the root (default)": None, "always": True, "never": False}
 _WIDTH = 1024  # columns of a layer's matrix, whose rows are what is divided
 _SLOW = {"network": BY_HAND, "gb_per_s": 5}
 PRESETS: dict[str, dict[str, Any]] = {
-    "8 layers on 32 A100s": {"network": networks.DEFAULT},
+    "8 layers on 32 A100s": {"network": "abci_a100_4x8"},
     "never reshard": {"reshard": "never"},
     "one group": {"wrap": "the model alone"},
     "a network of 5 GB/s": _SLOW,

@@ -17,13 +17,13 @@ from ...common.checks import function, of_type, optional, several, whole
 from ...networks import CostTable
 from ...ranks.host import num_cores
 from ...timeline import Timeline
-from ..ddp.run import HERE, Loss, Optimizer, Where
 from .calls import CallObserver, Mark, events_of_marks, observed_step, sharded_parameters
 from .costs import FSDPCosts
 from .observed import FSDPRun
 from .replay import ShardSettings, matching
 from .running import MOST_ITERATIONS, FSDPJob, run_jobs
 from .step import ModuleStep
+from .where import HERE, Loss, Optimizer, Where
 
 _WARM_UP = 3  # iterations that are not recorded, in which memory is allocated that later ones use again
 # Widths of the square layers with which costs are measured: their gathered buffers have 1 KiB to 9 MiB.

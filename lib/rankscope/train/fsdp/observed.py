@@ -7,9 +7,9 @@ import numpy as np
 
 from ...common.words import count_of
 from ...timeline import Timeline
-from ..ddp.observed import used_iterations
 from .memory import LiveBytes
 from .replay import CollectiveCall, ShardSettings
+from .where import used_iterations
 
 
 class FSDPIteration(msgspec.Struct, frozen=True, eq=False):

@@ -13,8 +13,8 @@ from torch import nn
 from ...common.checks import number, of_type, one_of, optional, several, whole
 from ...common.units import decimal_words, times_in_one_unit
 from ...networks import Cost
-from ..ddp.buckets import ParameterSpec
-from ..ddp.step import LocalStep
+from ..ddp.gradients import Gradient
+from ..ddp.local import LocalStep
 from ..ddp.step import simulate as ddp_step
 from ..zero.model import OPTIMIZERS, memory, with_own_parameters
 from .calls import observed_step, sharded_parameters
@@ -341,9 +341,9 @@ def _local_step(step: ModuleStep) -> LocalStep:
             elapsed_s += event.seconds
         elif event.kind == "gradient":
             ready_s[event.name] = elapsed_s
-    specs = [ParameterSpec(name, parameter.num_bytes) for name, parameter in trained.items()]
+    specs = [Gradient(name, parameter.num_bytes) for name, parameter in trained.items()]
     return LocalStep(
-        parameters=tuple(specs),
+        gradients=tuple(specs),
         ready_s=np.array(list(ready_s.values())),
         forward_s=step.forward_s,
         backward_s=elapsed_s,

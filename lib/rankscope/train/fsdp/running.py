@@ -22,7 +22,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ...collectives.timing import Ranks, TimedTask
 from ...common.checks import function, of_type, optional, whole
 from ...timeline import Span, Timeline
-from ..ddp.run import HERE, Loss, Optimizer, Where
 from ..losses import checked_loss
 from ..zero.run import storages
 from .calls import step_without_events
@@ -30,6 +29,7 @@ from .live import LiveCounter
 from .memory import LiveBytes
 from .observed import FSDPIteration, FSDPRun
 from .replay import NO_GROUP, CollectiveCall, ShardSettings, groups_of, matching
+from .where import HERE, Loss, Optimizer, Where
 
 WARM_UP = 2  # steps: the first one allocates what later ones use again
 MOST_ITERATIONS = 10_000

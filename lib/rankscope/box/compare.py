@@ -1,0 +1,122 @@
+"""`compare`: two profiles, size by size; `comparison` says what changed, as far as the measurements can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from ..cli.output import table_of
+from ..common.units import bytes_words, cell_words
+from ..common.words import count_of
+from .profile import Point, Profile
+from .tables import machine_words
+
+_SAME = 0.05  # relative difference of means that counts as none
+_LEAST_SIZES = 6  # by chance, six signs agree once in 32 times
+_LATENCY = 2  # above this multiple of the shortest time, bandwidth counts
+_AS_STRONG = 0.8  # of the change at the largest size: smaller sizes that change less are not in the stated range
+
+
+class ComparedPoint(NamedTuple):
+    """An operation at one size in two profiles. `is_mixed` says that one is in place and the other is not."""
+
+    operation: str
+    before: Point
+    after: Point
+    is_mixed: bool
+
+    @property
+    def ratio(self) -> float:
+        """The time in `after` as a multiple of that in `before`."""
+        return self.after.median_s / self.before.median_s
+
+    @property
+    def has_spread(self) -> bool:
+        return self.before.has_spread and self.after.has_spread
+
+    @property
+    def differs(self) -> bool:
+        """Whether the middle halves of the iterations do not overlap, or means of iterations differ by 5 %."""
+        return self.before.differs(self.after) if self.has_spread else abs(self.ratio - 1) > _SAME
+
+
+def compare(before: Profile, after: Profile) -> list[ComparedPoint]:
+    """Return the points that two profiles have in common, by operation and in ascending order of size.
+
+    Points in place are compared with each other, and those out of place; at a size that has neither pair, one is
+    compared with the other.
+    """
+    old = _by_operation(before)
+    new = _by_operation(after)
+    compared = []
+    for operation, num_bytes in sorted(old.keys() & new.keys()):
+        ways_before = old[operation, num_bytes]
+        ways_after = new[operation, num_bytes]
+        ways = [(way, way) for way in ways_before if way in ways_after]
+        for one, other in ways or [(min(ways_before), min(ways_after))]:
+            compared.append(ComparedPoint(operation, ways_before[one], ways_after[other], one != other))
+    return compared
+
+
+def _by_operation(profile: Profile) -> dict[tuple[str, int], dict[bool, Point]]:
+    """Return points by operation and size, in place and out of place."""
+    points: dict[tuple[str, int], dict[bool, Point]] = {}
+    for point in profile.points:
+        options = [str(value) for name, value in sorted(point.options.items()) if name != "in_place"]
+        by_way = points.setdefault((" ".join([point.what, *options]), point.num_bytes), {})
+        by_way[bool(point.options.get("in_place"))] = point
+    return points
+
+
+def change(rows: Sequence[ComparedPoint]) -> str:
+    """Say how the times of an operation differ, if they do, from its points in ascending order of size.
+
+    A change counts if all sizes above the latency range have it. Single sizes count only where both profiles have the
+    spread of the iterations.
+    """
+    shortest_s = min(row.before.median_s for row in rows)
+    large = [row for row in rows if row.before.median_s > _LATENCY * shortest_s]
+    has_one_sign = len({row.ratio > 1 for row in large if row.differs}) == 1
+    if (
+        has_one_sign
+        and all(row.differs for row in large)
+        and len({row.before.num_bytes for row in large}) >= _LEAST_SIZES
+    ):
+        strong = large
+        while abs(strong[0].ratio - 1) < _AS_STRONG * abs(large[-1].ratio - 1):
+            strong = strong[1:]
+        where = f"from {bytes_words(strong[0].before.num_bytes)} on"
+        return f"B takes {_ratios(strong)} times as long {where}; all sizes above the latency range agree"
+    different = [row for row in rows if row.has_spread and row.differs]
+    if not different:
+        return f"no difference that the measurements can show: B takes {_ratios(rows)} times as long"
+    return f"B takes {_ratios(different)} times as long at {len(different)} of {count_of(len(rows), 'point')}"
+
+
+def _ratios(rows: Sequence[ComparedPoint]) -> str:
+    ratios = [row.ratio for row in rows]
+    return " to ".join(dict.fromkeys(f"{end:.2g}" for end in (min(ratios), max(ratios))))
+
+
+def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[RenderableType]:
+    """Yield what changed from `before` (A) to `after` (B), operation by operation; with `everything`, each size."""
+    by_operation: dict[str, list[ComparedPoint]] = {}
+    for row in compare(before, after):
+        by_operation.setdefault(row.operation, []).append(row)
+    if not by_operation:
+        yield "A and B have no operation at the same size in common."
+    for operation, rows in by_operation.items():
+        is_mixed = any(row.is_mixed for row in rows)
+        mixed = " (in place compared with out of place)" if is_mixed else ""
+        yield Text(f"{operation}{mixed}: {change(rows)}.")
+    for letter, profile in (("A", before), ("B", after)):
+        yield Text(f"{letter}: {profile.provenance['name']}, {machine_words(profile)}")
+    for operation, rows in by_operation.items() if everything else ():
+        table = table_of(operation, "size", "A", "B", "B/A")
+        for row in rows:
+            times = [cell_words(point.median_s) for point in (row.before, row.after)]
+            table.add_row(bytes_words(row.before.num_bytes), *times, f"{row.ratio:.2f}")
+        yield table
