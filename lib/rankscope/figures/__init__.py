@@ -32,7 +32,7 @@ _FIGURES = {
     "step_costs": "rankscope.figures.steps:draw_step_costs",
     "timeline": "rankscope.figures.timelines:draw_timeline",
     "winners": "rankscope.figures.rankings:draw_winners",
-    "zero_memory": "rankscope.train.figures.memory:draw_memory",
+    "zero_memory": "rankscope.train.figures.memory:memory_bars",
 }
 
 __all__ = list(_FIGURES)

@@ -8,8 +8,9 @@ from typing import Any
 from ...common.units import decimal_words
 from ...common.words import count_of
 from ...explorers.explorer import Explorer, Now, Setting, Steps
+from ...figures.charts import painted
 from ...figures.marks import Drawing
-from ..figures.memory import draw_memory
+from ..figures.memory import memory_bars
 from ..zero import model
 from ..zero.model import OPTIMIZERS, RECIPES, ZeroMemory
 
@@ -72,7 +73,7 @@ def draw(module: Any, now: Now) -> list[Drawing]:
     name = f"stage {now.stage}"
     ranks = count_of(now.num_ranks, "rank")
     title = f"{now.model} on {ranks}: {decimal_words(memories[name].total_bytes)} per rank in {name}"
-    return [draw_memory(memories, LIMITS_BYTES, name, title)]
+    return [painted(memory_bars(memories, LIMITS_BYTES, name, title))]
 
 
 def report(module: Any, now: Now) -> list[str]:
