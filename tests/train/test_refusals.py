@@ -22,7 +22,7 @@ from rankscope.train.ddp.cost import CostTable
 from rankscope.train.ddp.step import default_buckets
 from rankscope.train.fsdp import ModuleStep, ShardedLayer, ShardedParameter
 from rankscope.train.fsdp.step import StepEvent
-from rankscope.train.gradients import Work
+from rankscope.train.gradients import Work, audit_step
 from rankscope.train.pipeline_parallel import PipelineSchedule, build
 
 from ..small import CROSS, Tied, batch, mlp
@@ -181,7 +181,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: StepCosts(LINK, -1, 1), "forward_s"),
     (lambda: data_parallel.traffic(StepSizes(4, 1, 1, 1), 4, "fsdp"), "fsdp"),
     (lambda: Work(nn.Tanh(), *batch(12), CROSS), "gradient"),
-    (lambda: Work(mlp(), batch(12)[0], batch(11)[1], CROSS), "12 samples"),
+    (lambda: Work(mlp(), batch(12)[0], batch(11)[1], CROSS), "12 and 11"),
+    (lambda: audit_step(Work(mlp(), *batch(12), CROSS), 5), "inputs"),
+    (lambda: audit_step(Work(mlp(), *batch(12), CROSS), 2, 3), "step"),  # type: ignore[arg-type]
+    (lambda: audit_step(None), "work"),  # type: ignore[arg-type]
 ]
 
 

@@ -16,9 +16,9 @@ from rankscope.ranks import RankError
 from rankscope.sampling import Assignment, audit
 from rankscope.timeline import Span
 from rankscope.train import uneven
-from rankscope.train.gradients import gradient_alone
 from rankscope.train.uneven.model import HANDLINGS
 from rankscope.train.uneven.run import UnevenError, UnevenRun
+from rankscope.train.work import gradient_alone
 
 from ...processes import children, server_pid, soon
 from ...small import batch, mlp
