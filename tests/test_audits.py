@@ -86,13 +86,6 @@ class ByRank(nn.Linear):
         return super().forward(inputs) * (1 + (dist.get_rank() if dist.is_initialized() else 0))
 
 
-class Trimmed(nn.Linear):
-    """Its outputs are as wide as the batch is long."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs).expand(-1, len(inputs))
-
-
 class Pair(nn.Linear):
     def forward(self, inputs: Tensor) -> Any:
         return super().forward(inputs), inputs
@@ -116,10 +109,6 @@ def normed() -> nn.Module:
 
 def in_batch(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs @ targets.T, torch.arange(len(outputs)))
-
-
-def of_rows(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.sum(dim=1, keepdim=True) - targets).square().mean()
 
 
 def spread(outputs: Any, targets: Tensor) -> Tensor:  # the whole batch's is not the mean of its parts'
@@ -151,14 +140,12 @@ NOT_WHOLE = "not_the_whole_batch"
         (work(), never, ["ranks_differ"], []),
         (work(), clipped_early, [NOT_WHOLE], ["clip or scale"]),
         (work(Noisy(3, 1, **DOUBLE)), None, [NOT_WHOLE], ["random numbers"]),
-        (work(normed()), None, [NOT_WHOLE, "buffers_differ"], ["BatchNorm"]),
         (work(normed()), scaled, [NOT_WHOLE, "buffers_differ"], ["clip or scale", "BatchNorm"]),
         (work(ByRank(3, 1, **DOUBLE)), None, [NOT_WHOLE], ["torch.distributed"]),
         (work(loss=nn.MSELoss(reduction="sum")), None, [NOT_WHOLE], ["a sum?"]),
         (TOKENS, None, [NOT_WHOLE], ["mean of the ranks' losses"]),
         (work(loss=in_batch), None, [NOT_WHOLE], ["compare samples"]),
-        # outputs or losses that no experiment can compare: no cause is made up
-        (work(Trimmed(3, 1, **DOUBLE), of_rows), None, [NOT_WHOLE], []),
+        # outputs that no experiment can compare: no cause is made up
         (work(Pair(3, 1, **DOUBLE), spread), None, [NOT_WHOLE], []),
         (PADDED, None, ["not_finite"], []),
     ],

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import random
-from fractions import Fraction
 from itertools import product
 from typing import Any
 
@@ -12,30 +10,22 @@ import pytest
 import torch
 from msgspec.structs import replace
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build, simulate
-from rankscope.ranks import launch
 from rankscope.train import zero
 from rankscope.train.zero import TERMS, WAYS, Recipe
 from rankscope.train.zero.model import OPTIMIZERS
-from rankscope.train.zero.run import LiveMemory, storages, zero_redundancy_class
+from rankscope.train.zero.run import LiveMemory, zero_redundancy_class
 
 from ...small import Tied
 
 # ---- published figures
 
 
-@pytest.mark.parametrize(
-    ("stage", "gigabytes", "per_parameter"),
-    [(0, "120", "2 + 2 + 12"), (1, "31.4", "2 + 2 + 12/64"), (2, "16.6", "2 + 14/64"), (3, "1.88", "16/64")],
-)
-def test_the_papers_four_figures(stage: int, gigabytes: str, per_parameter: str) -> None:
-    memory = zero.memory(7_500_000_000, 64, stage)
-    assert f"{memory.total_bytes / 1e9:.3g}" == gigabytes  # the paper rounds the last to 1.9
-    expected = sum((Fraction(term) for term in per_parameter.split(" + ")), Fraction(0)) * 7_500_000_000
-    assert memory.total_bytes == expected
+def test_the_papers_four_figures() -> None:
+    totals = [zero.memory(7_500_000_000, 64, stage).total_bytes for stage in range(4)]
+    assert [f"{total / 1e9:.3g}" for total in totals] == ["120", "31.4", "16.6", "1.88"]  # the paper rounds to 1.9
 
 
 def test_a_recipe_of_ones_own_widths_is_as_measured() -> None:
@@ -143,10 +133,6 @@ def test_the_seconds_are_those_of_simulated_rings() -> None:
     parts = [("allgather", 2_000_000), ("allgather", 2_000_000), ("reduce_scatter", 2_000_000)]
     simulated_s = sum(simulate(build(name, "ring", 4), size, cluster).makespan_s for name, size in parts)
     assert zero.traffic(1_000_000, 4, 3).seconds(link) == pytest.approx(simulated_s)
-    module = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
-    broadcasts = zero.traffic(module, 4, "zero_redundancy_optimizer")
-    latencies = 6 + 2 * 2  # a ring allreduce of 6 steps, and a binomial tree of 2 for each tensor
-    assert broadcasts.seconds(Link(1.0, 1e18)) == pytest.approx(latencies)
 
 
 # ---- real ranks
@@ -183,27 +169,3 @@ def test_live_tensors_and_collectives_are_as_predicted(num_ranks: int) -> None:
         assert differences(live, make()) == []
         wrong = replace(live[0].memory, terms={**live[0].memory.terms, "gradients": 4})
         assert len(differences([replace(live[0], memory=wrong, exchanged={"allreduce": 4})], make())) == 2
-
-
-def _all_tensors() -> int:
-    """Bytes of every tensor that the garbage collector knows of beyond those at the start."""
-
-    def alive() -> dict[int, int]:
-        gc.collect()
-        return storages(tensor for tensor in gc.get_objects() if type(tensor) in (torch.Tensor, nn.Parameter))
-
-    before = alive()
-    model = DistributedDataParallel(uneven(), gradient_as_bucket_view=True)
-    rule = torch.optim.Adam(model.parameters())
-    for _ in range(3):
-        rule.zero_grad()
-        model(torch.ones(4, 30)).square().mean().backward()
-        rule.step()
-    return sum(num_bytes for address, num_bytes in alive().items() if address not in before)
-
-
-@pytest.mark.slow
-def test_nothing_else_is_alive() -> None:
-    """A second method, which does not ask the model or the optimizer for their tensors."""
-    expected = zero.memory(uneven(), 2, "ddp_bucket_view").total_bytes
-    assert launch(_all_tensors, 2, timeout_s=240) == [pytest.approx(expected, rel=0.01)] * 2
