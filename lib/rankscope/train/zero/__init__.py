@@ -17,7 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...common.extras import when_used
-from .model import RECIPES, TERMS, WAYS, Recipe, ZeroMemory, memory, partition, traffic
+from .model import RECIPES, TERMS, WAYS, Recipe, ZeroMemory, memory, partition
+from .step_traffic import traffic
 
 if TYPE_CHECKING:
     from .run import measure

@@ -1,4 +1,4 @@
-"""The memory and the traffic of a rank under ZeRO, divided as in the paper or as in torch: every term named."""
+"""The memory of a rank under ZeRO, divided as in the paper or as in torch: every term named."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ...cluster import Link
-from ...collectives import closed_form
 from ...common.checks import each, one_of, whole
 from ...common.units import decimal_words
 from ...common.words import count_of
@@ -106,7 +104,7 @@ class _Tensor(NamedTuple):
     num_counters: int = 1
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """The checked arguments of `memory` and `traffic`."""
 
     tensors: list[_Tensor]
@@ -115,7 +113,7 @@ class _Job(NamedTuple):
     stage: int
 
     @classmethod
-    def of(cls, num_parameters_or_module: Any, num_ranks: int, stage: int | str, recipe: Recipe) -> _Job:
+    def of(cls, num_parameters_or_module: Any, num_ranks: int, stage: int | str, recipe: Recipe) -> Job:
         whole("num_ranks", num_ranks, 1)
         if not isinstance(stage, str):
             number = whole("stage", stage, 0, 3)
@@ -149,12 +147,12 @@ def _count(name: str, value: Any, low: int) -> int:
     return whole(name, value, low)
 
 
-def _num_bytes(tensors: Sequence[_Tensor], field: str) -> Any:
+def num_bytes_of(tensors: Sequence[_Tensor], field: str) -> Any:
     """Return the bytes of as many elements as these tensors have, each as wide as this field of its recipe."""
     return sum(tensor.size * getattr(tensor.widths, field) for tensor in tensors)
 
 
-def _recipe_of(stage: int | str, recipe: str | Recipe | None) -> Recipe:
+def recipe_of(stage: int | str, recipe: str | Recipe | None) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     if recipe is None:
@@ -191,21 +189,21 @@ def memory(
     >>> [f"{memory(1.04e9, num_ranks, 1, own).total_bytes / 2**30:.1f} GiB" for num_ranks in (1, 24)]
     ['17.4 GiB', '6.3 GiB']
     """
-    recipe = _recipe_of(stage, recipe)
+    recipe = recipe_of(stage, recipe)
     rule = OPTIMIZERS[one_of("optimizer", optimizer, tuple(OPTIMIZERS))]
     if rule.state_bytes:
         recipe = recipe._replace(state=rule.state_bytes)
-    job = _Job.of(num_parameters_or_module, num_ranks, stage, recipe)
+    job = Job.of(num_parameters_or_module, num_ranks, stage, recipe)
     updated = job.trained
     divided_from = DIVIDED_FROM
     if stage == "zero_redundancy_optimizer":
         updated = _updated_by(rank, job.trained, num_ranks)
         divided_from = {}
     undivided = {
-        "parameters": _num_bytes(job.tensors, "parameter"),
-        "gradients": _num_bytes(job.trained, "gradient"),
-        "optimizer_states": rule.num_states * _num_bytes(updated, "state"),
-        "master_copy": _num_bytes(updated, "master"),
+        "parameters": num_bytes_of(job.tensors, "parameter"),
+        "gradients": num_bytes_of(job.trained, "gradient"),
+        "optimizer_states": rule.num_states * num_bytes_of(updated, "state"),
+        "master_copy": num_bytes_of(updated, "master"),
     }
     terms = {}
     for term, num_bytes in undivided.items():
@@ -250,92 +248,3 @@ def partition(sizes: Sequence[int], num_ranks: int) -> list[list[int]]:
         by_rank[rank].append(index)
         num_elements[rank] += sizes[index]
     return by_rank
-
-
-# ---- traffic
-
-
-class CollectiveTraffic(NamedTuple):
-    """One kind of collective in a step: its data, the bytes of all calls, and the number of calls."""
-
-    collective: str
-    what: str
-    num_bytes: int
-    num_calls: int = 1
-
-
-class ZeroTraffic(msgspec.Struct, frozen=True):
-    """The collectives of one step over `num_ranks` ranks.
-
-    >>> print(traffic(7.5e9, 64, stage=3))
-    stage 3, 64 ranks: each rank sends 44.3 GB per step
-      allgather        15 GB  parameters, for the forward pass
-      allgather        15 GB  parameters, for the backward pass
-      reduce_scatter   15 GB  gradients
-    """
-
-    num_ranks: int
-    stage: int
-    exchanges: list[CollectiveTraffic]
-
-    @property
-    def sent_bytes(self) -> int:
-        """The mean bytes that a rank sends (and receives): (N-1)/N of each collective's bytes, twice for an
-        allreduce."""
-        num_bytes = 0
-        for exchange in self.exchanges:
-            times_sent = 2 if exchange.collective == "allreduce" else 1
-            num_bytes += times_sent * exchange.num_bytes
-        return round(num_bytes * (self.num_ranks - 1) / self.num_ranks)
-
-    def seconds(self, link: Link) -> float:
-        """Return the seconds of the step's collectives in sequence, as rings; broadcasts as binomial trees.
-
-        >>> round(traffic(7.5e9, 64, stage=1).seconds(Link(5e-6, 50e9)), 3)  # 15 GB twice at 50 GB/s
-        0.591
-        """
-        total_s = 0.0
-        for collective, _, num_bytes, num_calls in self.exchanges:
-            algorithm = "binomial" if collective == "broadcast" else "ring"
-            # All calls together send the bytes of a single one, and each call after the first adds its latency.
-            total_s += float(closed_form(collective, algorithm, self.num_ranks, num_bytes, link))
-            total_s += (num_calls - 1) * float(closed_form(collective, algorithm, self.num_ranks, 0, link))
-        return total_s
-
-    def __str__(self) -> str:
-        ranks = count_of(self.num_ranks, "rank")
-        lines = [f"stage {self.stage}, {ranks}: each rank sends {decimal_words(self.sent_bytes)} per step"]
-        for exchange in self.exchanges:
-            size = decimal_words(exchange.num_bytes)
-            lines.append(f"  {exchange.collective:<14} {size:>7}  {exchange.what}")
-        return "\n".join(lines)
-
-
-def traffic(
-    num_parameters_or_module: Any, num_ranks: int, stage: int | str, recipe: str | Recipe | None = None
-) -> ZeroTraffic:
-    """Return the collectives of a step under ZeRO's `stage` or one of `WAYS`; arguments and errors are `memory`'s.
-
-    In the paper, stages 1 and 2 send 2Ψ, as plain data parallelism does (an allreduce is a reduce-scatter and an
-    allgather); stage 3 sends 3Ψ. torch's ZeroRedundancyOptimizer keeps DDP's allreduce and broadcasts the updated
-    tensors from their owners, 3Ψ; with DDP, rank 0 also broadcasts the buffers in every step. Frozen parameters are
-    gathered in stage 3, but not reduced. `rankscope.train.fsdp.observe` has the collectives of `fully_shard` itself,
-    layer by layer; it gathers frozen layers for the backward pass only if that goes through them.
-    """
-    job = _Job.of(num_parameters_or_module, num_ranks, stage, _recipe_of(stage, recipe))
-    gradients = math.ceil(_num_bytes(job.trained, "gradient"))
-    updated = math.ceil(_num_bytes(job.trained, "parameter"))
-    parameters = math.ceil(_num_bytes(job.tensors, "parameter"))
-    exchanges = []
-    if stage in WAYS and job.buffer_bytes:
-        exchanges.append(CollectiveTraffic("broadcast", "buffers", job.buffer_bytes))
-    if job.stage == 3:
-        exchanges.append(CollectiveTraffic("allgather", "parameters, for the forward pass", parameters))
-        exchanges.append(CollectiveTraffic("allgather", "parameters, for the backward pass", parameters))
-    is_summed_whole = job.stage == 0 or stage in WAYS
-    exchanges.append(CollectiveTraffic("allreduce" if is_summed_whole else "reduce_scatter", "gradients", gradients))
-    if stage == "zero_redundancy_optimizer":
-        exchanges.append(CollectiveTraffic("broadcast", "updated parameters", updated, len(job.trained)))
-    elif job.stage in (1, 2):
-        exchanges.append(CollectiveTraffic("allgather", "updated parameters", updated))
-    return ZeroTraffic(num_ranks, job.stage, exchanges)
