@@ -8,7 +8,7 @@ from ..explorers.cases import Case
 from .made import as_predicted, collective, links, point, profile
 
 NATIVE_S = 0.005
-SIZES = [2**power for power in (12, 20, 28)]
+SIZES = [2**power for power in (12, 16, 20, 24, 28)]
 
 
 def profiles() -> dict[str, Profile]:

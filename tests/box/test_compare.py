@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.box import Profile
-from rankscope.box.profile import Point, compare
+from rankscope.box.compare import compare
+from rankscope.box.profile import Point
 from tests.box.made import collective, links, point, profile
 
 BEFORE = collective(

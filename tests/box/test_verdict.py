@@ -161,9 +161,6 @@ def test_sizes_that_are_off_from_both_neighbours_are_named_the_worst_first() -> 
     assert said({}) == list(odd_points(GOOD)) == []
     few = collective(profile(), native({4096: 9.0}), sizes=[1024, 2048, 4096, 8192])
     assert list(odd_points(few)) == []
-    quick = [point("allgather", 2**power, 1.0, algorithm="native") for power in range(8)]
-    (named,) = odd_points(profile(quick).add(point("allgather", 8, 0.5, algorithm="native")))
-    assert named == "allgather: 8 B takes 0.5× the time that its neighbours suggest."
 
 
 def test_few_clean_iterations_are_said() -> None:

@@ -114,8 +114,8 @@ def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | N
             raise ValueError(f"there is no lower bound: {gap}")
     # A collective may send its bytes in small messages, so the α of small ones bounds the latency. The line of large
     # messages may have a larger α, as after a switch of the protocol.
-    alpha_s = min(fit.at(0).alpha_s for fit in fits)
-    rate = max(fit.at(num_bytes).bytes_per_s for fit in fits)
+    alpha_s = min(fit.link.alpha_s for fit in fits)
+    rate = max(fit.link.bytes_per_s for fit in fits)
     if num_ranks is None:
         num_ranks = profile.num_ranks
     return lower_bounds(collective, num_ranks, num_bytes, Link(alpha_s, rate), profile.gamma_s_per_byte)
@@ -279,7 +279,7 @@ def far_under_the_link(profile: Profile) -> Iterator[str]:
             bound = bounds(profile, group.collective, size)
         except ValueError:  # no link was measured, or not at these sizes
             continue
-        link_rate = min(fit.at(size).bytes_per_s for fit in joining(profile).values())
+        link_rate = min(fit.link.bytes_per_s for fit in joining(profile).values())
         busbw = group.fastest(size).busbw_bytes_per_s(profile.num_ranks)
         if bound.bandwidth_s > _MOSTLY_BYTES * bound.latency_s and busbw < _FAR_UNDER * link_rate:
             rates = f"busbw is {rate_words(busbw)}, but a link carries {rate_words(link_rate)}"

@@ -195,7 +195,7 @@ def _measured(profile: Profile, collective: str) -> dict[str, MeasuredAlgorithm]
         for name, point in points.items():
             algorithm = measured.setdefault(name, MeasuredAlgorithm([], []))
             algorithm.points.append(point)
-            algorithm.predicted_s.append(profile.model_s.get(point.key, math.nan))
+            algorithm.predicted_s.append(profile.point_s(point) or math.nan)
     if not measured:
         raise ValueError(f"profile must have points of {collective} above 0 bytes, got none")
     return measured
