@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .run import measure
 
 __all__ = [
-    "OPTIMIZERS",
     "RECIPES",
     "TERMS",
     "WAYS",
