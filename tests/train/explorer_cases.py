@@ -14,6 +14,6 @@ CASES = {
     "zero": Case("zero", start={"stage": 3}),
     "zero of a module": Case("zero", (MODULE,), {"stage": 3, "model": "1.5 B"}),
     "uneven": Case("uneven", start={"handling": "join"}),
-    "pipeline_parallel": Case("pipeline_parallel", start={"schedule": "Interleaved1F1B", "link": "1 GB/s, 50 µs"}),
+    "pipeline_parallel": Case("pipeline_parallel", start={"schedule": "Interleaved1F1B", "message_ms": 4}),
     "data_parallel": Case("data_parallel"),
 }

@@ -18,7 +18,7 @@ from rankscope.train import data_parallel, ddp, fsdp, pipeline_parallel, uneven,
 from rankscope.train.data_parallel import StepCosts, StepSizes
 from rankscope.train.ddp import Contention, Gradient, LocalStep
 from rankscope.train.fake_group import fake_group
-from rankscope.train.gradients import Work
+from rankscope.train.gradients import Work, audit_step
 from rankscope.train.pipeline_parallel import PipelineSchedule, build
 
 from ..small import CROSS, batch, mlp
@@ -99,15 +99,15 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     # zero
     (lambda: zero.memory(1000, 0, 1), "num_ranks"),
     (lambda: zero.memory(1000, 2, 4), "stage"),
+    (lambda: zero.memory(1000, 2, "fully_shard"), "fsdp.observe"),
+    (lambda: zero.traffic(1000, 2, "fully_shard"), "fsdp.observe"),
+    (lambda: zero.memory(1000, 2, 1, "fp8"), "recipe"),
+    (lambda: zero.memory(1000, 2, 1, optimizer="lion"), "optimizer"),
     (lambda: zero.memory("7B", 2, 1), "7B"),
-    (lambda: zero.memory(SCALED, 2, "fully_shard"), "dimension"),
-    (lambda: zero.memory(1000, 2, "zero_redundancy_optimizer"), "module"),
-    (lambda: zero.memory(1000, 2, 3, largest_layer=1001), "largest_layer"),
-    (lambda: zero.memory(LINEAR, 2, 3, largest_layer=3), "largest_layer"),
-    (lambda: zero.memory(1000, 2, 2, buckets=True), "buckets"),
-    (lambda: zero.traffic(LINEAR, 2, "ddp", "mixed"), "mixed"),
+    (lambda: zero.memory(1000, 2, 3, largest_layer=-1), "largest_layer"),
+    (lambda: zero.memory(LINEAR, 2, "zero_redundancy_optimizer", rank=2), "rank"),
     (lambda: zero.partition([3, -1], 2), "sizes"),
-    (lambda: zero.measure(lambda: LINEAR, torch.ones(1), 2, []), "ways"),
+    (lambda: zero.measure(lambda: LINEAR, torch.ones(1), 2, ["fsdp"]), "ways"),
     # uneven
     (lambda: uneven.simulate([], "join"), "num_batches"),
     (lambda: uneven.simulate([1, 2], "wait"), "handling"),
@@ -135,7 +135,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: StepCosts(LINK, -1, 1), "forward_s"),
     (lambda: data_parallel.traffic(StepSizes(4, 1, 1, 1), 4, "fsdp"), "fsdp"),
     (lambda: Work(nn.Tanh(), *batch(12), CROSS), "gradient"),
-    (lambda: Work(mlp(), batch(12)[0], batch(11)[1], CROSS), "12 samples"),
+    (lambda: Work(mlp(), batch(12)[0], batch(11)[1], CROSS), "12 and 11"),
+    (lambda: audit_step(Work(mlp(), *batch(12), CROSS), 5), "inputs"),
+    (lambda: audit_step(Work(mlp(), *batch(12), CROSS), 2, 3), "step"),  # type: ignore[arg-type]
+    (lambda: audit_step(None), "work"),  # type: ignore[arg-type]
 ]
 
 
