@@ -16,21 +16,21 @@ from ..common.extras import naming_extra
 # Where each figure comes from: a function that returns a drawing, or a chart that draws on Axes.
 _FIGURES = {
     "assignment": "rankscope.figures.assignments:draw_assignment",
-    "bars": "rankscope.figures.bars:draw_bars",
+    "bars": "rankscope.figures.steps:draw_bars",
     "bucket_caps": "rankscope.train.figures.ddp:draw_caps",
     "buckets": "rankscope.train.figures.ddp:draw_buckets",
     "copies": "rankscope.box.figures.profiles:copies",
     "curves": "rankscope.figures.charts:curves",
     "fsdp_step": "rankscope.train.figures.fsdp:draw_fsdp_step",
-    "lengths": "rankscope.figures.bars:draw_lengths",
+    "lengths": "rankscope.figures.steps:draw_lengths",
     "nccl_choices": "rankscope.box.figures.choices:draw_nccl_choices",
     "profile": "rankscope.box.figures.profiles:profile",
     "ranking": "rankscope.figures.rankings:draw_ranking",
     "schedule": "rankscope.figures.schedules:draw_schedule",
-    "step_costs": "rankscope.figures.bars:draw_step_costs",
+    "step_costs": "rankscope.figures.steps:draw_step_costs",
     "timeline": "rankscope.figures.timelines:draw_timeline",
-    "winners": "rankscope.figures.winners:winners",
-    "zero_memory": "rankscope.train.figures.memory:draw_memory",
+    "winners": "rankscope.figures.fastest:winners",
+    "zero_memory": "rankscope.train.figures.memory:memory_bars",
 }
 
 __all__ = list(_FIGURES)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...common.units import percent_words
 from ...common.words import count_of
-from ...figures.bars import draw_lengths, draw_step_costs
+from ...figures.steps import draw_lengths, draw_step_costs
 from ...figures.marks import Drawing
 from ...sampling import Assignment, assign, epoch_work
 from ..explorer import Explorer, Now, Setting, Steps
