@@ -1,8 +1,8 @@
 """How far curves are off at sizes that were left out: python -m tests.benchmarks.curves.
 
 The curves are all those of at least 12 sizes that published logs hold (../shared/measurements). Every second size is
-left out, first those in odd places and then those in even ones. Peers are one line, α + size / B, and the pieces of
-`fit_link`, both fitted to the very sizes that the curve knows. With --calibrate the constants of `machine.curve` are
+left out, first those in odd places and then those in even ones. The peer is one line, α + size / B, fitted to the very
+sizes that the curve knows. With --calibrate the constants of `machine.curve` are
 found again, on each half of the machines and held against the other half, and on all.
 """
 
@@ -20,16 +20,14 @@ from tests.box.published import Left, Published, left_out, published
 Floats = NDArray[np.float64]
 
 
-def peers(curves: list[Published], first: int) -> tuple[Floats, Floats]:
-    """Errors of one line and of lines in pieces, which `fit_link` fits to every second size from its first one on."""
-    line, pieces = [], []
+def peer(curves: list[Published], first: int) -> Floats:
+    """Return the errors of one line, which `fit_link` fits to every second size from its first one on."""
+    errors = []
     for measured in curves:
         sizes = list(measured.measured_s)
         fit = fit_link(sizes[first:], [measured.measured_s[size] for size in sizes[first:]])
-        for size in sizes[1 - first :: 2]:
-            line.append(fit.link.seconds(size) / measured.measured_s[size] - 1)
-            pieces.append(fit.seconds(size) / measured.measured_s[size] - 1)
-    return np.array(line), np.array(pieces)
+        errors += [fit.seconds(size) / measured.measured_s[size] - 1 for size in sizes[1 - first :: 2]]
+    return np.array(errors)
 
 
 def row(name: str, errors: Floats, suffix: str = "") -> str:
@@ -70,9 +68,7 @@ def table(curves: list[Published]) -> None:
         )
     for name, mask in where.items():
         print(row(f"  {name}", errors[mask], f"{holds[mask].mean():.1%}"))
-    line, pieces = (np.concatenate(some) for some in zip(*(peers(curves, first) for first in (0, 1)), strict=True))
-    print(row("fit_link, in pieces", pieces))
-    print(row("one line, α + size / B", line))
+    print(row("one line, α + size / B", np.concatenate([peer(curves, first) for first in (0, 1)])))
 
 
 def residuals(curves: list[Published]) -> Floats:

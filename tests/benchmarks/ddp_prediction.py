@@ -87,10 +87,9 @@ class Round(NamedTuple):
 def measure_allreduce(num_ranks: int, where: Where, backend: str | None = None) -> CostTable:
     """Return what the allreduce of a backend, by default of `where`, takes of `SIZES`, medians while all else rests."""
     where = where if backend is None else replace(where, backend=backend)
-    device = "cuda" if where.backend == "nccl" else "cpu"
-    keys = [key for size in SIZES for key in collective_keys("allreduce", size, [num_ranks], ["native"])]
+    keys = [collective_keys("allreduce", size, [num_ranks], ["native"])[0] for size in SIZES]  # in place
     protocol = Protocol(iterations=ITERATIONS, budget_s=BUDGET_S)
-    points = where.launch(measure_keys, (keys, [0] * num_ranks, device, protocol), num_ranks)[0]
+    points = where.launch(measure_keys, (keys, [0] * num_ranks, protocol), num_ranks)[0]
     return CostTable(tuple(point.num_bytes for point in points), tuple(point.median_s for point in points))
 
 

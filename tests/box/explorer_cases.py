@@ -8,7 +8,7 @@ from ..explorers.cases import Case
 from .made import as_predicted, collective, links, point, profile
 
 NATIVE_S = 0.005
-SIZES = [2**power for power in (12, 20, 28)]
+SIZES = [2**power for power in (12, 16, 20, 24, 28)]
 
 
 def profiles() -> dict[str, Profile]:
@@ -38,7 +38,7 @@ def six_ranks() -> Profile:
 
 
 CASES = {
-    "machine": Case("machine", (profiles(),), {"algorithm": "segmented_ring"}),
+    "machine": Case("machine", (profiles(),), {"message": "4 KiB"}),
     "transfers": Case("transfers", start={"method": "pinned"}),
     "transfers of a profile": Case("transfers", (gpu(),), {"method": "pinned"}),
     "boxes": Case("boxes"),

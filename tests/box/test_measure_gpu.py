@@ -16,18 +16,12 @@ from rankscope.box import Profile, Protocol
 from rankscope.box.sentences import groups
 
 from ..tools import measure_gpu
-from .gpu_made import Made, copies, put_into_ranks
-from .made import PROVENANCE
+from .gpu_made import put_into_ranks
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 QUICK = Protocol(warm_up=1, iterations=4, budget_s=0.001)
-
-
-@pytest.fixture(scope="module")
-def known() -> Profile:
-    return Profile(PROVENANCE, {}, tuple(copies(Made(), QUICK, 2**12, 2**20)))
 
 
 def test_virtual_ranks_with_a_wrong_sum_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,13 +31,12 @@ def test_virtual_ranks_with_a_wrong_sum_are_caught(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def dry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: Profile) -> Path:
+def dry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The script as it would run, on a made GPU and small; where it writes."""
     small: dict[str, Any] = {
         "DEVICE": "cpu",
         "NCCL": {"backend": "gloo", "num_ranks": 2},
         "PROTOCOL": replace(QUICK, sizes=[2**12], algorithms=["native"]),
-        "GLOO_SIZES": [2**12],
         "VIRTUAL_SIZES": [2**12],
         "STEPS": 2,
     }
@@ -65,31 +58,28 @@ def test_the_script_prints_every_table_and_writes_every_point(
     assert "failed" not in said.err
     profile = Profile.load(dry)
     assert f"{len(profile.points)} points in gpu.json, " in said.out
-    for word in ("copies to the GPU", "Verdict", "2 ranks, gloo (cpu)", "8 ranks, in process"):
+    for word in ("Copies to the GPU", "8 ranks, in process"):
         assert word in said.out
     assert said.out.count(", traced in steps_") == 2
     assert {path.name for path in dry.parent.glob("steps_*")} == {
         "steps_as_they_come.json.gz",
         "steps_prefetched.json.gz",
     }
-    assert "broadcast by native, 2 ranks, gloo (cpu)\n  4 KiB " in said.out
     assert "allreduce by ring, 8 ranks, in process (cpu)\n  4 KiB " in said.out
     others = [point for point in profile.points if "executor" in point.options]
-    kinds = [(point.what, point.options["executor"]) for point in others]
-    assert kinds == [("allreduce", "gloo"), ("broadcast", "gloo"), *[("allreduce", "in process")] * 6]
-    assert {point.options["num_ranks"] for point in others[2:]} == {2, 4, 8}
+    assert [point.options["num_ranks"] for point in others] == [2, 2, 4, 4, 8, 8]
     assert groups(Profile(profile.provenance, {}, tuple(others))) == {}  # none of the profile's own collectives
-    assert len(profile.select("transfer")) == 21
+    assert len(profile.select("transfer")) == 12
 
     def broken(*_: Any) -> None:
         raise AttributeError("module 'torch' has no attribute 'gone'")
 
-    monkeypatch.setattr(measure_gpu, "gloo_points", broken)
+    monkeypatch.setattr(measure_gpu, "virtual_points", broken)
     monkeypatch.setattr(measure_gpu, "steps_table", broken)
     monkeypatch.setattr(measure_gpu, "ENOUGH_S", 1e9)
     assert measure_gpu.main() == 0
     said = capsys.readouterr()
-    assert "gloo: failed: AttributeError: module 'torch' has no attribute 'gone'" in said.err
+    assert "virtual ranks: failed: AttributeError: module 'torch' has no attribute 'gone'" in said.err
     assert f"{len(profile.points)} points in gpu.json, " in said.out
 
 
@@ -98,10 +88,9 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from tests.tools import measure_gpu
-from rankscope.box import Protocol
 
-measure_gpu.STEPS, quick = 2, Protocol(iterations=3, budget_s=0.01)
-points = measure_gpu.gloo_points("cpu", [4096], quick) + measure_gpu.virtual_points("cpu", [4096], 3)
+measure_gpu.STEPS = 2
+points = measure_gpu.virtual_points("cpu", [4096], 3)
 lines = list(measure_gpu.steps_table("cpu", Path(sys.argv[2]), 4, 8))
 print(len(points), len(lines))
 """
@@ -114,4 +103,4 @@ def test_the_script_needs_nothing_that_a_bare_machine_lacks(tmp_path: Path) -> N
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", SCRIPT, str(ROOT), str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert (done.returncode, done.stdout) == (0, "8 2\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "6 2\n"), done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,10 @@ from rankscope import figures
 from rankscope.box import (
     Profile,
     Protocol,
-    bank,
     fit_link,
     measure,
     nccl,
     pcie_bytes_per_s,
-    read_log,
     stated,
     verdict,
 )
@@ -25,9 +22,9 @@ from rankscope.box.curve import Curve
 from rankscope.box.explorers.boxes import boxes
 from rankscope.box.explorers.machine import machine
 from rankscope.box.explorers.transfers import transfers
-from rankscope.box.figures.boxes import draw_boxes, draw_with_peers
-from rankscope.box.measuring.run import default_backend, device_of, num_ranks_of
-from rankscope.box.measuring.transfers import MeasuredGpu
+from rankscope.box.figures.boxes import draw_with_peers
+from rankscope.box.measuring.plan import keys_of
+from rankscope.box.measuring.run import default_backend, num_ranks_of
 from rankscope.box.profile import Point
 from rankscope.networks import CostTable, Network
 
@@ -77,35 +74,31 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no method": (lambda: stated(4).seconds(1, "h2d", "magic"), "method"),
     # measuring
     "no collective": (lambda: Protocol(collectives=["barrier"]), "collectives"),
-    "an algorithm of others": (lambda: Protocol(algorithms=["rings"]), "algorithms"),
-    "half an element": (lambda: Protocol(sizes=[1022]), "sizes"),
+    "less than an element": (lambda: Protocol(sizes=[2]), "sizes"),
     "no iterations": (lambda: Protocol(iterations=0), "iterations"),
+    "an algorithm of others": (lambda: keys_of(Protocol(algorithms=["rings"]), "gloo", [4], 2**40), "rings"),
     "an algorithm for other ranks": (
-        lambda: Protocol(collectives=["allgather"], algorithms=["recursive_doubling"]).check_algorithms(6),
-        "power of two",
+        lambda: keys_of(Protocol(collectives=["allgather"], algorithms=["recursive_doubling"]), "gloo", [6], 2**40),
+        "6 ranks",
     ),
     "measuring no protocol": (lambda: measure("a.json", ANY or {}), "protocol"),
     "one rank": (lambda: num_ranks_of(1, "gloo"), "num_ranks"),
     "no number of ranks": (lambda: default_backend(0), "num_ranks"),
-    "NCCL on a CPU": (lambda: device_of("cpu", "nccl"), "device"),
-    "no GPU": (lambda: MeasuredGpu("nowhere"), "device"),
     # NCCL's model
     "an unknown GPU": (lambda: nccl.Model("h300"), "gpu"),
     "one GPU on one node": (lambda: nccl.Model(gpus_per_node=1), "gpus_per_node"),
     "an old version": (lambda: nccl.Model(version=(2, 18)), "version"),
-    "no graph": (lambda: nccl.Model(graphs={"ring": 24}), "Graph"),
     "a collective that NCCL lacks": (lambda: MODEL.choose("all_to_all", 1024), "collective"),
     "a buffer of 0": (lambda: MODEL.choose("allreduce", 0), "num_bytes"),
     "readings of another machine": (lambda: MODEL.with_readings(Profile.load("bank:h100_4")), "8 ranks"),
     # figures and explorers
     "a figure of no profile": (lambda: figures.profile(ANY), "profile"),
     "no view": (lambda: figures.profile(TWO, "rate"), "view"),
-    "residuals of native": (lambda: figures.profile(TWO["slow"], "residuals"), "predicted"),
-    "no lines": (lambda: draw_boxes({}), "lines"),
-    "a machine without it": (lambda: draw_boxes(TWO, "gather"), "gather"),
+    "no lines": (lambda: figures.profile({}), "lines"),
+    "a machine without it": (lambda: figures.profile(TWO, collective="gather"), "gather"),
     "bandwidth of one rank": (
-        lambda: draw_boxes(
-            {"a": profile([point("allreduce", 8, 1.0, algorithm="native")], num_ranks=1, ranks_per_node=[1])}
+        lambda: figures.profile(
+            {"a": profile([point("allreduce", 2048, 1.0, algorithm="native")], num_ranks=1, ranks_per_node=[1])}
         ),
         "view",
     ),
@@ -127,12 +120,3 @@ def test_a_wrong_argument_is_one_error_that_names_it(name: str) -> None:
     with pytest.raises((ValueError, TypeError), match=word) as caught:
         call()
     assert "\n" not in str(caught.value)
-
-
-def test_a_log_is_of_a_known_kind_and_there(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text("hello")
-    with pytest.raises(ValueError, match="kind"):
-        read_log(tmp_path / "a.log", kind="osu")
-    with pytest.raises(FileNotFoundError):
-        read_log(tmp_path / "none.log")
-    assert len(bank()) > 40

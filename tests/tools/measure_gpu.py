@@ -1,9 +1,9 @@
 """All that one GPU can tell, in one profile and within 8 minutes: python tests/tools/measure_gpu.py -o gpu.json.
 
-Copies, NCCL with a single rank, Gloo with two ranks on tensors of the GPU, schedules carried out in one process by
-virtual ranks, which the GPU's own memory bounds, and no link, and traces of training steps by torch.profiler, next to
-the profile. It needs torch, numpy, cloudpickle, msgspec, pandas, typer and rich,
-and nothing installed of rankscope's own. With --tests it runs the tests that need a GPU instead, by pytest.
+Copies, NCCL with a single rank, schedules carried out in one process by virtual ranks, which the GPU's own memory
+bounds, and no link, and traces of training steps by torch.profiler, next to the profile. It needs torch, numpy,
+cloudpickle, msgspec, pandas, typer and rich, and nothing installed of rankscope's own. With --tests it runs the tests
+that need a GPU instead, by pytest.
 
 A machine without network takes what it lacks as wheels: ``pip download --no-deps --only-binary :all: --python-version
 3.11 --platform manylinux2014_x86_64 -d wheels cloudpickle msgspec`` elsewhere, then ``pip install --no-index
@@ -16,21 +16,18 @@ import argparse
 import importlib.util
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
 from rankscope.box import Profile, Protocol, measure  # noqa: E402
-from rankscope.box.measuring.plan import powers_of_two  # noqa: E402
+from rankscope.box.measuring.plan import powers  # noqa: E402
 from rankscope.box.measuring.run import Progress  # noqa: E402
-from rankscope.box.profile import Point  # noqa: E402
+from rankscope.box.points import Point  # noqa: E402
 from rankscope.box.tables import overview  # noqa: E402
 from rankscope.cli.output import print_parts  # noqa: E402
 from rankscope.common.units import bytes_words, time_words  # noqa: E402
@@ -38,24 +35,13 @@ from rankscope.pipeline import prefetched  # noqa: E402
 from rankscope.provenance import command_words  # noqa: E402
 from rankscope.timeline import Timeline  # noqa: E402
 
-SIZES = powers_of_two(2**10, 2**30, 4)
+SIZES = powers(2**10, 2**30, 4)
 PROTOCOL = Protocol(iterations=30, budget_s=0.12, sizes=SIZES, collectives=("allreduce", "allgather"))
-GLOO_RANKS, GLOO_SIZES = 2, powers_of_two(2**12, 2**26, 16)
-VIRTUAL, VIRTUAL_SIZES, SCHEDULES = (2, 4, 8), powers_of_two(2**16, 2**26, 16), ("ring", "halving_doubling")
+VIRTUAL, VIRTUAL_SIZES, SCHEDULES = (2, 4, 8), powers(2**16, 2**26, 16), ("ring", "halving_doubling")
 RUNS, STEPS = 10, 10
 DEVICE = "cuda"
 NCCL: dict[str, Any] = {"backend": "nccl", "num_ranks": 1}
 ENOUGH_S = 420.0  # no part begins after this
-
-
-def gloo_points(device: str, sizes: Sequence[int], protocol: Protocol) -> list[Point]:
-    """Return what Gloo's own collectives take on tensors of a device that all ranks share."""
-    what: dict[str, Any] = {"collectives": ("allreduce", "broadcast"), "algorithms": ["native"], "transfers": False}
-    with tempfile.TemporaryDirectory() as folder:
-        chosen = replace(protocol, sizes=sizes, **what)
-        found = measure(f"{folder}/gloo.json", chosen, num_ranks=GLOO_RANKS, device=device)
-    options = {"executor": "gloo", "schedule": "native", "device": device, "num_ranks": GLOO_RANKS}
-    return [replace(point, options=options) for point in found.select(algorithm="native")]
 
 
 def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[Point]:
@@ -120,7 +106,7 @@ def steps_table(device: str, folder: Path, batch_size: int = 512, width: int = 4
 
 
 def collectives_table(profile: Profile) -> Iterator[str]:
-    """NCCL's launches, Gloo's copies and the virtual ranks' sums, one line a size."""
+    """NCCL's launches and the virtual ranks' sums, one line a size."""
     kinds: dict[str, list[Point]] = {}
     for point in profile.points:
         executor = point.options.get("executor")
@@ -160,15 +146,11 @@ def main() -> int:
     if profile is None and not told.output.exists():
         return 1
     profile = profile or Profile.load(told.output)  # what was measured before something failed
-    more: dict[str, Callable[[], list[Point]]] = {
-        "gloo": lambda: gloo_points(DEVICE, GLOO_SIZES, PROTOCOL),
-        "virtual ranks": lambda: virtual_points(DEVICE, VIRTUAL_SIZES),
-    }
-    for name, part in more.items():
-        profile = profile.add(*(_tried(name, part, start) or []))
-        profile.save(told.output)
+    virtual = _tried("virtual ranks", lambda: virtual_points(DEVICE, VIRTUAL_SIZES), start)
+    profile = profile.add(*(virtual or []))
+    profile.save(told.output)
     steps = _tried("steps of training", lambda: list(steps_table(DEVICE, told.output.parent)), start)
-    print_parts(overview(profile))
+    print_parts(overview(profile, everything=True))
     for table in (collectives_table(profile), steps or []):
         print("\n".join(table))
     print(f"\n{profile.provenance['topology']}")

@@ -14,7 +14,8 @@ import numpy as np
 from .fit import LEAST_SIZES
 from .machines import PREFIX, is_sick, provenances
 from .pcie import GPU_GENERATIONS, pcie_bytes_per_s
-from .profile import Profile, busbw_factor
+from .points import busbw_factor
+from .profile import Profile
 
 SMALL_BYTES = 2**15  # up to this size, latency decides
 LARGE_BYTES = 2**24  # from this size on, bandwidth decides

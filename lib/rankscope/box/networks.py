@@ -30,7 +30,7 @@ def of_the_bank() -> tuple[Network, ...]:
     labels = set[str]()
     for name, description in bank().items():
         profile = Profile.load(f"{PREFIX}{name}")
-        sizes = profile.native_points("allreduce")
+        sizes = profile.native_s("allreduce")
         if not sizes or min(sizes) > _SMALLEST_BYTES or max(sizes) < _LARGEST_BYTES:
             continue
         label = description.partition(",")[0]

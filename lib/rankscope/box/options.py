@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands have, and what they mean."""
 
 from __future__ import annotations
 
@@ -14,16 +14,47 @@ ProfilePath = Annotated[
     typer.Argument(help="A profile: a file that `rankscope profile` or `import` wrote, or bank:NAME.", metavar="PATH"),
 ]
 Collective = Annotated[str, typer.Option(help="Collective to use.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output even if it is no profile.")]
 Sizes = Annotated[list[str] | None, typer.Option(help="Size of the whole buffer, as in 64KiB. Repeat for more sizes.")]
 
 
 def sizes_of(texts: Sequence[str] | None) -> list[int]:
-    """Return bytes as whole numbers; Raises ValueError for anything else."""
-    from ..common.checks import whole
+    """Return bytes as whole numbers. Raises ValueError for anything else."""
     from ..common.units import parse_bytes
-    from .measuring.plan import MOST_BYTES
 
-    return [whole("--num-bytes", parse_bytes("--num-bytes", text), 1, MOST_BYTES) for text in texts or ()]
+    return [parse_bytes("--num-bytes", text) for text in texts or ()]
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Return the sizes in bytes that a string states.
+
+    >>> parse_sizes("1KiB:4KiB"), parse_sizes("512,1.5MiB")
+    ([1024, 2048, 4096], [512, 1572864])
+    """
+    from ..common.units import parse_bytes
+    from .measuring.plan import powers
+
+    first, colon, last = text.partition(":")
+    if not colon:
+        return [parse_bytes("--sizes", each) for each in text.split(",")]
+    low, high = parse_bytes("--sizes", first), parse_bytes("--sizes", last)
+    if not 0 < low <= high:
+        raise ValueError(f"--sizes must increase from a size above 0, got {text!r}")
+    return list(powers(low, high, 2))
+
+
+def names_of(text: str) -> list[str]:
+    """Return the names in a list with commas."""
+    return [name.strip() for name in text.split(",")]
+
+
+def check_profile_output(path: Path, force: bool) -> None:
+    """Raise ValueError if there is a file that is no profile of ours, unless it may be replaced by `force`."""
+    from ..common.files import read_start
+    from .profile import FORMAT
+
+    if path.is_file() and not force and FORMAT.encode() not in read_start(path, 100):
+        raise ValueError(f"{path} exists and is no profile; --force replaces it")
 
 
 def show_command(path: Path) -> str:

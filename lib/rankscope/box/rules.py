@@ -12,7 +12,7 @@ import numpy as np
 from ..common.units import bytes_words, percent_words, rate_words
 from ..common.words import and_joined, count_of
 from .expected import LOW, SMALL_BYTES, Box
-from .profile import NATIVE
+from .points import NATIVE
 
 _STATED = ("fault: ", "slow process: ")  # how notes of a log's reader begin that say what is wrong with the run
 _SOCKETS = 0.25  # of similar machines' rate: sockets reach less
@@ -29,7 +29,7 @@ _MOST_OF = 0.6  # share of the slow pairs that include one node
 _FEW = 1 / 3  # of the pairs of GPUs: of the eight V100s of a DGX-1, 24 of 56 pairs have no NVLink, and are slow
 _DROP = 0.92  # of the bandwidth at the size before: at most this is a drop
 _FALLS_TO = 0.7  # of the bandwidth before: at most this is a drop if bandwidth does not recover
-_SAME_TIME = 1.1  # times of several sizes within this factor do not depend on the size
+_SAME_TIME = 0.1  # relative difference: so close to each other, times do not depend on the size
 _STALL = 5  # times the time of the size before
 _SLOW_START = 0.6  # of similar machines' speed at small sizes: 1.7 times their time
 
@@ -93,7 +93,7 @@ def _faults(box: Box) -> Rows:
 
     notes = str(box.profile.provenance.get("source", {}).get("notes", "")).split("; ")
     return (
-        *[("stated_fault", note.startswith(_STATED), f"{note.partition(': ')[2]}.") for note in notes],
+        *[("stated_fault", note.startswith(_STATED), f"{note.partition(': ')[2]}.") for note in dict.fromkeys(notes)],
         (
             "impossible",
             0 < most < best.rate / _ROUNDED,
@@ -143,7 +143,11 @@ def _result(box: Box, has_fault: bool) -> Iterator[Finding]:
     elif _is_high(box):
         yield Finding("fine", f"{figures} {of_limit} Healthy machines reach 60 % or more.")
     elif box.profile.backend == "nccl" or algorithms == {NATIVE}:  # several algorithms are compared with each other
-        reason = "the bank has no measurement of a similar one" if box.hardware.slot else "its GPUs are not known"
+        reason = "the bank has no measurement of a similar one"
+        if box.rows:
+            reason = "no buffer is so large that bandwidth decides"
+        elif not box.hardware.slot:
+            reason = "its GPUs are not known"
         words = f"There is nothing to compare this machine with, because {reason}. {figures}"
         if box.share_of_limit and box.num_nodes == 1:
             words += f" {of_limit}"
@@ -183,19 +187,17 @@ def _can_switch_add(box: Box) -> bool:
 
 
 def _slow_pairs(box: Box) -> Iterator[str]:
-    """At the largest size, where bandwidth decides, some pairs (of nodes or GPUs) are much slower than the median.
+    """Some pairs (of nodes or GPUs) are much slower than the median.
 
     Copies between GPUs through the host's memory do not measure the link of a pair.
     """
-    pairs = [point for point in box.profile.points if "src" in point.options and "dst" in point.options]
-    num_bytes = max((point.num_bytes for point in pairs), default=0)
-    kinds: dict[tuple[str, str], dict[tuple[str, str], float]] = {}  # bytes/s of each pair, by kind of measurement
-    for point in pairs:
+    kinds: dict[tuple[str, int, str], dict[tuple[str, str], float]] = {}  # bytes/s of each pair, by what was measured
+    for point in box.profile.points:
         options = dict(point.options)
-        ends = str(options.pop("src")), str(options.pop("dst"))
-        if point.num_bytes == num_bytes and options.get("direction") != "through_host":
-            kinds.setdefault((point.what, str(options)), {})[ends] = point.algbw_bytes_per_s
-    for (what, _), rates in kinds.items():
+        ends = str(options.pop("src", "")), str(options.pop("dst", ""))
+        if all(ends) and options.get("direction") != "through_host":
+            kinds.setdefault((point.what, point.num_bytes, str(options)), {})[ends] = point.algbw_bytes_per_s
+    for (what, num_bytes, _), rates in kinds.items():
         share = _SLOW_GPUS if what == "transfer" else _SLOW_NODES
         median = float(np.median(list(rates.values())))
         slow = sorted((rate, ends) for ends, rate in rates.items() if rate < share * median)
@@ -228,7 +230,7 @@ def _dips(box: Box) -> Iterator[str]:
             fall = f"from {rate_words(rates[before])} at {bytes_words(before)} to {rate_words(rates[size])}"
             words = f"{collective}: busbw falls {fall} at {bytes_words(size)}"
             words += ", and recovers later" if recovers else ", and does not recover"
-            equal = [other for other in later if times_s[other] <= _SAME_TIME * times_s[size]]
+            equal = [other for other in later if abs(times_s[other] / times_s[size] - 1) < _SAME_TIME]
             if len(equal) > 2 and times_s[size] > _STALL * times_s[before]:
                 words += f". Sizes up to {bytes_words(equal[-1])} take as long, which is a stall, such as a timeout"
             elif row:

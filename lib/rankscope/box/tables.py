@@ -15,7 +15,7 @@ from ..common.units import bytes_words, cell_words, rate_words
 from ..common.words import count_of
 from . import Profile, verdict
 from .expected import Box, compare_with_peers
-from .profile import LINKS, Point
+from .points import LINKS, Point
 from .sentences import BySize, fastest_of, groups
 
 _FEW = 4  # rows of a table, unless all are asked for
@@ -65,7 +65,6 @@ def _sizes_table(box: Box, collective: str, by_size: BySize) -> Table:
         cells["busbw"] = "" if math.isnan(rate) else rate_words(rate)
         if point.has_spread:
             cells["spread"] = f"{point.iqr_s / point.median_s:.0%}"
-            cells["clean"] = f"{point.num_clean}/{len(point.seconds)}"
         if size in compared:
             cells["expected"] = rate_words(compared[size].low)
             cells["share"] = f"{compared[size].share:.0%}"
@@ -95,6 +94,6 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         sizes = [point.num_bytes for point in profile.points]
         what = ", ".join(dict.fromkeys(point.what for point in profile.points))
         read = f"{what} of {bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
-        yield Text(f"{profile.provenance['name']}: {read}, {machine_words(profile)}")
+        yield Text(f"{profile.provenance['name']}: {machine_words(profile)}; {read}")
         yield Text(profile.provenance["source"].get("notes", ""), "yellow")
         yield marked([("·", verdict(profile)[0])])

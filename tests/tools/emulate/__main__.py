@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from rankscope.box import Profile, Protocol, measure
-from rankscope.box.commands.profile import parse_sizes
+from rankscope.box.options import parse_sizes
 from rankscope.provenance import command_words
 from tests.tools.emulate import emulated
 
@@ -46,6 +46,7 @@ def main(words: list[str]) -> Profile:
         iterations=options.iterations,
         budget_s=options.budget,
         real_time=True,
+        thorough=True,
         transfers=False,
     )
     bytes_per_s, latency_s = parse_network(options.network)

@@ -11,7 +11,7 @@ from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from .. import Profile, bank
 from ..machines import origin_of
-from ..profile import busbw_factor
+from ..points import busbw_factor
 from .machine import by_name
 
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "all_to_all")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from contextlib import suppress
 from typing import Any
-
-import numpy as np
 
 from ...common.checks import of_type
 from ...common.units import parse_bytes, percent_words, rate_words, time_words, times_in_one_unit
@@ -17,8 +14,7 @@ from ...figures.timelines import draw_timeline
 from ...pipeline import overlap_share, simulate_transfer
 from ...timeline import Timeline
 from .. import Profile
-from ..link_facts import METHODS, LinkFacts, facts_of, stated, transfers_of
-from ..profile import Point
+from ..link_facts import METHODS, LinkFacts, facts_of, stated
 
 LINKS = {facts.name: facts for facts in map(stated, (3, 4, 5, 6))}  # x16, by generation of PCIe
 PRESETS: dict[str, dict[str, Any]] = {
@@ -27,150 +23,95 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pinned and prefetched": {"method": "pinned_non_blocking", "prefetched": True},
     "the same with 1 worker": {"method": "pinned_non_blocking", "prefetched": True, "num_workers": 1},
 }
+WAYS = {"h2d": "to the GPU", "d2h": "to the host"}
 _SHOWN_BATCHES = 16  # in the picture
 _COUNTED_BATCHES = 300  # in the report
 
 
-def size_of(now: Now) -> int:
-    return parse_bytes("size", now.size)
-
-
 class Copies:
-    """What the explorer shows of links: those of `LINKS`, from published figures, and a profile's, as measured."""
+    """What the explorer shows of links: those of `LINKS`, from published figures, and a profile's, as measured.
 
-    def __init__(self, profile: Profile | None = None) -> None:
+    What was not measured raises ValueError.
+    """
+
+    def __init__(self, profile: Profile | None) -> None:
         self.profile = profile
         self.links: dict[str, LinkFacts | None] = dict(LINKS)  # None: the link of a profile is not known
         if profile is not None:
-            of_type("profile", profile, Profile)
-            if not profile.select("transfer"):
+            if not of_type("profile", profile, Profile).select("transfer"):
                 raise ValueError("profile must have copies to or from a GPU (what 'transfer'), got none")
             self.links = {f"measured: {profile.provenance['name']}": facts_of(profile), **LINKS}
-        self._simulated = lru_cache(maxsize=256)(simulate_transfer)
 
-    def measured(self, now: Now) -> Profile | None:
-        """Return the profile where the link is its own."""
-        return None if now.link in LINKS else self.profile
-
-    def seconds(self, now: Now, direction: str, method: str) -> float | None:
-        """Return the time of a copy, from published figures or as measured; None where it was not measured."""
-        measured = self.measured(now)
-        if measured is not None:
-            return between(transfers_of(measured, direction, method), size_of(now))
-        return LINKS[now.link].seconds(size_of(now), direction, method)
+    def seconds(self, now: Now, direction: str, method: str) -> float:
+        """Return the time of a copy."""
+        num_bytes = parse_bytes("size", now.size)
+        if self.profile is None or now.link in LINKS:
+            return LINKS[now.link].seconds(num_bytes, direction, method)
+        return self.profile.predicted_s("transfer", num_bytes, direction=direction, method=method)
 
     def pinning_s(self, now: Now) -> float:
         """Return the time of pinning a batch, which a thread of the loader does; 0 for a method that needs none."""
+        num_bytes = parse_bytes("size", now.size)
         if not now.method.startswith("pinned"):
             return 0.0
-        measured = self.measured(now)
-        if measured is not None:
-            # The loader pins every batch anew, so PyTorch reuses memory that it has pinned before.
-            pins = sorted(measured.select("pin", cached=True), key=lambda point: point.num_bytes)
-            return between(pins, size_of(now)) or 0.0  # 0 without measurements
-        return size_of(now) / LINKS[now.link].host_copy_bytes_per_s
+        if self.profile is None or now.link in LINKS:
+            return num_bytes / LINKS[now.link].host_copy_bytes_per_s
+        return self.profile.predicted_s("pin", num_bytes, cached=True)  # PyTorch reuses the memory of earlier batches
 
-    def loop(self, now: Now, num_batches: int) -> Timeline | None:
-        """Return a training loop that copies each batch to the GPU; None where such a copy was not measured."""
-        copy_s = self.seconds(now, "h2d", now.method)
-        if copy_s is None:
-            return None
-        load_s = now.load_ms / 1e3
-        step_s = now.step_ms / 1e3
-        return self._simulated(
+    def loop(self, now: Now, num_batches: int) -> Timeline:
+        """Return a training loop that copies each batch to the GPU."""
+        return simulate_transfer(
             num_batches,
-            load_s=load_s,
-            copy_s=copy_s,
-            step_s=step_s,
+            load_s=now.load_ms / 1e3,
+            copy_s=self.seconds(now, "h2d", now.method),
+            step_s=now.step_ms / 1e3,
             num_workers=now.num_workers,
             prefetched=now.prefetched,
             pin_s=self.pinning_s(now),
         )
 
     def draw(self, now: Now) -> list[Drawing]:
-        """The time of each method, next to that of the link alone, and the first batches of the loop.
-
-        What was not measured is left out. Raises ValueError if nothing was.
-        """
-        drawings = []
+        """The time of each method, next to that of the link alone, and the first batches of the loop."""
         seconds = {}
         for method in METHODS:
-            copy_s = self.seconds(now, now.direction, method)
-            if copy_s is not None:
-                seconds[method] = copy_s
-        if seconds:
-            facts = self.links[now.link]
-            bound_s = size_of(now) / facts.bytes_per_s(now.direction) if facts else None
-            origin = "from published figures" if now.link in LINKS else "measured"
-            way = "to the GPU" if now.direction == "h2d" else "to the host"
-            drawings.append(draw_ranking(seconds, bound_s, now.method, f"{now.size} {way}, {origin}"))
-        loop = self.loop(now, _SHOWN_BATCHES)
-        if loop is not None:
-            how = "prefetched" if now.prefetched else "copied in turn"
-            drawings.append(draw_timeline(loop, f"The first {_SHOWN_BATCHES} batches of {now.size}, {how}"))
-        if not drawings:
-            raise ValueError("the profile has no such copies")
+            with suppress(ValueError):  # not measured
+                seconds[method] = self.seconds(now, now.direction, method)
+        facts = self.links[now.link]
+        bound_s = parse_bytes("size", now.size) / facts.bytes_per_s(now.direction) if facts else None
+        origin = "from published figures" if now.link in LINKS else "measured"
+        drawings = [draw_ranking(seconds, bound_s, now.method, f"{now.size} {WAYS[now.direction]}, {origin}")]
+        how = "prefetched" if now.prefetched else "copied in turn"
+        title = f"The first {_SHOWN_BATCHES} batches of {now.size}, {how}"
+        with suppress(ValueError):  # not measured
+            drawings.append(draw_timeline(self.loop(now, _SHOWN_BATCHES), title))
         return drawings
 
     def report(self, now: Now) -> list[str]:
-        """Where times come from, the copy's share of the link, the time per batch and its bottleneck."""
+        """The copy's rate, the time per batch and its bottleneck, or what was not measured."""
+        try:
+            return self._lines(now)
+        except ValueError as error:
+            return [str(error)]
+
+    def _lines(self, now: Now) -> list[str]:
         copy_s = self.seconds(now, now.direction, now.method)
-        if copy_s is None:
-            return [f"the profile has no {now.direction} copies by the method {now.method}"]
-        bytes_per_s = size_of(now) / copy_s
+        bytes_per_s = parse_bytes("size", now.size) / copy_s
         copied = f"copy: {now.size} by the method {now.method} in {time_words(copy_s)}, {rate_words(bytes_per_s)}"
         facts = self.links[now.link]
-        if facts is None:
-            link = f"link: {now.link}; the profile does not state how its GPU is connected"
-        else:
-            link_bytes_per_s = facts.bytes_per_s(now.direction)
-            link = f"link: {now.link}, {rate_words(link_bytes_per_s)}"
-            copied += f", {percent_words(bytes_per_s / link_bytes_per_s)} of the link"
-        if now.link in LINKS:
-            link += "; from published figures, without measurements"
-        return [link, copied, *self._loop_words(now)]
-
-    def _loop_words(self, now: Now) -> list[str]:
-        """Return the time per batch of a long loop, its bottleneck, and how much copies and steps overlap."""
-        copy_s = self.seconds(now, "h2d", now.method)
+        if facts is not None:
+            copied += f", {percent_words(bytes_per_s / facts.bytes_per_s(now.direction))} of the link"
         loop = self.loop(now, _COUNTED_BATCHES)
-        if loop is None or copy_s is None:  # both are None if the copy was not measured
-            return ["loop: the profile has no copies to the GPU by this method"]
+        starts_s = loop.select(kind="compute").start_s
+        batch_s = float(starts_s.max() - starts_s.min()) / (_COUNTED_BATCHES - 1)
+        to_gpu_s = self.seconds(now, "h2d", now.method)
         step_s = now.step_ms / 1e3
-        steps = loop.select(kind="compute")
-        batch_s = float(steps.start_s.max() - steps.start_s.min()) / (_COUNTED_BATCHES - 1)  # from start to start
         # What a batch would take if one resource alone limited the loop; the slowest is the bottleneck.
         bounds_s = {"loading": now.load_ms / 1e3 / now.num_workers, "pinning": self.pinning_s(now)}
-        if now.prefetched:
-            bounds_s["copies"] = copy_s
-            bounds_s["steps"] = step_s
-        else:
-            bounds_s["copy + step"] = copy_s + step_s
+        bounds_s |= {"copies": to_gpu_s, "steps": step_s} if now.prefetched else {"copy + step": to_gpu_s + step_s}
         worst = max(bounds_s, key=bounds_s.__getitem__)
-        batch, bound, best = times_in_one_unit(batch_s, bounds_s[worst], max(copy_s, step_s))
-        return [
-            f"loop: {batch} per batch; {worst} alone would take {bound}",
-            f"      max(copy, step) is {best}; {percent_words(overlap_share(loop))} of the overlap is achieved",
-        ]
-
-
-def between(points: Sequence[Point], num_bytes: int) -> float | None:
-    """Return the median seconds at a size, on a straight line between two that were measured, in logarithms.
-
-    The points are in ascending order of size. Beyond the largest size the rate is the largest one's, below the smallest
-    the time is the smallest one's. None if there is no point.
-
-    >>> known = [Point("pin", 1024, (1e-3,), (True,)), Point("pin", 4096, (4e-3,), (True,))]
-    >>> [round(between(known, size) * 1e3, 3) for size in (512, 2048, 8192)]
-    [1.0, 2.0, 8.0]
-    """
-    if not points:
-        return None
-    log_sizes = np.log([point.num_bytes for point in points])
-    log_seconds = np.log([point.median_s for point in points])
-    seconds = np.exp(np.interp(np.log(num_bytes), log_sizes, log_seconds))
-    times_largest = max(1.0, num_bytes / points[-1].num_bytes)
-    return float(seconds * times_largest)
+        batch, bound = times_in_one_unit(batch_s, bounds_s[worst])
+        overlap = percent_words(overlap_share(loop))
+        return [copied, f"loop: {batch} per batch, {overlap} overlapped; {worst} alone would take {bound}"]
 
 
 def transfers(profile: Profile | None = None) -> Explorer:
@@ -180,12 +121,10 @@ def transfers(profile: Profile | None = None) -> Explorer:
     profile without copies to or from a GPU.
     """
     shown = Copies(profile)
-    default = "PCIe 5 x16"
-    if profile is not None:
-        default = next(iter(shown.links))
+    default = "PCIe 5 x16" if profile is None else next(iter(shown.links))
     settings = (
         Setting("link", default, shown.links, "link"),
-        Setting("direction", "h2d", (("to the GPU", "h2d"), ("to the host", "d2h")), "direction"),
+        Setting("direction", "h2d", [(words, way) for way, words in WAYS.items()], "direction"),
         Setting("method", "pageable", METHODS, "method"),
         Setting("size", "64 MiB", sizes(10, 30), "size of a copy"),
         Setting("load_ms", 12, range(61), "loading a batch [ms]"),

@@ -14,7 +14,7 @@ from ...figures.palette import INK, LINES, Look
 from .. import Profile
 from ..expected import compare_with_peers
 from ..machines import PREFIX, is_sick
-from ..profile import busbw_factor
+from ..points import busbw_factor
 
 _LABELS = {"busbw": "bus bandwidth (busbw) [GB/s]", "time": "time [µs]"}
 _HUES = (*LINES[:-1], *LINES[:-1])  # the last one is the ink
@@ -76,16 +76,15 @@ def _heights(name: str, profile: Profile, collective: str, view: str) -> dict[in
 
 
 def _finding(lines: Mapping[str, Mapping[int, float]], collective: str, view: str) -> str:
-    """Return the title: the machines' values at the largest size that all have, the fastest and the slowest one's."""
+    """Return the title: the fastest and the slowest machine at the largest size that all have."""
     size = max(set.intersection(*(set(heights) for heights in lines.values())), default=0)
-    if not size:
-        return f"{collective} on {len(lines)} machines"
-    ranked = sorted(lines, key=lambda name: lines[name][size], reverse=view == "busbw")
+    ranked = sorted((heights.get(size, 0.0), name) for name, heights in lines.items())
+    if view == "busbw":
+        ranked.reverse()
     words = []
-    for name in dict.fromkeys([ranked[0], ranked[-1]]):  # once, if there is one machine
-        height = lines[name][size]
+    for height, name in dict.fromkeys([ranked[0], ranked[-1]]):  # once, if there is one machine
         words.append(f"{name} {cell_words(height / 1e6) if view == 'time' else rate_words(height * 1e9)}")
-    return f"{collective} of {bytes_words(size)}: {', '.join(words)}"
+    return f"{collective} of {bytes_words(size)}: {', '.join(words)}" if size else f"{collective} by size"
 
 
 def draw_with_peers(mine: Profile, name: str = "yours", title: str | None = None) -> Axes:
