@@ -119,6 +119,14 @@ ALONE: dict[str, tuple[Profile, str]] = {  # without similar machines: a profile
     "cards that are excluded": (h100(46.8e9, environment="NCCL_IB_HCA=^mlx5_2,mlx5_3"), "nothing_to_compare"),
     "cards with stated rates": (h100(370e9, network="card mlx5_0 400 Gbit/s, " * 8), "fine"),
     "cards at half of their stated rates": (h100(190e9, network="card mlx5_0 400 Gbit/s, " * 8), "few_cards"),
+    "more cards than GPUs": (
+        h100(200e9, network=", ".join(f"card rdmap{i}s6" for i in range(32))),
+        "nothing_to_compare",
+    ),
+    "a bridge that the model does not tell": (
+        made(30e-6, 220e9, 1, 2, gpus=[{"name": "NVIDIA H100 PCIe"}]),
+        "fine",
+    ),
     "one GPU a node": (h100(48e9, each=1, environment="NCCL_IB_HCA=mlx5_0,mlx5_3"), "fine"),
     "paths without GPUDirect": (h100(20e9, network="NET/IB, 4 paths without GDRDMA"), "no_gpudirect"),
     "paths with GPUDirect": (h100(20e9, network="NET/IB, 4 paths with GDRDMA"), "nothing_to_compare"),

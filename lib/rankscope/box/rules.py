@@ -80,11 +80,16 @@ def _faults(box: Box) -> Rows:
     if not stated.uses_sockets:
         sockets = "Nodes seem to communicate through sockets; NCCL_DEBUG=INFO prints what NCCL uses"
 
-    is_several = box.num_nodes > 1 and box.ranks_per_node > 1 and best.rate > 0
+    # Where the rate of cards is not stated, that of the slowest ones decides. Some machines have several slow cards for
+    # each GPU.
     number = len(stated.cards)
-    has_few_cards = number == 1 and best.rate <= _ROUNDED * (stated.cards_bytes_per_s or _FASTEST_CARD)
-    if number > 1 and _is_full(box):  # where the rate of cards is not stated, that of the slowest ones decides
-        has_few_cards = best.rate < _FINE * (stated.cards_bytes_per_s or _SLOWEST_CARD * number)
+    most_bytes_per_s = 0.0
+    if number == 1:
+        most_bytes_per_s = _ROUNDED * (stated.cards_bytes_per_s or _FASTEST_CARD)
+    elif _is_full(box) and (stated.cards_bytes_per_s or number <= box.ranks_per_node):
+        most_bytes_per_s = _FINE * (stated.cards_bytes_per_s or _SLOWEST_CARD * number)
+    is_several = box.num_nodes > 1 and box.ranks_per_node > 1
+    has_few_cards = is_several and 0 < best.rate <= most_bytes_per_s and not uses_sockets
     carried = stated.cards_bytes_per_s or number * hardware.card
     cards = f"For the {box.ranks_per_node} GPUs of a node, NCCL uses {count_of(number, 'network card')}"
     if carried:
@@ -115,7 +120,7 @@ def _faults(box: Box) -> Rows:
         ),
         (
             "few_cards",
-            is_several and has_few_cards and not uses_sockets and not box.worst.share >= LOW,
+            has_few_cards and not box.worst.share >= LOW,
             f"{cards}. Check NCCL_IB_HCA ({', '.join(stated.cards)}) and the rate of each card. {figures}",
         ),
         (
@@ -132,6 +137,8 @@ def _result(box: Box, has_fault: bool) -> Iterator[Finding]:
     """Yield whether the rate is as expected, if anything says what to expect; a fault explains a low one."""
     figures = _figures(box)
     of_limit = f"That is {percent_words(box.share_of_limit)} of the {rate_words(box.limit)} that its links carry."
+    if box.share_of_limit > _ROUNDED:
+        of_limit = f"That is more than the {rate_words(box.limit)} that its known links carry."
     algorithms = {point.options.get("algorithm", NATIVE) for point in box.profile.points}
     if box.worst.share >= LOW:
         yield Finding("reaches", figures)
