@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rankscope.box import Profile, bank
-from rankscope.box.expected import Box, compare_with_peers, gpu_of, stated
+from rankscope.box.expected import Box, compare_with_peers
+from rankscope.box.hardware import gpu_of, stated
 from rankscope.box.machines import is_sick, provenances
 from rankscope.box.points import Point, busbw_factor
 from rankscope.box.rules import findings

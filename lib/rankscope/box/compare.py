@@ -10,7 +10,6 @@ from ..common.units import bytes_words
 from ..common.words import count_of
 from .points import Point
 from .profile import Profile
-from .tables import machine_words
 
 _SAME = 0.05  # relative difference of means that counts as none
 _LEAST_SIZES = 6  # by chance, six signs agree once in 32 times
@@ -105,5 +104,5 @@ def comparison(before: Profile, after: Profile) -> Iterator[str]:
         rows = list(group)
         mixed = " (in place compared with out of place)" if any(row.is_mixed for row in rows) else ""
         yield f"{operation}{mixed}: {change(rows)}."
-    for letter, profile in (("A", before), ("B", after)):
-        yield f"{letter}: {profile.provenance['name']}, {machine_words(profile)}"
+    yield f"A: {before}"
+    yield f"B: {after}"
