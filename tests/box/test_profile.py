@@ -73,7 +73,7 @@ def test_a_profile_is_stored_with_what_is_stated(tmp_path: Path) -> None:
     assert of_log.points[-1].options["shape"] == (4, 1)
     assert of_log.num_nodes is None
     assert "\x1b" not in str(of_log)
-    assert str(of_log).startswith("a log: 4 ranks (nodes not stated), nccl")
+    assert str(of_log).startswith("a log: 4 ranks, nccl, ")
     with pytest.raises(ValueError, match="nodes"):
         of_log.cluster()
 

@@ -12,11 +12,11 @@ from rankscope.cluster import Cluster, Link
 from rankscope.collectives import best, build
 from rankscope.collectives.playback import playback
 from rankscope.figures.assignments import draw_assignment
-from rankscope.figures.steps import draw_bars, draw_lengths, draw_step_costs
 from rankscope.figures.marks import Drawing
 from rankscope.figures.player import draw_play
 from rankscope.figures.rankings import draw_ranking
 from rankscope.figures.schedules import draw_schedule
+from rankscope.figures.steps import draw_bars, draw_lengths, draw_step_costs
 from rankscope.figures.timelines import draw_timeline
 from rankscope.pipeline import Pipeline, Stage
 from rankscope.pipeline import simulate as simulate_pipeline

@@ -73,13 +73,13 @@ def keys_of(drawing: Drawing) -> dict[str, Box]:
 def drawing_problems(drawing: Drawing) -> Iterator[str]:
     """Hues with two meanings: in the keys, against the table, and of ranks next to those of work."""
     keys = keys_of(drawing)
-    looks = {**MEMORY, **WORK}
+    looks = {name.replace("_", " "): look for name, look in {**MEMORY, **WORK}.items()}
     for one, other in combinations(keys, 2):
         are_alike = keys[one].fill == keys[other].fill and keys[one].hatched == keys[other].hatched
         if are_alike and looks.get(one) != looks.get(other):
             yield f"{one} and {other} look alike"
     for label, box in keys.items():
-        look = looks.get(label.replace(" ", "_"))
+        look = looks.get(label)
         if look is not None and box.fill != look.hue:
             yield f"{label} is {box.fill} here, and {look.hue} in the table"
     fills = {mark.fill for mark in drawing.marks if isinstance(mark, Box)}

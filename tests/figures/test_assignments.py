@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rankscope.figures.assignments import draw_assignment
-from rankscope.figures.steps import draw_lengths, draw_step_costs
 from rankscope.figures.marks import Box, Drawing, Line, Text
 from rankscope.figures.palette import WORK, WorkLook, ramp, rank_colors
+from rankscope.figures.steps import draw_lengths, draw_step_costs
 from rankscope.figures.svg import to_svg
 from rankscope.sampling import Assignment, assign, audit
 

@@ -150,7 +150,7 @@ def main() -> int:
     profile = profile.add(*(virtual or []))
     profile.save(told.output)
     steps = _tried("steps of training", lambda: list(steps_table(DEVICE, told.output.parent)), start)
-    print_parts(overview(profile))
+    print_parts(overview(profile, everything=True))
     for table in (collectives_table(profile), steps or []):
         print("\n".join(table))
     print(f"\n{profile.provenance['topology']}")

@@ -151,19 +151,19 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         return str(self.provenance["backend"])
 
     def __str__(self) -> str:
-        """A few lines that describe the machine and how it was measured."""
+        """The machine, its versions and what each time is, as one line."""
         about = self.provenance
-        nodes = f"on {count_of(self.num_nodes, 'node')}" if self.num_nodes else "(nodes not stated)"
-        gpus = Counter(gpu["name"] for gpu in about.get("gpus", ()) if "name" in gpu)
-        rows: list[list[str | None]] = [
-            [f"{about['name']}: {count_of(self.num_ranks, 'rank')} {nodes}", self.backend, about.get("network")],
-            [about.get("cpu"), *[f"{count} × {name}" for name, count in gpus.items()], about.get("system")],
-            [*origin_of(about.get("source", {}))],
-            [about.get("environment")],
-            [about.get("date", "date not stated"), count_of(len(self.points), "point"), self.protocol.get("statistic")],
-        ]
-        lines = [", ".join(filter(None, row)) for row in rows]
-        return "\n".join(filter(None, lines))
+        nodes = f" on {count_of(self.num_nodes, 'node')}" if self.num_nodes else ""
+        words = [f"{about['name']}: {count_of(self.num_ranks, 'rank')}{nodes}", self.backend]
+        words += [about[key] for key in ("device", "network", "environment") if about.get(key)]
+        gpus = about.get("gpus", ())
+        models = Counter(gpu["name"] for gpu in gpus if "name" in gpu)
+        words += [f"{count} × {name}" for name, count in models.items()] or [about.get("cpu", "hardware not stated")]
+        for gpu in gpus[:1]:  # all have the same software
+            words += [f"{name} {gpu[name.lower()]}" for name in ("NCCL", "driver") if gpu.get(name.lower())]
+        statistic = "mean" if self.protocol.get("statistic") == "mean" else "median"
+        iterations = self.protocol.get("iterations", "several")
+        return ", ".join([*words, f"each time is the {statistic} of {iterations} iterations"])
 
     # ---- links, and predictions from them
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from ...common.units import percent_words
 from ...common.words import count_of
-from ...figures.steps import draw_lengths, draw_step_costs
 from ...figures.marks import Drawing
+from ...figures.steps import draw_lengths, draw_step_costs
 from ...sampling import Assignment, assign, epoch_work
 from ..explorer import Explorer, Now, Setting, Steps
 from .lengths import LENGTHS

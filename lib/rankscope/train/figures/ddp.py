@@ -8,9 +8,9 @@ from collections.abc import Hashable
 from ...common.checks import of_type
 from ...common.units import bytes_unit, bytes_words, percent_words, round_ticks
 from ...common.words import count_of
-from ...figures.steps import draw_bars
 from ...figures.marks import DIGIT_PX, LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, axis, row_name
 from ...figures.palette import MEMORY
+from ...figures.steps import draw_bars
 from ..ddp.gradients import DDPBuckets
 from ..ddp.recommend import Recommendation
 
