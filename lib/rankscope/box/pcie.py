@@ -55,7 +55,7 @@ def pcie_bytes_per_s(generation: int, num_lanes: int = 16, direction: str | None
     (31.51, 57.61)
     """
     facts = PCIE[whole("generation", generation, 1, max(PCIE))]
-    num_lanes = whole("num_lanes", num_lanes, 1, 32)
+    whole("num_lanes", num_lanes, 1, 32)
     packet_bytes_per_s = facts.transfers_per_s * facts.packet_share * num_lanes / 8  # a transfer is a bit
     if direction is None:
         return packet_bytes_per_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -31,72 +30,58 @@ def link_task(key: PointKey, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
     """Return this rank's task for a key of a link or of memory; `nodes` has the node of each rank."""
     if key.what == "add":
         return _sums(key.num_bytes, ranks)
-    is_inside_node = dict(key.options)["link"] == "intra"
+    rings = rings_of(nodes, inside=dict(key.options)["link"] == "intra")
     if key.what == "ping_pong":
-        phases = _ping_pong(ranks.rank, pair(nodes, is_inside_node))
-        times = 2
-    else:
-        times = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // key.num_bytes))
-        phases = _together(neighbours(nodes, is_inside_node, ranks.rank), times)
-    return _messages(phases, key.num_bytes, times, ranks)
+        return _messages(_ping_pong(ranks.rank, rings[0]), key.num_bytes, 2, ranks)
+    times = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // key.num_bytes))
+    return _messages(_together(ranks.rank, rings, times), key.num_bytes, times, ranks)
 
 
-def pair(nodes: Sequence[int], inside: bool) -> tuple[int, int]:
-    """Return the first two ranks that share a node (`inside`), or that do not.
+def rings_of(nodes: Sequence[int], inside: bool) -> list[list[int]]:
+    """Return rings of two ranks or more: those of each node, or those across nodes.
 
-    >>> pair([0, 0, 1, 1], inside=True), pair([0, 0, 1, 1], inside=False)
-    ((0, 1), (0, 2))
+    The latter connect the ranks with the same position on their nodes.
+
+    >>> rings_of([0, 0, 0, 1, 1], inside=True), rings_of([0, 0, 0, 1, 1], inside=False)
+    ([[0, 1, 2], [3, 4]], [[0, 3], [1, 4]])
     """
-    pairs = itertools.combinations(range(len(nodes)), 2)
-    return next((first, second) for first, second in pairs if (nodes[first] == nodes[second]) == inside)
+    rings: dict[int, list[int]] = {}
+    for rank, node in enumerate(nodes):
+        position = nodes[:rank].count(node)
+        rings.setdefault(node if inside else position, []).append(rank)
+    return [ring for ring in rings.values() if len(ring) > 1]
 
 
-def neighbours(nodes: Sequence[int], inside: bool, rank: int) -> tuple[int, int] | None:
-    """Return the ranks that a rank receives from and sends to, in the ring of its node or in the ring across nodes.
+def _ping_pong(rank: int, ring: Sequence[int]) -> list[Phase]:
+    """Return the phases of a message that the first rank of a ring sends to the second, which sends it back.
 
-    The latter connects the ranks with the same position on their nodes. Returns None if the rank would be alone.
-
-    >>> neighbours([0, 0, 0, 1, 1, 1], inside=True, rank=0), neighbours([0, 0, 0, 1, 1, 1], inside=False, rank=1)
-    ((2, 1), (4, 4))
+    Others do nothing. The time of the first rank, which ends with the answer, is the longer one.
     """
-    groups = list(nodes)
-    if not inside:  # The position of a rank on its node is the number of ranks before it that share its node.
-        groups = [groups[:other].count(node) for other, node in enumerate(nodes)]
-    ring = [other for other, group in enumerate(groups) if group == groups[rank]]
-    if len(ring) == 1:
-        return None
-    index = ring.index(rank)
-    return ring[index - 1], ring[(index + 1) % len(ring)]
-
-
-def _ping_pong(rank: int, ends: tuple[int, int]) -> list[Phase]:
-    """Return the phases of a message that the first of two ranks sends, and the second sends back; others do nothing.
-
-    The time of the first rank, which ends with the answer, is the longer one.
-    """
-    if rank not in ends:
+    if rank not in ring[:2]:
         return []
-    peer = ends[1 - ends.index(rank)]
+    first, second, *_ = ring
+    peer = second if rank == first else first
     send = Message(place=0, sends=True, peer=peer, step=0)
     receive = Message(place=1, sends=False, peer=peer, step=0)
-    if rank == ends[0]:
+    if rank == first:
         return [Phase([send, receive], [receive])]
     return [Phase([receive], [receive]), Phase([send], [])]
 
 
-def _together(ring: tuple[int, int] | None, num_steps: int) -> list[Phase]:
-    """Return the phases of exchanges: in each step, a rank receives from one of two ranks, and sends to the other."""
-    if ring is None:
-        return []
-    before, after = ring
+def _together(rank: int, rings: Sequence[Sequence[int]], num_steps: int) -> list[Phase]:
+    """Return the phases of exchanges: in each step, every rank sends to the next rank of its ring."""
     phases = []
     last_send: list[Message] = []
-    for step in range(num_steps):
-        send = Message(0, sends=True, peer=after, step=step)
-        # Two receives may be posted at the same time, so they use buffers 1 and 2 in turn.
-        receive = Message(1 + step % 2, sends=False, peer=before, step=step)
-        phases.append(Phase([send, receive], [receive, *last_send]))
-        last_send = [send]  # it may last until the next step has received
+    for ring in rings:
+        if rank not in ring:
+            continue
+        index = ring.index(rank)
+        for step in range(num_steps):
+            send = Message(0, sends=True, peer=ring[(index + 1) % len(ring)], step=step)
+            # Two receives may be posted at the same time, so they use buffers 1 and 2 in turn.
+            receive = Message(1 + step % 2, sends=False, peer=ring[index - 1], step=step)
+            phases.append(Phase([send, receive], [receive, *last_send]))
+            last_send = [send]  # it may last until the next step has received
     return [*phases, Phase([], last_send)]
 
 

@@ -11,14 +11,9 @@ import torch
 from torch import Tensor
 
 from ...collectives.timing import nothing, stolen_ticks
-from ...provenance import free_bytes
 from ..points import Point, PointKey
-from .plan import ITEM_BYTES, MEMORY_SHARE, ON_THE_FLY, Protocol, words_of
+from .plan import ITEM_BYTES, ON_THE_FLY, Protocol, words_of
 
-# Buffers of one size that exist at the same time. On the host: a source and a target in pageable and in pinned memory,
-# memory pinned on the fly, and what `check` copies. On the GPU: a source, a target, and what `check` copies.
-HOST_COPIES = 6
-GPU_COPIES = 3
 KINDS = ("pageable", "pinned", "gpu")  # of memory
 BLOCKING = ("pageable", "pinned")  # methods that copy with `non_blocking=False`
 
@@ -28,10 +23,6 @@ class Gpu:
 
     All memory has int32 elements. Tests use another class with these methods and its own clock.
     """
-
-    def free_bytes(self) -> tuple[int, int]:
-        """Return the free bytes of host memory and of GPU memory."""
-        return free_bytes(), torch.cuda.mem_get_info()[0]
 
     def memory(self, num_bytes: int, kind: str) -> Tensor:
         """Return "pageable", "pinned" or "gpu" memory. Pinned memory is reused if some was released."""
@@ -91,12 +82,6 @@ class Sample(NamedTuple):
     gpu_s: float
     host_s: float
     clean: bool
-
-
-def most_bytes(gpu: Gpu) -> int:
-    """Return the largest size for which all buffers fit into half of the free memory."""
-    host_bytes, gpu_bytes = gpu.free_bytes()
-    return int(MEMORY_SHARE * min(host_bytes / HOST_COPIES, gpu_bytes / GPU_COPIES))
 
 
 def transfer_points(keys: Sequence[PointKey], protocol: Protocol, gpu: Gpu) -> list[Point]:
