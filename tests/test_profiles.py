@@ -18,7 +18,7 @@ from rankscope.train import ddp
 FOLDER = Path(__file__).parents[1] / "notebooks" / "profiles"
 MACHINES = ["emulated_100mbit_5ms_4_ranks", "emulated_100mbit_5ms_8_ranks", "loopback_2_cores_4_ranks"]
 OTHERS = [path for path in sorted(FOLDER.glob("*.json")) if path.stem not in MACHINES]
-GPUS = [path for path in OTHERS if '"format": "rankscope profile"' in path.read_text()[:100]]
+GPUS = [path for path in OTHERS if json.loads(path.read_text()).get("provenance", {}).get("gpus")]
 PROFILES = [path for path in OTHERS if path not in GPUS]
 FIVE = ["flat", "binomial_tree", "recursive_doubling", "halving_doubling", "ring"]
 
@@ -29,8 +29,8 @@ def test_a_profile_says_where_it_comes_from(path: Path) -> None:
     run = profile.get("provenance", profile)
     assert run["torch"]
     assert re.match(r"\d{4}-\d\d-\d\d", run["date"])
-    module = re.match(r"python -m ([\w.]+)", run["command"])
-    is_here = module and (FOLDER.parents[1] / (module[1].replace(".", "/") + ".py")).exists()
+    program = re.match(r"python (?:-m )?([\w./]+?)(?:\.py)?(?: |$)", run["command"])
+    is_here = program and (FOLDER.parents[1] / (program[1].replace(".", "/") + ".py")).exists()
     assert is_here or re.fullmatch(r"[0-9a-f]{40}", run["command_left_after_commit"])
 
 

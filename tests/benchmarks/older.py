@@ -230,16 +230,6 @@ CASES = [
         "for _ in range(3): loop()",
     ),
     Case(
-        "a pipeline schedule: 1,000 microbatches",
-        "from rankscope.train.pipeline_parallel import build, simulate\nschedule = build('one_f_one_b', 8, 1000)",
-        "for _ in range(3): simulate(schedule, 1.0, 2.0)",
-    ),
-    Case(
-        "uneven epochs: 1,000 steps of 16 ranks",
-        "from rankscope.train.uneven import simulate",
-        "for _ in range(3): simulate([1000] * 15 + [900], 'join')",
-    ),
-    Case(
         "a step of DataParallel on 256 devices",
         "from rankscope.cluster import Link\n"
         "from rankscope.train.data_parallel import StepCosts, StepSizes, simulate\n"

@@ -93,49 +93,50 @@ def table(
     return lines
 
 
-def as_json(
-    collective: str = "all_reduce", num_ranks: int = 8, gpus: int = 1, sizes: Sequence[int] = SIZES
-) -> dict[str, Any]:
-    """What nccl-tests writes with -J."""
-    rows = printed(collective, num_ranks, sizes)
-    names = ("time", "alg_bw", "bus_bw")
-    halves = [
-        [dict(zip(names, map(float, half), strict=True)) | {"nwrong": 0.0} for half in row.halves] for row in rows
-    ]
-    shared = collective in FACTORS and collective != "all_reduce"
-    results = [
-        {"size": row.size, "count": row.size // 4 // (num_ranks if shared else 1), "type": "float", "redop": "sum"}
-        | {"root": "    -1", "out_of_place": out, "in_place": inside, "actual_iterations": 20, "experiment_name": ""}
-        for row, (out, inside) in zip(rows, halves, strict=True)
-    ]
-    for one in results:  # times to six digits after the point, bandwidths from them
-        for key in ("out_of_place", "in_place"):
-            half = one[key]
-            half["alg_bw"] = one["size"] / half["time"] / 1e3
-            factor = FACTORS[collective] * (num_ranks - 1) / num_ranks if collective in FACTORS else 1.0
-            half["bus_bw"] = half["alg_bw"] * factor
-    mean = sum(one[key]["bus_bw"] for one in results for key in ("out_of_place", "in_place")) / 2 / len(results)
-    devices = [
-        {"rank": rank, "group": 0, "pid": 100 + rank, "hostname": "node1", "device": rank, "device_hex": "0000:1b:00"}
-        | {"device_info": "NVIDIA H100 80GB HBM3"}
-        for rank in range(0, num_ranks, gpus)
-    ]
-    config = {"nthreads": 1, "ngpus": gpus, "warmup_iters": 1, "iterations": 20, "devices": devices}
-    return json.loads(
-        json.dumps(
-            {
-                "version": 2,
-                "start_time": "2026-03-04 05:06:07",
-                "args": [f"/home/ann/nccl-tests/build/{collective}_perf", "-J", "a.json"],
-                "env": ["HOME=/home/ann", "NCCL_P2P_DISABLE=1"],
-                "nccl_version": 22907,
-                "config": config,
-                "results": results,
-                "out_of_bounds": {"count": 0, "okay": "true"},
-                "average_bus_bandwidth": {"bandwidth": mean, "okay": "unchecked"},
-            }
-        )
-    )
+def as_json(gpus: int = 1) -> dict[str, Any]:
+    """What nccl-tests writes with -J about an allreduce of eight ranks, of which a process has so many."""
+    results = []
+    rates = []
+    for row in printed("all_reduce", 8):
+        result: dict[str, Any] = {
+            "size": row.size,
+            "count": row.size // 4,
+            "type": "float",
+            "redop": "sum",
+            "root": "  -1",
+        }
+        for name, (time, _, _) in zip(("out_of_place", "in_place"), row.halves, strict=True):
+            rate = row.size / float(time) / 1e3
+            rates.append(1.75 * rate)
+            result[name] = {"time": float(time), "alg_bw": rate, "bus_bw": 1.75 * rate, "nwrong": 0.0}
+        results.append(result)
+    device = {"hostname": "node1", "device_info": "NVIDIA H100 80GB HBM3"}
+    devices = [{"rank": rank, **device} for rank in range(0, 8, gpus)]
+    return {
+        "version": 2,
+        "start_time": "2026-03-04 05:06:07",
+        "args": ["/home/ann/nccl-tests/build/all_reduce_perf", "-J", "a.json"],
+        "env": ["HOME=/home/ann", "NCCL_P2P_DISABLE=1"],
+        "nccl_version": 22907,
+        "config": {"nthreads": 1, "ngpus": gpus, "warmup_iters": 1, "iterations": 20, "devices": devices},
+        "results": results,
+        "average_bus_bandwidth": {"bandwidth": sum(rates) / len(rates), "okay": "unchecked"},
+    }
+
+
+INSPECTED = {"AllReduce": (1 << 20, 1), "AllGather": (1 << 17, 8), "Send": (1 << 16, 1)}  # stated size, and its share
+
+
+def inspected(rank: int, longer_us: int = 0) -> list[str]:
+    """The lines that the NCCL Inspector writes for a rank of eight: three calls of each kind."""
+    header = {"id": "0x7f8c496ae9f661", "rank": rank, "n_ranks": 8, "nnodes": 2}
+    lines = []
+    for number in range(3):
+        for name, (size, _) in INSPECTED.items():
+            call = {"coll": name, "coll_sn": number, "coll_msg_size_bytes": size, "coll_exec_time_us": 40 + number}
+            call["coll_exec_time_us"] += longer_us
+            lines.append(json.dumps({"header": header, "metadata": {"hostname": "a", "pid": 1}, "coll_perf": call}))
+    return lines
 
 
 NVBANDWIDTH = """\
@@ -160,6 +161,21 @@ memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)
 
 SUM device_to_device_memcpy_write_ce 551.26
 
+Running device_to_device_bidirectional_memcpy_read_ce.
+memcpy CE GPU(row) <-> GPU(column) Read1 bandwidth (GB/s)
+           0         1
+ 0       N/A    760.10
+ 1    760.20       N/A
+
+SUM device_to_device_bidirectional_memcpy_read_ce_read1 1520.30
+
+Running all_to_one_write_ce.
+memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)
+           0         1
+ 0    142.09    142.13
+
+SUM all_to_one_write_ce 284.22
+
 Running host_device_latency_sm.
 memory latency SM CPU(row) <-> GPU(column) (ns)
            0         1
@@ -175,64 +191,13 @@ NV_JSON = """\
 "bandwidth_matrix": [["44.3294", "44.0729"]],
 "name": "host_to_device_bidirectional_memcpy_ce", "status": "Passed", "sum": 88.4023},
 {"name": "device_to_device_memcpy_read_ce", "status": "Waived"},
+{"bandwidth_description": "memcpy CE GPU(row) <-> GPU(column) Total bandwidth (GB/s)",
+"bandwidth_matrix": [["N/A", "60.1"], ["60.2", "N/A"], ["N/A", "61.1"], ["60.3", "N/A"],
+["N/A", "121.2"], ["120.5", "N/A"]],
+"name": "device_to_device_bidirectional_memcpy_read_ce", "status": "Passed", "sum": 241.7},
 {"bandwidth_description": "memcpy SM CPU(row) <- GPU(column) bandwidth (GB/s)",
 "bandwidth_matrix": [["31.5489", "31.0772"]],
 "name": "all_to_host_memcpy_sm", "status": "Passed", "sum": 62.6261},
 {"bandwidth_description": "memcpy local GPU(column) bandwidth (GB/s)", "bandwidth_matrix": [["760.777", "761.047"]],
 "name": "device_local_copy", "status": "Passed", "sum": 1521.824}], "version": "v0.8"}}
 """
-NV_BOTH_WAYS = """\
-nvbandwidth Version: v0.8
-
-Running device_to_device_bidirectional_memcpy_read_ce.
-memcpy CE GPU(row) <-> GPU(column) Read1 bandwidth (GB/s)
-           0         1
- 0       N/A    760.10
- 1    760.20       N/A
-
-SUM device_to_device_bidirectional_memcpy_read_ce_read1 1520.30
-
-memcpy CE GPU(row) <-> GPU(column) Read2 bandwidth (GB/s)
-           0         1
- 0       N/A    761.11
- 1    760.31       N/A
-
-SUM device_to_device_bidirectional_memcpy_read_ce_read2 1521.42
-
-memcpy CE GPU(row) <-> GPU(column) Total bandwidth (GB/s)
-           0         1
- 0       N/A   1521.21
- 1   1520.51       N/A
-
-SUM device_to_device_bidirectional_memcpy_read_ce_total 3041.72
-
-Running device_local_copy.
-memcpy local GPU(column) bandwidth (GB/s)
-           0         1
- 0   1260.12   1261.34
-
-SUM device_local_copy 2521.46
-"""
-NV_BOTH_WAYS_JSON = """\
-{"nvbandwidth": {"git_version": "v0.8", "testcases": [
-{"bandwidth_description": "memcpy CE GPU(row) <-> GPU(column) Total bandwidth (GB/s)",
-"bandwidth_matrix": [["N/A", "760.1"], ["760.2", "N/A"], ["N/A", "761.11"], ["760.31", "N/A"],
-["N/A", "1521.21"], ["1520.51", "N/A"]],
-"name": "device_to_device_bidirectional_memcpy_read_ce", "status": "Passed", "sum": 3041.72}]}}
-"""
-TRACE = {
-    "schemaVersion": 1,
-    "deviceProperties": [{"id": 0, "name": "NVIDIA A100", "totalGlobalMem": 42297524224}],
-    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2, "nccl_version": "2.17.1"},
-    "traceEvents": [
-        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "ts": 1, "dur": 13, "args": args}
-        for args in ({"bytes": 98304, "memory bandwidth (GB/s)": 7.5}, {"bytes": 97500, "memory bandwidth (GB/s)": 7.5})
-    ]
-    + [{"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pageable)", "ts": 1, "dur": 2.5, "args": args}
-        for args in ({"bytes": 1000}, {"bytes": 1000}, {"bytes": 0}, None)]
-    + [
-        {"ph": "X", "cat": "kernel", "name": "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWork*)", "ts": 9, "dur": dur}
-        | {"args": {"Collective name": "allreduce", "In msg nelems": 256, "Group size": size, "dtype": "Float"}}
-        for dur, size in ((20.5, 2), (30.5, 2), (99, 4))
-    ],
-}  # fmt: skip

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from rankscope.box.nccl import GPUS, Model
-from rankscope.box.nccl.constants import HOP
-from rankscope.box.nccl.public import public
-from rankscope.common.units import bytes_words, time_words
+from rankscope.common.units import time_words
 from rankscope.explorers import machine, transfers
-from rankscope.explorers.core.clusters import H100_LINKS
-from rankscope.explorers.entries import EXPLORERS
 from rankscope.figures.palette import INK
 
 from ..explorers.cases import report, svg
@@ -23,7 +17,6 @@ TRANSFERS = CASES["transfers"].made()
 MEASURED = CASES["transfers of a profile"].made()
 BOXES = CASES["boxes"].made()
 BOXES_OF_YOURS = CASES["boxes of yours"].made()
-NCCL = CASES["nccl"].made()
 
 # ---- boxes
 
@@ -77,49 +70,3 @@ def test_what_was_not_measured_is_said() -> None:
         (said,) = report(MEASURED, **now)
         assert "5 sizes" in said
     assert svg(MEASURED, method="pin_on_the_fly").count("<svg") == 1  # no loop
-
-
-# ---- nccl
-
-
-@pytest.mark.parametrize("size", [2**10, 2**20, 2**30])
-def test_nccl_says_what_the_model_chooses(size: int) -> None:
-    choice = Model("a100", 8, 4, (2, 27), nics=4).choose("allreduce", size)
-    now = {"gpu": "a100", "num_nodes": 4, "version": "2.27", "nics": 4, "message": bytes_words(size)}
-    first, second, *_ = report(NCCL, **now)
-    assert first.startswith(f"{now['message']}: {choice.algorithm} {choice.protocol} on {choice.channels:.0f} of ")
-    assert second.startswith(f"NCCL expects {time_words(choice.nccl_s)}; ")
-    protocol = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}[choice.protocol]  # as the legend names it
-    title = NCCL.draw(NCCL.at(**now))[0].title
-    assert title.endswith(f"{choice.algorithm} {protocol} at {now['message']}")
-
-
-def test_nccl_marks_what_machines_took_divided_by_nccls_estimate() -> None:
-    now = NCCL.at(gpu="h100", message="16 MiB")
-    (drawing,) = NCCL.draw(now)
-    marks = drawing.rects[2:]
-    machines = public(Model("h100", 8, 1))
-    assert len(marks) == len(machines)
-    tick = {label: y for y, label in drawing.y_ticks}
-    choice = Model("h100", version=(2, 30)).choose("allreduce", 2**24)
-    for squares, h100s in zip(marks, machines.values(), strict=True):
-        took_s = h100s.native_s("allreduce").get(2**24)
-        if took_s is None:
-            continue
-        at_size = np.isclose(squares.x + squares.width / 2, 24 - 10 + 0.5)
-        (y,) = (squares.y + squares.height / 2)[at_size]
-        ratio = 2 ** ((tick["1"] - y) / (tick["1"] - tick["2"]))
-        assert ratio == pytest.approx(took_s / choice.nccl_s)
-
-
-def test_links_of_presets_are_those_of_nccls_model() -> None:
-    about = GPUS["h100"]
-    real = {
-        "intra_us": HOP[about.link]["ring"][2],
-        "inter_us": HOP["net"]["ring"][2],
-        "intra_gb_per_s": about.wire,
-        "inter_gb_per_s": about.nic,
-    }
-    offered = {setting.name: setting.values for setting in EXPLORERS["allreduce"].make().settings}
-    for name, value in real.items():
-        assert H100_LINKS[name] == min(offered[name], key=lambda one: abs(one - value))

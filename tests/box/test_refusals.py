@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,10 @@ from rankscope import figures
 from rankscope.box import (
     Profile,
     Protocol,
-    bank,
     fit_link,
     measure,
     nccl,
     pcie_bytes_per_s,
-    read_log,
     stated,
     verdict,
 )
@@ -91,7 +88,6 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "an unknown GPU": (lambda: nccl.Model("h300"), "gpu"),
     "one GPU on one node": (lambda: nccl.Model(gpus_per_node=1), "gpus_per_node"),
     "an old version": (lambda: nccl.Model(version=(2, 18)), "version"),
-    "no graph": (lambda: nccl.Model(graphs={"ring": 24}), "Graph"),
     "a collective that NCCL lacks": (lambda: MODEL.choose("all_to_all", 1024), "collective"),
     "a buffer of 0": (lambda: MODEL.choose("allreduce", 0), "num_bytes"),
     "readings of another machine": (lambda: MODEL.with_readings(Profile.load("bank:h100_4")), "8 ranks"),
@@ -125,12 +121,3 @@ def test_a_wrong_argument_is_one_error_that_names_it(name: str) -> None:
     with pytest.raises((ValueError, TypeError), match=word) as caught:
         call()
     assert "\n" not in str(caught.value)
-
-
-def test_a_log_is_of_a_known_kind_and_there(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text("hello")
-    with pytest.raises(ValueError, match="kind"):
-        read_log(tmp_path / "a.log", kind="osu")
-    with pytest.raises(FileNotFoundError):
-        read_log(tmp_path / "none.log")
-    assert len(bank()) > 40

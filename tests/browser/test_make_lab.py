@@ -95,14 +95,14 @@ def first_picture(page: Page) -> Locator:
 
 
 def was_run(path: Path) -> bool:
-    """Whether each cell has run since the notebook was copied: the stored ones show no live widgets."""
+    """Whether each cell has run since the notebook was copied: only the stored ones have a PNG, too."""
     try:
         notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError:
         return False  # Jupyter is writing it at this moment
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    has_widget = any(WIDGET in output.get("data", {}) for output in cells[0]["outputs"])
-    return has_widget and all(cell["execution_count"] for cell in cells)
+    is_stored = any("image/png" in output.get("data", {}) for output in cells[0]["outputs"])
+    return not is_stored and all(cell["execution_count"] for cell in cells)
 
 
 def run_all_and_save(page: Page, path: Path) -> None:
@@ -141,6 +141,11 @@ def test_a_new_reader_sees_a_picture_first_and_leaves_git_status_clean(clone: Pa
         choose(page, "File", "filemenu:close-and-cleanup")
         page.locator(".jp-Dialog button.jp-mod-accept").click()
         expect(page.locator(".jp-Notebook")).to_have_count(0, timeout=REPAINT_MS)
+
+        # The panel that was saved is a picture when its kernel is gone.
+        assert WIDGET not in (clone / "my_notebooks" / RUN).read_text(encoding="utf-8")
+        open_notebook(page, f"{address}lab/tree/{RUN}?reset")
+        first_picture(page)
     assert git(clone, "status", "--porcelain") == "", git(clone, "diff", "--unified=1")
     assert not list(home.rglob("nbsignatures.db")), "what is trusted is kept in .venv"
 

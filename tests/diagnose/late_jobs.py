@@ -36,6 +36,7 @@ NOISES: dict[str, Callable[[np.random.Generator, tuple[int, int]], Any]] = {
     "spells of 3": lambda random, shape: _spells(random, shape, 3),
     "spells of 5": lambda random, shape: _spells(random, shape, 5),
     "walk, sd 0.02": lambda random, shape: np.cumsum(0.02 * random.standard_normal(shape), axis=0),
+    "walk, sd 0.05": lambda random, shape: np.cumsum(0.05 * random.standard_normal(shape), axis=0),
     "same batch": lambda random, shape: 0.3 * random.standard_normal((shape[0], 1)),
 }
 
@@ -76,9 +77,6 @@ CASES = {
     "in turn": Case(_in_turn, {0: {"loader"}, 1: {"backward"}}),
     "two reasons": Case(_two_reasons, {0: {"loader"}, 1: {"backward"}}),
     "half": Case(lambda phase_s: _add(phase_s, [0, 1], _LOADER), {0: {"loader"}, 1: {"loader"}}),
-    "all but one": Case(
-        lambda phase_s: _add(phase_s, [0, 1, 2], _LOADER), {0: {"loader"}, 1: {"loader"}, 2: {"loader"}}
-    ),
     "one pause": Case(lambda phase_s: _add(phase_s, 1, _HOST, [5] * 1), {}),
 }
 NUM_RANKS = 4  # for which the cases are what their names say

@@ -16,7 +16,8 @@ import pytest
 from rankscope.cli import main
 from rankscope.diagnose import explain_hang, read_dumps, read_hang_text, read_logs
 from rankscope.diagnose.hangs import Hang
-from rankscope.diagnose.log_evidence import KINDS, facts_of
+from rankscope.diagnose.log_evidence import facts_of
+from rankscope.diagnose.log_kinds import KINDS
 from rankscope.diagnose.log_lines import clean_lines
 
 from .hang_checks import CANNOT_TELL, RIGHT, WRONG, judged
@@ -241,8 +242,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         assert printed(capsys, str(tmp_path / name))["culprits"] == [culprit]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(MISSING.encode())))
     assert printed(capsys, "-")["culprits"] == [culprit]
-    assert main(["diagnose", str(tmp_path / "job.log"), "-o", str(tmp_path / "page.html")]) == 2
-    assert "--output and --perfetto are for traces" in capsys.readouterr().err
+    assert main(["diagnose", str(tmp_path / "job.log"), "--perfetto", str(tmp_path / "all.json")]) == 2
+    assert "--perfetto is for traces" in capsys.readouterr().err
 
 
 def test_a_report_of_ras_in_json_is_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,8 @@ from .fr_trace import fr_trace
 from .hang_jobs import Case, run_case
 from .made_dumps import CALL, CAUSES, SICK, Job, QueuedCall, blocking, healthy, sick, write
 
+DIFFERENT = ("left out", "collective", "size", "dtype")
+
 
 def explained(folder: Path, job: Job, part: Sequence[int] = (), **options: Any) -> Hang:
     groups = {"0": range(len(job))} | ({"1": part} if part else {})
@@ -33,7 +35,13 @@ def test_each_cause_on_each_rank(tmp_path: Path, cause: str, num_ranks: int) -> 
         part = (rank, (rank + 1) % num_ranks) if cause == "group" else ()
         job = sick(cause, num_ranks, rank, part)
         hang = explained(tmp_path / str(rank), job, part, without=[rank] if cause == "dead" else [])
-        assert hang.culprits == [HangCulprit(rank, cause, "default_pg", CALL)], str(hang)
+        if cause == "group":  # each waits for another one, so that any of them may be wrong
+            assert [finding.cause for finding in hang.findings] == ["group"]
+            assert hang.culprits == []
+        elif num_ranks == 2 and cause in DIFFERENT:  # either may be wrong
+            assert [culprit[::4] for culprit in hang.culprits] == [(0, False), (1, False)]
+        else:
+            assert hang.culprits == [HangCulprit(rank, cause, "default_pg", CALL)], str(hang)
 
 
 @pytest.mark.parametrize("part", [(), (0, 1)])
@@ -200,8 +208,11 @@ def test_no_pickle_is_executed(tmp_path: Path, protocol: int) -> None:
 def test_real_ranks_that_hang(tmp_path: Path, what: str) -> None:
     """Dumps of Gloo say less: neither the ranks of a group, nor how a call ended."""
     hang = explain_hang(read_dumps(run_case(tmp_path, Case(what, 3, 1))))
-    assert hang.culprits[0][:2] == (1, what), str(hang)
-    assert "in _train" in str(hang) or what == "group"
+    if what == "group":
+        assert [finding.cause for finding in hang.findings] == ["group"]
+    else:  # the others block in the call before the one that this rank made instead
+        assert hang.culprits[0][:2] == (1, "collective" if what == "left out" else what), str(hang)
+        assert "in _train" in str(hang)
 
 
 @pytest.mark.oracle

@@ -23,7 +23,7 @@ def words(phase_s: np.ndarray) -> str:
 @pytest.mark.parametrize("case", CASES)
 def test_late_ranks_and_their_causes_are_named_and_cost_what_their_absence_saves(case: str) -> None:
     for seed in SEEDS:
-        phase_s = healthy("", NUM_RANKS, 12, seed)
+        phase_s = healthy("", NUM_RANKS, 16, seed)  # of two ranks in turn, fewer steps prove too little
         usual_s = phase_s.sum(axis=2).max(axis=1).mean()
         CASES[case].spoil(phase_s)
         assert named(phase_s) == CASES[case].causes
@@ -106,7 +106,7 @@ def test_one_pause_is_told_with_its_step() -> None:
 
 def test_how_ranks_share_the_lateness() -> None:
     for case, pattern in (("half", "are late together"), ("in turn", "are late in turn")):
-        phase_s = healthy("", 4, 12, 1)
+        phase_s = healthy("", 4, 16, 1)
         CASES[case].spoil(phase_s)
         assert words(phase_s).count(f"anks 0 and 1 {pattern}") == 2
 

@@ -84,8 +84,6 @@ def test_what_is_refused(word: str, call: Callable[[Path], Any], tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        (["-o", "."], "--output"),
-        (["-o", "a.json"], ".html"),
         (["--perfetto", "a"], ".json.gz"),
         (["--perfetto", "given/rank0.json"], "new file"),
     ],

@@ -132,10 +132,6 @@ def test_a_step_on_a_gpu(tmp_path: Path) -> None:
     ]
     assert spans(trace, "stream 9") == [("memcpy h2d", -1, 25, 40)]
     assert spans(trace, "stream 20") == [("allreduce", 0, 70, 100), ("alltoall", 1, 105, 110)]
-    assert spans(trace, "thread 8") == [
-        ("launch", 0, 43, 45),
-    ]
-    assert [span for span in spans(trace, "main") if span[0] == "launch"] == [("launch", 1, 60, 65)]
     calls = trace.calls
     assert [call[:3] for call in calls] == [("allreduce", "3", 200), ("alltoall", "7", 12)]
     np.testing.assert_allclose([call.launch_s for call in calls], [44e-6, 62e-6])
@@ -175,7 +171,7 @@ def test_a_trace_is_its_events_in_any_order_with_anything_around_them(tmp_path: 
 )
 def test_odd_events_are_left_out(tmp_path: Path, odd: dict[str, Any]) -> None:
     trace = read(tmp_path, [*gloo_step(), event("my range", 1, 1) | odd, 3, "event", None, []])
-    assert len(spans(trace, "main")) == 10
+    assert len(spans(trace, "main")) == 8
 
 
 def test_ranks_that_the_names_say(tmp_path: Path) -> None:

@@ -53,7 +53,11 @@ def _log(path: Path, kind: str) -> Any:
 
 
 def _profiles(path: Path, kind: str) -> list[Any]:
-    return [profile(read) for read in box.read_log(path, kind)]
+    """Return the profiles of this kind of program. Raises ValueError if there are none."""
+    profiles = [read for read in box.read_log(path) if read.provenance["source"]["program"].startswith(kind)]
+    if not profiles:
+        raise ValueError("no such log")
+    return [profile(read) for read in profiles]
 
 
 def profile(read: box.Profile) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _job(paths: Any) -> dict[str, Any]:
         "steps": ints(found.steps),
         "culprits": plain(found.culprits),
         "means_s": [float(found.step_s), float(found.exposed_s), float(found.hidden_s)],
-        "calls": plain(found.buckets),
+        "calls": plain(found.calls),
         **{name: floats(getattr(found, name).ravel()) for name in times},
     }
 

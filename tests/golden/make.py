@@ -25,6 +25,7 @@ PARTS = {
     "collectives": ("collectives", "cases"),
     "pipeline": ("pipeline", "cases"),
     "ddp": ("ddp", "cases"),
+    "parallel": ("parallel", "cases"),
     "sharded": ("sharded", "cases"),
     "box": ("box", "cases"),
     "logs": ("box", "log_cases"),

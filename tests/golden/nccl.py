@@ -16,8 +16,6 @@ from rankscope.box import nccl
 from .values import Cases, attempt, floats, plain
 
 COLLECTIVES = ("broadcast", "reduce", "allgather", "reduce_scatter", "allreduce")
-_ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
-_PROTOCOLS = ("ll", "ll128", "simple")
 _SIZES = [2**power for power in range(6, 35, 2)] + [3000, 5_000_000]
 _NUM_MACHINES = 60
 _MATRIX = """
@@ -42,16 +40,12 @@ def cases() -> Cases:
 
 
 def _topology() -> list[Any]:
-    """The GPUs of a matrix of `nvidia-smi topo -m`, as each kind of GPU, and its links between them."""
-    answers = []
+    """What connects the GPUs of a matrix of `nvidia-smi topo -m`, and its network cards."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "topology.txt"
         path.write_text(_MATRIX)
-        for gpu in sorted(nccl.GPUS):
-            read = nccl.read_topology(path, gpu)
-            pairs = [(src, dst) for src in range(4) for dst in range(4) if src != dst]
-            answers.append([plain(read.ways), [float(read.gb_per_s[pair]) for pair in pairs], read.nics])
-    return answers
+        read = nccl.read_topology(path)
+    return [plain(read.ways), plain(read.nics)]
 
 
 def _machine(draw: random.Random) -> dict[str, Any]:
@@ -82,8 +76,7 @@ def _of_model(model: nccl.Model) -> dict[str, Any]:
         names = [f"{choice.algorithm} {choice.protocol} {choice.channels}" for choice in choices]
         terms = [[*choice.terms_s.values()] for choice in choices]
         times_s = [[choice.nccl_s, choice.time_s] for choice in choices]
-        pairs = [(algorithm, protocol) for algorithm in _ALGORITHMS for protocol in _PROTOCOLS]
-        usable = [pair for pair in pairs if not model.why_not(collective, *pair)]
+        usable = model.eligible(collective)
         figures = [[model.latency_us(collective, *pair), model.bandwidth(collective, *pair)] for pair in usable]
         answers[collective] = {
             "choices": names,

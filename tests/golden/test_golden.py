@@ -17,6 +17,7 @@ SAMPLE = {  # cases of each part in `make test`; of parts that take a second, al
     "collectives": 60,
     "pipeline": 100,
     "ddp": 100,
+    "parallel": 60,
     "sharded": 6,
     "box": 20,
     "logs": 40,

@@ -75,7 +75,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("pin_memory", lambda: predicted_s(PROFILE, LoaderSettings(1, pin_memory=True))),
     ("within", lambda: closest(float, abs, within=-1)),
     ("label", lambda: StoredImages(np.zeros((3, 8, 8)), [1, 2])),
-    ("size_px", lambda: StoredImages(np.zeros((3, 8, 8)), [1, 2, 3], 31)),
+    ("size_px", lambda: StoredImages(np.zeros((3, 8, 8)), [1, 2, 3], 0)),
     ("delays_s", lambda: DelayedLoad(-1)),
     ("'part.npz'", lambda: DelayedLoad(0.1).delay_s("part.npz")),
     ("delays_s", lambda: DelayedLoad([0.1]).delay_s("part-00002.npz")),

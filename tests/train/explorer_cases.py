@@ -15,6 +15,6 @@ CASES = {
     "zero": Case("zero", start={"stage": 3}),
     "zero of a module": Case("zero", (MODULE,), {"stage": 3, "model": "1.5 B"}),
     "uneven": Case("uneven", start={"handling": "join"}),
-    "pipeline_parallel": Case("pipeline_parallel", start={"schedule": "interleaved_1f1b", "link": "1 GB/s, 50 µs"}),
+    "pipeline_parallel": Case("pipeline_parallel", start={"schedule": "Interleaved1F1B", "link": "1 GB/s, 50 µs"}),
     "data_parallel": Case("data_parallel"),
 }

@@ -36,7 +36,7 @@ EPOCH = assign(12, 2).with_loader(3)
 LINEAR = nn.Linear(2, 2)
 SCALED = nn.Linear(2, 2)
 SCALED.register_parameter("scale", nn.Parameter(torch.tensor(1.0)))
-PLAN = build("gpipe", 2, 2)
+PLAN = build("GPipe", 2, 2)
 
 
 def proportional(num_bytes: Any) -> Any:
@@ -159,25 +159,23 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: uneven.simulate([1, 2], "wait"), "handling"),
     (lambda: uneven.simulate([0, 2], "pad"), "padded"),
     (lambda: uneven.predict(replace(EPOCH, loader=None), "join"), "loader"),
-    (lambda: uneven.files_epoch([3, -1], 2, 1), "file_sizes"),
     (lambda: uneven.measure(mlp(), *batch(9), EPOCH, CROSS), "12 samples"),
     (lambda: uneven.measure(nn.Linear(1, 1, bias=False), *batch(12), EPOCH, CROSS), "8 bytes of parameters"),
     # pipeline_parallel
-    (lambda: build("gpipe", 0, 4), "num_ranks"),
-    (lambda: build("one_f_one_b", 4, 8, 2), "num_chunks"),
-    (lambda: build("interleaved_1f1b", 4, 9, 2), "multiple of 2"),
-    (lambda: pipeline_parallel.simulate(PLAN, 1, [1]), "backward_s"),
-    (lambda: pipeline_parallel.simulated_bubble(PLAN, 0, 0), "take time"),
-    (lambda: pipeline_parallel.measure([PLAN, build("gpipe", 3, 3)]), "2 and 3"),
-    (lambda: pipeline_parallel.measure([build("one_f_one_b", 4, 3)]), "at least 4"),
-    (lambda: PipelineSchedule("a", 2, 1, 1, ((),)), "2 rows"),
-    (lambda: pipeline(""), "empty"),
-    (lambda: pipeline("mine"), "line 1"),
-    (lambda: pipeline("mine ranks=2 microbatches=1 chunks=1\n0: 0F0"), "2 lines"),
-    (lambda: pipeline("mine ranks=1 microbatches=1 chunks=1\n1: 0F0"), "line 2"),
-    (lambda: pipeline("mine ranks=1 microbatches=1 chunks=1\n0: 0F0 0W0"), "0W0"),
-    (lambda: pipeline("mine ranks=2 microbatches=1 chunks=1\n0: 1F0\n1: 0F0"), "no stage 1"),
-    (lambda: pipeline("mine ranks=1 microbatches=1 chunks=1\n0: 0F1"), "microbatch"),
+    (lambda: build("GPipe", 0, 4), "num_ranks"),
+    (lambda: build("gpipe", 2, 4), "'ZBVZeroBubble', 'DualPipeV', got 'gpipe'"),
+    (lambda: build("1F1B", 4, 8, 2), "num_chunks=2"),
+    (lambda: build("1F1B", 4, 3), "num_microbatches=3"),
+    (lambda: build("Interleaved1F1B", 4, 9), "num_microbatches=9"),
+    (lambda: build("DualPipeV", 2, 3), "at least as many microbatches as stages"),
+    (lambda: pipeline_parallel.simulate(PLAN, 0, 1), "forward_s"),
+    (lambda: pipeline_parallel.simulate(PLAN, 1, 1, weights_share=2), "weights_share"),
+    (lambda: pipeline_parallel.measure(pipeline("mine\n0: 0F0 0B0"), 1, 1), "mine"),
+    (lambda: pipeline(""), "name and a line"),
+    (lambda: pipeline("mine"), "name and a line"),
+    (lambda: pipeline("mine\n1: 0F0"), "line 2"),
+    (lambda: pipeline("mine\n0: 0F0\n1:"), "line 3"),
+    (lambda: pipeline("mine\n0: 0F0 0X0"), "line 2"),
     # data_parallel, gradients
     (lambda: StepSizes(0, 1, 1, 1), "batch_size"),
     (lambda: StepCosts(LINK, -1, 1), "forward_s"),

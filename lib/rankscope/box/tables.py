@@ -19,7 +19,7 @@ from . import Profile, verdict
 from .compare import compare
 from .expected import LARGE_BYTES, LOW, PeerComparison, compare_with_peers, is_like
 from .link_facts import peer_rates
-from .logs.log import WARNING
+from .logs import FAULT
 from .measuring.plan import NUM_PIECES
 from .points import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, Point, busbw_factor
 from .sentences import MeasuredCollective, bound_s, groups
@@ -145,14 +145,11 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         source = profile.provenance["source"]
         sizes = [point.num_bytes for point in profile.points]
         measurements = count_of(sum(len(point.seconds) for point in profile.points), "measurement")
-        notes, has_warning, warning = source.get("notes", "").partition(WARNING)  # a warning is the last note
         range_of_sizes = f"{bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
-        words = f"{headline}, {source['program']}: {measurements}, {range_of_sizes}"
+        yield Text(f"{headline}, {source['program']}: {measurements}, {range_of_sizes}")
+        notes = source.get("notes", "")
         if notes:
-            words += f" ({notes.removesuffix('; ')})"  # what separated them from the warning
-        yield Text(words)
-        if has_warning:
-            yield Text(f"{WARNING}{warning}", "yellow")
+            yield Text(notes, "yellow" if notes.startswith(FAULT) else "")
         yield from _why(compare_with_peers(profile))
 
 

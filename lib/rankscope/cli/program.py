@@ -27,7 +27,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "profile": Command("rankscope.box.commands.profile:profile", "Measure this machine."),
-    "import": Command("rankscope.box.commands.machines:import_", "Read the logs of other programs."),
+    "import": Command("rankscope.box.commands.logs:import_", "Read the logs of other programs."),
     "show": Command("rankscope.box.commands.machines:show", "Show what a profile contains, and a verdict on it."),
     "compare": Command("rankscope.box.commands.machines:compare", "Show where one profile is slower than another."),
     "nccl": Command("rankscope.box.commands.nccl:nccl", "Show what NCCL chooses, and how long it takes."),
@@ -72,6 +72,13 @@ def program(name: str) -> typer.Typer:
     return app
 
 
+def _example(arguments: Sequence[str]) -> str:
+    """Return the example of the command that is meant, or how to get the list of all commands."""
+    examples = [line.split("  ")[1] for line in EXAMPLES.splitlines() if line.startswith("  rankscope")]
+    meant = [example for example in examples if example.split()[1] in arguments[:1]]
+    return meant[0] if meant else "rankscope --help"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. It is 2 after an error that the user can fix, with one line on stderr.
 
@@ -113,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             message = str(error).partition("\n")[0]  # the rank's traceback follows
         # An error about an argument is a ClickException, of click or of the copy of click that newer typers bring.
         elif hasattr(error, "format_message"):
-            message = str(error.format_message())
+            message = f"{error.format_message()} (for example: {_example(arguments)})"
         else:
             raise
     message_in_one_line = " ".join(message.split())  # without the indents of further lines

@@ -5,7 +5,7 @@ The ranks' own times, see `own_times`, say who is late; see `late_ranks` for the
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,24 +21,21 @@ from .own_times import OwnTimes, own_times
 from .trace import PHASES, Trace
 from .verdict import in_ms, sentences
 
-_END_TOGETHER = ("allreduce", "allgather", "reduce_scatter", "alltoall", "barrier")  # on all ranks at once
-
 
 class CallCost(NamedTuple):
-    """A collective of the compared steps, and its cost in seconds per step, the mean over ranks.
+    """The collectives of a kind that are launched in one phase, and their cost per step: means over steps and ranks.
 
-    Time in which it queues behind another call is neither exposed nor hidden. `last_rank` is the rank that it waits for
-    most often, by `late_s` in the median; None if there is only one rank.
+    Time in which a call queues behind another one is neither exposed nor hidden. FSDP is in the name of those that were
+    launched within a range of FSDP.
     """
 
     name: str
     kind: str
     group: str
-    num_bytes: int  # -1 where the traces do not say
+    num_calls: float
+    num_bytes: float  # that a rank puts in; -1 where the traces do not say
     exposed_s: float
     hidden_s: float
-    last_rank: int | None
-    late_s: float
 
 
 class JobDiagnosis(msgspec.Struct, frozen=True, eq=False):
@@ -58,7 +55,7 @@ class JobDiagnosis(msgspec.Struct, frozen=True, eq=False):
     covered_s: Seconds
     idle_s: Seconds
     lateness: Lateness
-    buckets: tuple[CallCost, ...]
+    calls: tuple[CallCost, ...]
     problems: tuple[str, ...]
     missing: tuple[int, ...]
     is_complete: bool  # whether each rank has a trace, as far as the traces say
@@ -106,7 +103,7 @@ class JobDiagnosis(msgspec.Struct, frozen=True, eq=False):
         else:
             lines += sentences(self.lateness, self.steps, self.is_complete)
         step = f"The mean step takes {in_ms(self.step_s)}."
-        if not self.buckets:
+        if not self.calls:
             return "\n".join([*lines, f"{step} No collective ended in these steps."])
         share = percent_words(self.exposed_s / self.step_s)
         exposed = f"{in_ms(self.exposed_s)} ({share}) is exposed communication, which includes waiting for other ranks"
@@ -166,7 +163,7 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         problems.append(f"Only {count_of(len(steps), 'step')} of all ranks can be compared; others are left out.")
     window_s = stacked("window_s")
     phase_s = stacked("phase_s")
-    calls_of = _calls_of_buckets(traces, times_of_ranks, steps)
+    end_s = stacked("end_s")  # of the collective that ends a window, on all ranks at once
     return JobDiagnosis(
         ranks=ranks,
         steps=tuple(steps),
@@ -176,105 +173,35 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         covered_s=stacked("hidden_s"),
         idle_s=stacked("idle_s"),
         lateness=lateness(ranks, window_s, phase_s),
-        buckets=tuple(_call_cost(traces, key, calls, len(steps)) for key, calls in calls_of.items()),
+        calls=_call_costs(traces, times_of_ranks, steps),
         problems=tuple(problems),
         missing=missing,
         is_complete=not missing and not any(trace.left_out for trace in traces),
-        offset_s=_offsets(traces, calls_of),
+        offset_s=tuple(np.median(end_s[:, :1] - end_s, axis=0).tolist()) if steps else (0.0,) * len(ranks),
     )
 
 
-# ---- what each collective costs
-
-
-class _BucketKey(NamedTuple):
-    """How a collective of one step is recognised in another: where it is launched, and its number among those alike."""
-
-    phase: str
-    kind: str
-    group: str
-    of_gradients: bool
-    order: int
-
-
-class _BucketCall(NamedTuple):
-    """A call of a bucket on one rank, as a column, in one step; `place` is that in the calls of the rank's trace."""
-
-    column: int
-    step: int
-    place: int
-    total_s: float
-    exposed_s: float
-    hidden_s: float
-
-
-def _calls_of_buckets(
+def _call_costs(
     traces: Sequence[Trace], times_of_ranks: Sequence[OwnTimes], steps: Sequence[int]
-) -> dict[_BucketKey, list[_BucketCall]]:
-    """Return the calls of these steps on all ranks, by what makes them the same collective in each step."""
-    calls_of = defaultdict[_BucketKey, list[_BucketCall]](list)
-    common_steps = {*steps}
-    for column, (trace, times) in enumerate(zip(traces, times_of_ranks, strict=True)):
-        num_alike = Counter[tuple[int, _BucketKey]]()  # calls of a step so far that differ from each other in nothing
-        costs = zip(*(field.tolist() for field in times.calls), strict=True)
-        for place, (row, phase, of_gradients, *seconds) in enumerate(costs):
-            step = times.steps[row] if row >= 0 else None  # None for calls of steps without a window
-            if step not in common_steps:
-                continue
-            call = trace.calls[place]
-            first_key = _BucketKey(PHASES[phase], call.kind, call.group, of_gradients, order=0)
-            key = first_key._replace(order=num_alike[step, first_key])
-            num_alike[step, first_key] += 1
-            calls_of[key].append(_BucketCall(column, int(step), place, *seconds))
-    return calls_of
-
-
-def _call_cost(traces: Sequence[Trace], key: _BucketKey, calls: list[_BucketCall], num_steps: int) -> CallCost:
-    """Return what a bucket costs, from its calls on all ranks in all steps."""
-    calls_of_step = defaultdict[int, list[_BucketCall]](list)
-    for call in calls:
-        calls_of_step[call.step].append(call)
-    num_last = Counter[int]()  # by rank, the steps in which it came last
-    late_s = []
-    for in_step in calls_of_step.values():
-        if len(in_step) == len(traces) > 1:  # else the last rank may be one without this call
-            # the call ends everywhere at once, so it takes the shortest time on the rank that came last
-            last = min(in_step, key=lambda call: call.total_s)
-            num_last[traces[last.column].rank] += 1
-            late_s.append(float(np.median([call.total_s for call in in_step])) - last.total_s)
-    where = "between phases" if key.phase == "host" else f"in {key.phase}"
-    name = f"{key.kind} {key.order} {where}"
-    kinds = {kind for trace in traces for kind in trace.timeline.kinds}
-    is_sharded = any("FSDP::" in kind or "FullyShardedDataParallel" in kind for kind in kinds)
-    if is_sharded and key.kind in ("allgather", "reduce_scatter"):
-        name = f"FSDP {name}"
-    elif key.of_gradients and key.phase == "backward" and key.kind == "allreduce":
-        name = f"DDP bucket {key.order}"
-    sizes = Counter(traces[call.column].calls[call.place].num_bytes for call in calls)  # may differ between steps
-    return CallCost(
-        name=name,
-        kind=key.kind,
-        group=key.group,
-        num_bytes=sizes.most_common(1)[0][0],
-        exposed_s=float(np.sum([call.exposed_s for call in calls])) / (num_steps * len(traces)),
-        hidden_s=float(np.sum([call.hidden_s for call in calls])) / (num_steps * len(traces)),
-        last_rank=num_last.most_common(1)[0][0] if num_last else None,
-        late_s=float(np.median(late_s)) if late_s else 0.0,
-    )
-
-
-def _offsets(traces: Sequence[Trace], calls_of: dict[_BucketKey, list[_BucketCall]]) -> tuple[float, ...]:
-    """Return by rank the seconds to add to its clock; 0 for one that shares no call with the first.
-
-    A collective ends on all ranks at once, so it is the median of how far the ends are from each other.
-    """
-    differences_s = defaultdict[int, list[float]](list)
-    for key, calls in calls_of.items():
-        stop_s = {(call.column, call.step): traces[call.column].calls[call.place].stop_s for call in calls}
-        for (column, step), at_s in stop_s.items():
-            if key.kind in _END_TOGETHER and (0, step) in stop_s:
-                differences_s[column].append(stop_s[0, step] - at_s)
-    return tuple(float(np.median(differences_s[column] or 0.0)) for column in range(len(traces)))
+) -> tuple[CallCost, ...]:
+    """Return what the collectives of these steps cost, by kind, phase and group, in the order of their first calls."""
+    costs = defaultdict[tuple[str, str, str], list[tuple[float, float, float]]](list)
+    for trace, times in zip(traces, times_of_ranks, strict=True):
+        numbers = zip(trace.calls, *(field.tolist() for field in times.calls), strict=True)
+        for call, row, phase, of_fsdp, exposed_s, hidden_s in numbers:
+            if row >= 0 and times.steps[row] in steps:  # not a call of a step without a window
+                where = "between phases" if PHASES[phase] == "host" else f"in {PHASES[phase]}"
+                whose = "FSDP " if of_fsdp else ""
+                key = (f"{whose}{call.kind} {where}", call.kind, call.group)
+                costs[key].append((call.num_bytes, exposed_s, hidden_s))
+    found = []
+    num_windows = len(steps) * len(traces)
+    for key, of_calls in costs.items():
+        num_bytes, exposed_s, hidden_s = (np.sum(of_calls, axis=0) / num_windows).tolist()
+        if min(of_calls)[0] < 0:
+            num_bytes = -1.0
+        found.append(CallCost(*key, len(of_calls) / num_windows, num_bytes, exposed_s, hidden_s))
+    return tuple(found)
 
 
 def _mean(values: Seconds) -> float:

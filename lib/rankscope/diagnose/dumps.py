@@ -18,6 +18,7 @@ import json
 import math
 import pickle
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ class GroupKey(NamedTuple):
 
     name: str
     description: str
-    ranks: tuple[int, ...]  # none if they are not stated
+    ranks: tuple[int, ...] = ()  # none if they are not stated
 
 
 class Dump(msgspec.Struct, frozen=True, eq=False):
@@ -54,9 +55,13 @@ class Dump(msgspec.Struct, frozen=True, eq=False):
     rank: int
     source: str
     progress: Mapping[GroupKey, Progress] = {}
-    num_ranks: int = 0  # of the job, if it is stated
     problem: str = ""
     note: str = ""
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of ranks of the job, 0 if it is not stated."""
+        return max((len(key.ranks) for key in self.progress if key.description == DEFAULT_GROUP), default=0)
 
 
 def is_dump(path: PathLike) -> bool:
@@ -75,8 +80,16 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Dump, ..
     Raises FileError if no file can be read; ValueError if there are no dumps, two dumps of one rank, or dumps of jobs
     of different sizes.
     """
+    paths: Iterable[Path]
+    if not isinstance(folder_or_files, str | Path):
+        paths = [Path(path) for path in several("folder_or_files", folder_or_files, "files")]
+    elif Path(folder_or_files).is_dir():
+        files = sorted(Path(folder_or_files).iterdir())
+        paths = [file for file in files if _RANK.search(file.name) and file.is_file()]
+    else:
+        paths = [Path(folder_or_files)]
     dumps: dict[int, Dump] = {}
-    for path in _files(folder_or_files):
+    for path in paths:
         dump = _read(path)
         if dump.rank in dumps:
             raise ValueError(f"{dump.source} and {dumps[dump.rank].source} are both of rank {dump.rank}")
@@ -92,25 +105,11 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Dump, ..
     return tuple(dumps[rank] for rank in sorted(dumps))
 
 
-def _files(folder_or_files: PathLike | Iterable[PathLike]) -> list[Path]:
-    if not isinstance(folder_or_files, str | Path):
-        return [Path(path) for path in several("folder_or_files", folder_or_files, "files")]
-    path = Path(folder_or_files)
-    if not path.is_dir():
-        return [path]
-    return [file for file in sorted(path.iterdir()) if _RANK.search(file.name) and file.is_file()]
-
-
 class _Plain(pickle.Unpickler):
     """Refuses every class and function, so that nothing in the file can be called."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise ValueError(f"it asks for {module}.{name}, which no dump has; nothing was executed")
-
-
-def read_pickle(raw: bytes) -> Any:
-    """Return what a pickle contains, if that is containers, texts, numbers, bools and None; else raise ValueError."""
-    return _Plain(io.BytesIO(raw)).load()
 
 
 def _read(path: Path) -> Dump:
@@ -120,17 +119,22 @@ def _read(path: Path) -> Dump:
     rank = int(rank_in_name[1])
     raw = read_bytes(path)
     try:
-        return _to_dump(rank, path.name, read_pickle(raw) if raw.startswith(pickle.PROTO) else json.loads(raw))
+        contents = _Plain(io.BytesIO(raw)).load() if raw.startswith(pickle.PROTO) else json.loads(raw)
+        if "traceEvents" in contents:
+            raise ValueError("it is a trace: rankscope.diagnose.read_traces reads it")
+        if not str(contents.get("version")).startswith("2."):
+            raise ValueError(f"version must be 2.x, of torch 2.4 or later, got {contents.get('version')!r}")
+        note = ""
+        if not contents.get("entries"):
+            note = f"{path.name} has no entries: the recorder was off or empty, so only its status counts."
+        return Dump(rank, path.name, _progress_of_groups(contents), note=note)
     except _DAMAGE as error:
         reason = str(error) if type(error) is ValueError else "damaged or cut short"
         return Dump(rank, path.name, problem=one_line(reason))
 
 
-def _to_dump(rank: int, source: str, contents: Mapping[str, Any]) -> Dump:
-    if "traceEvents" in contents:
-        raise ValueError("it is a trace: rankscope.diagnose.read_traces reads it")
-    if not str(contents.get("version")).startswith("2."):
-        raise ValueError(f"version must be 2.x, of torch 2.4 or later, got {contents.get('version')!r}")
+def _progress_of_groups(contents: Mapping[str, Any]) -> dict[GroupKey, Progress]:
+    """Return how far a rank came in each of its groups; those of which nothing is known are left out."""
     keys: dict[str, GroupKey] = {}
     for config in contents.get("pg_config", {}).values():
         ranks = config["ranks"]
@@ -138,25 +142,22 @@ def _to_dump(rank: int, source: str, contents: Mapping[str, Any]) -> Dump:
         keys[config["name"]] = GroupKey(config["name"], config["desc"], tuple(sorted(members)))
     keys.pop("", None)  # Gloo's default group has neither a name nor ranks here
     entries = sorted(contents.get("entries", []), key=lambda entry: entry["record_id"])
-    entries_of: dict[str, list[Any]] = {name: [] for name in keys}
+    entries_of = defaultdict[str, list[Any]](list)
     for entry in entries:
         name, description = entry["process_group"]
-        keys.setdefault(name, GroupKey(name, description, ()))
-        is_peer = entry.get("is_p2p") or _collective(entry) in ("send", "recv")
-        entries_of.setdefault(name, []).extend([] if is_peer else [entry])
+        keys.setdefault(name, GroupKey(name, description))
+        if not entry.get("is_p2p") and _collective(entry) not in ("send", "recv"):
+            entries_of[name].append(entry)
     status = contents.get("pg_status", {})
     is_whole = bool(entries) and entries[0]["record_id"] == 0  # else the ring buffer has lost the first calls
     progress = {}
     for name, key in keys.items():
         if entries_of[name]:
             progress[key] = _progress(entries_of[name])
-        elif name in status:
-            progress[key] = Progress(None, max(status[name]["last_enqueued_collective"], 0), {})
-        elif is_whole:
-            progress[key] = Progress(None, 0, {})
-    size = max((len(key.ranks) for key in keys.values() if key.description == DEFAULT_GROUP), default=0)
-    note = "" if entries else f"{source} has no entries: the recorder was off or empty, so only its status counts."
-    return Dump(rank, source, progress, size, note=note)
+        elif name in status or is_whole:
+            enqueued = status.get(name, {}).get("last_enqueued_collective", 0)
+            progress[key] = Progress(None, max(enqueued, 0), {})
+    return progress
 
 
 def _progress(entries: list[Any]) -> Progress:
@@ -165,10 +166,9 @@ def _progress(entries: list[Any]) -> Progress:
     unended = []
     for entry in entries:
         calls.setdefault(entry["collective_seq_id"], _call(entry))
-        is_retired = entry["profiling_name"].startswith("gloo:") and entry.get(
-            "retired"
-        )  # Gloo leaves the state as it was
-        if entry["state"] != "completed" and not is_retired:
+        # Gloo leaves the state as it was
+        has_ended = entry["state"] == "completed" or (entry["profiling_name"].startswith("gloo:") and entry["retired"])
+        if not has_ended:
             unended.append(entry["collective_seq_id"])
     return Progress(min(unended, default=None), max(calls), calls)
 
@@ -189,10 +189,8 @@ def _call(entry: Mapping[str, Any]) -> Call:
     for side in () if collective.startswith(("scatter", "gather", "all_to_all")) else ("input", "output"):
         numbers.append("+".join(str(math.prod(size)) for size in entry.get(f"{side}_sizes", [])))
         types += entry.get(f"{side}_dtypes", [])
-    where = ""
-    for frame in entry.get("frames", []):
-        if not where and not _LIBRARY.search(frame["filename"]):
-            where = f"{Path(frame['filename']).name}:{frame['line']} in {frame['name']}"
+    own_frames = [frame for frame in entry.get("frames", []) if not _LIBRARY.search(frame["filename"])]
+    where = [f"{Path(frame['filename']).name}:{frame['line']} in {frame['name']}" for frame in own_frames[:1]]
     timeout_ms = entry.get("timeout_ms")
     return Call(
         collective=one_line(collective),
@@ -200,18 +198,18 @@ def _call(entry: Mapping[str, Any]) -> Call:
         dtype=one_line(" and ".join(dict.fromkeys(types))),
         created_s=entry["time_created_ns"] / 1e9,
         timeout_s=math.inf if timeout_ms is None else timeout_ms / 1e3,
-        where=one_line(where),
+        where=one_line("".join(where)),
     )
 
 
 def groups_of(dumps: Iterable[Dump]) -> tuple[Group, ...]:
     """Return the groups of all dumps, those of one name apart if their ranks differ."""
-    progress: dict[GroupKey, dict[int, Progress]] = {}
+    progress = defaultdict[GroupKey, dict[int, Progress]](dict)
     num_ranks = 0
     for dump in dumps:
         num_ranks = max(num_ranks, dump.num_ranks, dump.rank + 1)
         for key, one in dump.progress.items():
-            progress.setdefault(key, {})[dump.rank] = one
+            progress[key][dump.rank] = one
     groups = []
     for key, of_ranks in progress.items():
         is_default = key.description == DEFAULT_GROUP

@@ -11,7 +11,7 @@ from ..common.checks import each, of_type
 from ..common.words import count_of
 from .dumps import Dump, groups_of
 from .hang_groups import HangFinding, explain_groups
-from .log_findings import UNKNOWN
+from .log_evidence import UNKNOWN
 from .log_rules import explain_facts
 from .logs import HangLogs
 

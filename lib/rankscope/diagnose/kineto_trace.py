@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..timeline import Span, Timeline
 from .kineto_events import Event, KinetoArgs, collective_of, num_bytes
@@ -51,14 +51,12 @@ def to_trace(events: dict[str, list[Event]], rank: int, group: str) -> Trace:
     for kernel in events["kernel"]:
         spans.append(Span(rank, f"stream {kernel.thread[1]}", kernel.kind, -1, kernel.start_s, kernel.stop_s))
 
-    called = [*_nccl_calls(events, launch_of), *_gloo_calls(events, group)]
-    called.sort(key=lambda each: each.call.launch_s)
-    for place, (call, call_lane, launch) in enumerate(called):
-        spans.append(Span(rank, call_lane, call.kind, place, call.start_s, call.stop_s))
-        if launch is not None:
-            spans.append(Span(rank, lane(launch), "launch", place, launch.start_s, launch.stop_s))
+    calls = [*_nccl_calls(events, launch_of), *_gloo_calls(events, group)]
+    calls.sort(key=attrgetter("launch_s"))
+    for place, call in enumerate(calls):
+        spans.append(Span(rank, call.lane, call.kind, place, call.start_s, call.stop_s))
     spans.sort(key=attrgetter("start_s"))
-    return Trace(rank, Timeline.of(spans), tuple(each.call for each in called))
+    return Trace(rank, Timeline.of(spans), tuple(calls))
 
 
 def _spans(rank: int, lane: str, events: Iterable[Event]) -> list[Span]:
@@ -138,15 +136,7 @@ def _is_inside(event: Event | None, at_s: float) -> bool:
 # ---- collectives
 
 
-class _Called(NamedTuple):
-    """A call, the lane of its span, and the event that launched it."""
-
-    call: Call
-    lane: str
-    launch: Event | None
-
-
-def _nccl_calls(events: dict[str, list[Event]], launch_of: dict[Any, Event]) -> Iterator[_Called]:
+def _nccl_calls(events: dict[str, list[Event]], launch_of: dict[Any, Event]) -> Iterator[Call]:
     """Return a call for each kernel, with what it and the ranges around its launch state; the first that does counts.
 
     The kinds "nccl" and "send_recv" only count if no other is stated: a name may state none, which is read as "nccl",
@@ -157,42 +147,31 @@ def _nccl_calls(events: dict[str, list[Event]], launch_of: dict[Any, Event]) -> 
         for event in events[role]:
             by_thread[role, event.thread].append(event)
     for kernel in events["nccl"]:
-        runtime = launch_of.get(kernel.args.correlation)
-        launch_s = kernel.start_s
+        runtime = launch_of.get(kernel.args.correlation, kernel)
         around = [kernel]
-        launch = None
-        if runtime is not None:
-            launch_s = runtime.start_s
-            for role in ("comms", "label", "launch"):  # "record_param_comms", of role "comms", states most
-                outer = _last_started(by_thread[role, runtime.thread], launch_s)
-                if _is_inside(outer, launch_s):
-                    around.append(outer)
-                    if role == "launch":
-                        launch = outer
-        names = [str(event.args.collective) for event in around if event.args.collective is not None]
-        kinds = [*map(collective_of, names), *(event.kind for event in around)]
-        stated = [kind for kind in kinds if kind not in ("", "nccl", "send_recv")]
-        kind = next((kind for kind in stated), "send_recv" if "send_recv" in kinds else "nccl")
+        for role in ("comms", "label", "launch"):  # "record_param_comms", of role "comms", states most
+            outer = _last_started(by_thread[role, runtime.thread], runtime.start_s)
+            if _is_inside(outer, runtime.start_s):
+                around.append(outer)
+        kinds = [collective_of(str(event.args.collective)) for event in around] + [event.kind for event in around]
+        kind = next((kind for kind in kinds if kind not in ("nccl", "send_recv")), "")
+        if not kind:
+            kind = "send_recv" if "send_recv" in kinds else "nccl"
         group = next((str(event.args.group) for event in around if event.args.group), "")
         size = next((size for size in map(num_bytes, (event.args for event in around)) if size >= 0), -1)
-        call = Call(kind, group, size, launch_s, kernel.start_s, kernel.stop_s)
-        yield _Called(call, f"stream {kernel.thread[1]}", launch)
+        lane = f"stream {kernel.thread[1]}"
+        yield Call(kind, group, size, runtime.start_s, kernel.start_s, kernel.stop_s, lane)
 
 
-def _gloo_calls(events: dict[str, list[Event]], group: str) -> Iterator[_Called]:
+def _gloo_calls(events: dict[str, list[Event]], group: str) -> Iterator[Call]:
     """Return a call for each piece of Gloo's work; those of a kind are launched in the order in which they start."""
     launches = defaultdict[str, deque[Event]](deque)
-    for event in events["launch"]:
-        launches[_kind_on_gloo(event.kind)].append(event)
+    for launch in events["launch"]:
+        kind_on_gloo = "allreduce" if launch.kind == "reduce_scatter" else launch.kind  # it has no other
+        launches[kind_on_gloo].append(launch)
     for work in events["gloo"]:
+        launch = work  # if the trace does not have the launch
         asked = launches[work.kind]
-        begins_before = not asked or asked[0].start_s > work.start_s  # the trace does not have the launch
-        launch = None if begins_before else asked.popleft()
-        kind = launch.kind if launch else work.kind
-        launch_s = launch.start_s if launch else work.start_s
-        call = Call(kind, group, num_bytes(work.args), launch_s, work.start_s, work.stop_s)
-        yield _Called(call, "gloo", launch)
-
-
-def _kind_on_gloo(kind: str) -> str:
-    return "allreduce" if kind == "reduce_scatter" else kind  # it has no other
+        if asked and asked[0].start_s <= work.start_s:
+            launch = asked.popleft()
+        yield Call(launch.kind, group, num_bytes(work.args), launch.start_s, work.start_s, work.stop_s, "gloo")

@@ -50,37 +50,40 @@ class LateRank(NamedTuple):
     culprits: tuple[Culprit, ...]
 
 
+def lower_middle(own_s: Seconds) -> Seconds:
+    """Return the middle time of each row, the lower one of two, as half of the ranks may be late."""
+    return np.sort(own_s, axis=1)[:, (own_s.shape[1] - 1) // 2]
+
+
 def described_groups(
     ranks: Sequence[int], phase_s: Seconds, groups: Sequence[Sequence[int]], least_s: float
 ) -> list[tuple[LateRank, ...]]:
     """Mend one late rank after the other, and return what that shows. A cost is the mean over all steps."""
     named = [column for group in groups for column in group]
-    usual_s = np.median(np.delete(phase_s, named, axis=1), axis=1) if named else phase_s[:, 0]  # steps by phases
+    usual_s = np.median(np.delete(phase_s, named, axis=1), axis=1)  # steps by phases
     remaining_s = phase_s.copy()
-    described = []
-    for group in groups:
-        late_ranks = []
-        for column in group:
-            longer_s = phase_s[:, column] - usual_s
-            late_s = longer_s.sum(axis=1)
-            most_s = late_s.max()
-            in_steps = late_s >= min(most_s, np.clip(most_s / 2, least_s / 2, 2 * least_s))
-            # the median, because a single step with a disturbance of its own must not decide
-            typical_s = np.median(longer_s[in_steps], axis=0)
-            culprits = []
-            for cause, phases in _causes(np.maximum(typical_s, 0.0), usual_s[in_steps].mean(axis=0)):
-                before_s = remaining_s.sum(axis=2).max(axis=1)  # the own time of the last rank, by step
-                mended_s = np.minimum(remaining_s[:, column, phases], usual_s[:, phases])
-                remaining_s[:, column, phases] = mended_s
-                cost_s = before_s - remaining_s.sum(axis=2).max(axis=1)
-                culprits.append(Culprit(ranks[column], cause, float(cost_s.mean())))
-            takes_s = phase_s[in_steps, column].mean(axis=0)
-            usual_then_s = usual_s[in_steps].mean(axis=0)
-            mean_late_s = float(late_s[in_steps].mean())
-            late_ranks.append(LateRank(column, in_steps, mean_late_s, takes_s, usual_then_s, tuple(culprits)))
-            remaining_s[:, column] = np.minimum(remaining_s[:, column], usual_s)
-        described.append(tuple(late_ranks))
-    return described
+
+    def mended(column: int, phases: Sequence[int]) -> float:
+        """Give a rank the usual time in these phases, and return the seconds per step that this saves."""
+        before_s = remaining_s.sum(axis=2).max(axis=1)  # the own time of the last rank, by step
+        remaining_s[:, column, phases] = np.minimum(remaining_s[:, column, phases], usual_s[:, phases])
+        return float((before_s - remaining_s.sum(axis=2).max(axis=1)).mean())
+
+    def described(column: int) -> LateRank:
+        longer_s = phase_s[:, column] - usual_s
+        late_s = longer_s.sum(axis=1)
+        in_steps = late_s >= min(late_s.max(), np.clip(late_s.max() / 2, least_s / 2, 2 * least_s))
+        # the median, because a single step with a disturbance of its own must not decide
+        typical_s = np.maximum(np.median(longer_s[in_steps], axis=0), 0.0)
+        takes_s = phase_s[in_steps, column].mean(axis=0)
+        usual_then_s = usual_s[in_steps].mean(axis=0)
+        culprits = []
+        for cause, phases in _causes(typical_s, usual_then_s):
+            culprits.append(Culprit(ranks[column], cause, mended(column, phases)))
+        mended(column, range(len(PHASES)))
+        return LateRank(column, in_steps, float(late_s[in_steps].mean()), takes_s, usual_then_s, tuple(culprits))
+
+    return [tuple(described(column) for column in group) for group in groups]
 
 
 def _causes(longer_s: Seconds, usual_s: Seconds) -> list[tuple[str, list[int]]]:

@@ -1,40 +1,27 @@
 """Which ranks the others wait for, in which phase, and the cost: `lateness`, the rule behind every verdict.
 
-The null hypothesis is that within a block of steps any rank may have had the times of any other one. Then permuting the
-ranks within each block changes nothing, whatever the distribution of the noise, and whatever all ranks have in common
-in a step. The statistic is the largest over all numbers of late ranks and several scores, and the same largest value is
-taken of each permuted job: so nothing else has to allow for the number of ranks, or for choosing the latest of them.
-Blocks are longer than the slow spells that the job shows, because the steps of a spell are no independent evidence.
-Each late rank must also stand out by itself (`_stand_out`), and cost more than the noise of the others.
+The latest rank is taken out of the job, one after the other, as long as chance does not explain it: how often it is
+late is compared with how often the ranks that are left are. Steps of a slow spell are no independent evidence, so the
+steps of a job whose ranks are slow for some steps in a row, or whose speed wanders, count for fewer (`_chance`). Ranks
+are named once they cost enough, and more than the noise of the others.
 
 `python -m tests.benchmarks.late_ranks` counts the wrong verdicts on made-up jobs.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .late_causes import Culprit, LateRank, Seconds, Steps, described_groups
+from .late_causes import Culprit, LateRank, Seconds, described_groups, lower_middle
 
 SHARE_OF_STEP = 0.1  # late ranks must cost this share of a step …
 LEAST_S = 0.004  # … and these seconds
 _SUSPICIOUS = 0.5  # a job is not balanced in which ranks that are not named seem to cost this share of that
-_CHANCE = 0.04  # of naming anybody in a job whose ranks are exchangeable
-_MOST_ORDERS = 499
-_LEAST_ORDERS = 199
-_ORDERED_TIMES = 200_000  # so many times are permuted, as far as the number of orders is between these two
-_NEARLY = 0.85  # the smallest set is named that is almost as unlikely as the unlikeliest, by this share
-_FEWEST_ORDERED = 11  # steps: of fewer, permutations prove too little
-_MOST_STEPS = 0.75  # a rank that is late in this share of the steps is late for good, not in slow spells
-_FEWEST_SPELLS = 3  # any rank may have had one or two slow spells
-_CHANCE_OF_SIGN = 0.0005  # a rank is late if a fair coin would show heads as often as it is later with less than this
-_NOISES = 7.4  # times the median noise, five standard deviations: a rank that is later than so many is late in a step
-_ROUNDING = 1e-6  # standard deviations
+_CHANCE = 0.04
+_ROUNDING = 0.01  # of the seconds above: what varies by less is as good as constant
 _UNBALANCED = 0.15  # of a step: a job in which a rank waits longer for other ranks is not balanced
 
 
@@ -70,25 +57,22 @@ class Lateness(NamedTuple):
 
     @property
     def late_s(self) -> Seconds:
-        """How much more own time each rank has in each step than the median of the other ranks that are not late."""
-        own_s = self.phase_s.sum(axis=2)
+        """How much more own time each rank has in each step than the middle one of the ranks that are not late."""
+        own_s: Seconds = self.phase_s.sum(axis=2)
         named = [late.column for group in self.groups for late in group]
-        calm = np.delete(np.arange(own_s.shape[1]), named)
-        late_s = np.zeros(own_s.shape)
-        for column in range(own_s.shape[1]):
-            others = calm[calm != column]
-            if not others.size:  # the only calm rank is compared with those that are late
-                others = np.delete(np.arange(own_s.shape[1]), column)
-            if others.size:
-                late_s[:, column] = own_s[:, column] - np.median(own_s[:, others], axis=1)
-        return late_s
+        return own_s - lower_middle(np.delete(own_s, named, axis=1))[:, None]
+
+    @property
+    def waits_s(self) -> Seconds:
+        """Seconds that each rank waits for the last one in each step, communication not included."""
+        own_s: Seconds = self.phase_s.sum(axis=2)
+        waits_s: Seconds = own_s.max(axis=1, keepdims=True, initial=0.0) - own_s
+        return waits_s
 
     @property
     def longest_wait_s(self) -> float:
-        """Seconds per step that the rank that waits longest waits for other ranks, communication not included."""
-        own_s = self.phase_s.sum(axis=2)
-        waits_s = own_s.max(axis=1, keepdims=True, initial=0.0) - own_s
-        return float(waits_s.mean(axis=0).max()) if waits_s.size else 0.0
+        """Seconds per step that the rank that waits longest waits for other ranks."""
+        return float(self.waits_s.mean(axis=0).max()) if self.waits_s.size else 0.0
 
     @property
     def is_balanced(self) -> bool:
@@ -98,33 +82,31 @@ class Lateness(NamedTuple):
 
 
 def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds) -> Lateness:
-    """Judge own times, steps by ranks by `PHASES`: take out the likeliest late ranks until chance explains them.
+    """Judge own times, steps by ranks by `PHASES`: take out the latest ranks until chance explains them.
 
-    Sets are named once they cost enough: of ranks that are late together or in turn, the first alone saves little.
+    Of ranks that are late together or in turn, the first alone saves little, so they are named together.
     """
     own_s = phase_s.sum(axis=2)
     median_step_s = float(np.median(window_s)) if window_s.size else 0.0
     least_s = max(LEAST_S, SHARE_OF_STEP * median_step_s)
-    rest = np.arange(len(ranks))
+    rest = list(range(len(ranks)))
     groups: list[list[int]] = []
     pending: list[int] = []  # late, and not yet named
     saved_s = further_s = 0.0
     is_chance = False
-    while rest.size > 1 and len(own_s) > 1 and not is_chance:
-        late, is_chance = _latest_set(own_s[:, rest], least_s)
+    while len(rest) > 1 and len(own_s) > 1 and not is_chance:
+        over_s = own_s[:, rest] - lower_middle(own_s[:, rest])[:, None]
+        latest = int(np.clip(over_s, least_s / 2, 1.5 * least_s).sum(axis=0).argmax())
+        is_chance = _chance(over_s, latest, least_s) > _CHANCE
         if is_chance and pending:  # those that chance does not explain cost too little
             is_chance = False
             break
-        pending += rest[late].tolist()
-        rest = np.delete(rest, late)
+        pending.append(rest.pop(latest))
         earlier_s = own_s.max(axis=1) - own_s[:, rest].max(axis=1)
         # without the worst step, which may be an accident
         further_s = float((earlier_s.sum() - earlier_s.max()) / (len(earlier_s) - 1)) - saved_s
         noise_s = own_s[:, rest].max(axis=1) - np.median(own_s[:, rest], axis=1)
-        if further_s < max(least_s, noise_s.mean()):
-            continue
-        is_chance = is_chance or not _stand_out(own_s[:, pending], own_s[:, rest], least_s)
-        if not is_chance:
+        if not is_chance and further_s >= max(least_s, noise_s.mean()):
             groups.append(pending)
             pending = []
             saved_s += further_s
@@ -134,87 +116,31 @@ def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds) -> Laten
     return Lateness(tuple(ranks), window_s, phase_s, tuple(described), suspicion)
 
 
-def _latest_set(own_s: Seconds, least_s: float) -> tuple[NDArray[np.int64], bool]:
-    """Return the ranks that are likeliest to be late, as columns, the latest first, and whether chance explains them.
+def _chance(over_s: Seconds, latest: int, least_s: float) -> float:
+    """Return how likely a rank that is like the others is late as often as the latest one is.
 
-    How late a rank is counts from the lower middle rank of a step or, as most ranks may be late, from the first one.
-    Half of what a late rank must cost is ignored; of what is left, one score takes all, and others at most that cost,
-    so that long pauses hide nobody.
+    A rank is late in a step if it is later than half of what it must cost, or than half of its second latest step:
+    whichever says more. The others say how likely that is, by Laplace's rule of succession plus 1.5 standard errors, as
+    they may be few. The number of independent steps follows from von Neumann's ratio, which is 2 if all are, and the
+    smaller the longer slow spells last (https://doi.org/10.1214/aoms/1177731677).
     """
-    num_steps, num_ranks = own_s.shape
-    sorted_s = np.sort(own_s, axis=1)
-    middle_s = own_s - sorted_s[:, [(num_ranks - 1) // 2]] - least_s / 2
-    first_s = own_s - sorted_s[:, [0]] - least_s / 2
-    scores = [np.maximum(middle_s, 0.0), np.clip(middle_s, 0.0, least_s), np.clip(first_s, 0.0, least_s)]
-    num_orders = int(np.clip(_ORDERED_TIMES // own_s.size, _LEAST_ORDERS, _MOST_ORDERS))
-    block = _steps_in_block(own_s, least_s)
-    orders = np.tile(np.arange(num_ranks), (1 + num_orders, math.ceil(num_steps / block), 1))
-    np.random.default_rng(0).permuted(orders[1:], axis=2, out=orders[1:])  # the first one is the job itself
-    orders = np.repeat(orders, block, axis=1)[:, :num_steps]
-    in_orders = [np.take_along_axis(score[None], orders, axis=2).sum(axis=1) for score in scores]
-    sums = np.stack(in_orders, axis=1)  # orders by scores by ranks
-    of_sizes = -np.cumsum(np.sort(-sums, axis=2), axis=2)[:, :, :-1]  # of the latest 1, 2, … ranks
-    extremes = (of_sizes - of_sizes.mean(axis=0)) / np.maximum(of_sizes.std(axis=0), _ROUNDING * least_s)
-    largest = extremes.max(axis=(1, 2))  # by order
-    size = int((extremes[0].max(axis=0) >= _NEARLY * largest[0]).argmax())
-    score = int(extremes[0, :, size].argmax())
-    late = np.argsort(-sums[0, score], kind="stable")[: size + 1]
-    is_chance = bool((largest >= largest[0] - _ROUNDING).mean() > _CHANCE)
-    if num_steps < _FEWEST_ORDERED:  # too few for permutations to prove much
-        is_chance = not _stand_out(own_s[:, late], np.delete(own_s, late, axis=1), least_s)
-    return late, is_chance
+    from scipy.special import betainc  # here: the binomial distribution, also of numbers that are not whole
 
-
-def _steps_in_block(own_s: Seconds, least_s: float) -> int:
-    """Return how many steps are permuted alike: nearly twice a slow spell, as a shorter block often cuts it in two.
-
-    Ranks that are late for good have no spells.
-    """
-    middle_s = np.sort(own_s, axis=1)[:, [(own_s.shape[1] - 1) // 2]]
-    is_late = own_s - middle_s > least_s / 2
-    lengths = [_spells(of_rank) for of_rank in is_late.T if of_rank.mean() < _MOST_STEPS]
-    lengths_of_all = np.concatenate([*lengths, [1]])
-    mean_of_late_steps = float((lengths_of_all**2).sum() / lengths_of_all.sum())
-    return math.ceil(2 * mean_of_late_steps - 1)
-
-
-def _spells(is_late: Steps) -> NDArray[np.int64]:
-    """Return how many steps each unbroken run of late steps has."""
-    edges = np.flatnonzero(np.diff(is_late.astype(int), prepend=0, append=0))
-    return edges[1::2] - edges[::2]
-
-
-def _stand_out(late_s: Seconds, calm_s: Seconds, least_s: float) -> bool:
-    """Return whether each late rank is late so often that neither a few slow spells nor noise explain it.
-
-    A single step never counts, nor do one or two spells of several steps. Laplace's rule of succession and the binomial
-    distribution state the chance that a calm rank is late as often. Where noise is large, a rank stands out that is
-    later in nearly all steps, as a fair coin would not fall.
-    """
-    usual_s = np.median(calm_s, axis=1, keepdims=True)
-    noise_s = calm_s - usual_s
-    if calm_s.shape[1] == 1:  # without others to compare with, it is compared with its own median step
-        noise_s = calm_s - np.median(calm_s)
-    noisy_s = max(least_s, _NOISES * float(np.median(np.abs(noise_s))))
-    num_steps = len(late_s)
-    for of_rank in (late_s - usual_s).T:
-        is_late = of_rank > least_s
-        spells = _spells(is_late)
-        are_few = spells.size < _FEWEST_SPELLS and spells.max(initial=1) > 1
-        if is_late.sum() < 2 or (are_few and is_late.mean() < _MOST_STEPS):
-            return False
-        if _binomial_tail(int(is_late.sum()), num_steps, 0.5) < _CHANCE_OF_SIGN:
-            continue
-        later_s = of_rank[of_rank > noisy_s]
-        share_of_calm = ((noise_s >= later_s.min(initial=np.inf)).sum() + 1) / (noise_s.size + 2)
-        if later_s.size < 2 or _binomial_tail(later_s.size, num_steps, share_of_calm) > _CHANCE:
-            return False
-    return True
-
-
-def _binomial_tail(least: int, trials: int, chance: float) -> float:
-    """Return the probability that at least so many of the trials succeed; by logarithms, as factorials are large."""
-    log_factorial = np.cumsum(np.log(np.maximum(np.arange(trials + 1), 1)))
-    numbers = np.arange(least, trials + 1)
-    log_ways = log_factorial[trials] - log_factorial[numbers] - log_factorial[trials - numbers]
-    return float(np.exp(log_ways + numbers * math.log(chance) + (trials - numbers) * math.log1p(-chance)).sum())
+    num_steps = len(over_s)
+    clipped_s = np.clip(over_s, least_s / 2, 2 * least_s)  # what is hardly late, or very late, says nothing of spells
+    rounding_s2 = (_ROUNDING * least_s) ** 2
+    change_s2 = (np.diff(clipped_s, axis=0) ** 2).mean() + 2 * rounding_s2
+    ratio = change_s2 / (clipped_s.var(axis=0).mean() + rounding_s2)
+    spell = np.clip((2 / ratio) ** 2, 1.0, num_steps)  # steps that count as one
+    second_latest_s = np.sort(over_s[:, latest])[-2]
+    chances = []
+    for threshold_s in (least_s / 2, max(least_s, second_latest_s) / 2):
+        is_late = over_s > threshold_s
+        num_late = is_late[:, latest].sum() / spell
+        if num_late == 0:
+            return 1.0
+        late_others = (is_late.sum() - is_late[:, latest].sum()) / spell
+        all_others = num_steps * (over_s.shape[1] - 1) / spell
+        share = min((late_others + 1 + 1.5 * np.sqrt(late_others)) / (all_others + 2), 1.0)
+        chances.append(float(betainc(num_late, num_steps / spell - num_late + 1, share)))
+    return min(chances)

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from ..common.words import listed
 from .hang_groups import DEFAULT_GROUP, Call, Group, HangFinding, Progress, explain_groups
-from .log_evidence import Fact, Facts
-from .log_findings import UNKNOWN, finding_of, in_job, speakers, unknown
+from .log_evidence import UNKNOWN, Fact, Facts, finding_of, in_job, speakers, unknown
 
 _EVENT_S = 60  # ranks of one hang print within seconds; after a restart, the whole timeout passes first
 _MISREAD = Call("another call")  # torch cannot read one of other dimensions
@@ -20,7 +19,7 @@ _OWN_SIZES = ("ALLTOALL", "ALLTOALL_BASE", "GATHER", "SCATTER")  # which may dif
 def mismatches(facts: Facts) -> list[HangFinding]:
     """DETAIL: each rank reports itself, and the first rank that differs, so that those before it are like itself."""
     found = facts["mismatch"]
-    own: dict[int, set[Call]] = defaultdict(set)
+    own = defaultdict[int, set[Call]](set)
     called: dict[int, Call] = {}
     for fact in found:
         rank, other = int(fact.values["by"]), fact.number("other")
@@ -67,35 +66,27 @@ def calls(facts: Facts) -> list[HangFinding]:
     used = facts["wait"] + facts["queue"]
     if not used:
         return []
-    why = _contradiction(facts, used)
-    if why:
+    if why := _contradiction(facts, used):
         return [_waits(why, used)]
-    groups = [group for group in _groups(used) if _is_one(group, used)]
-    findings = dict.fromkeys(_judged(finding, groups, used) for finding in explain_groups(groups))
-    return [*findings] or [_waits("nothing shows that the lines are of one group", used)]
+    groups = {group.name: group for group in _groups(used) if _is_one(group, used)}
+    findings = [_judged(finding, groups[finding.group], used) for finding in explain_groups(groups.values())]
+    return findings or [_waits("nothing shows that the lines are of one group", used)]
 
 
 def _contradiction(facts: Facts, used: Sequence[Fact]) -> str:
     """Say why lines of the watchdog must not be compared; empty if they may be."""
-    seconds = [fact.line.second_of_year for fact in used]
-    if facts["restart"] or max(seconds) - min(seconds) > _EVENT_S:
+    times_s = [fact.line.second_of_year for fact in used]
+    if facts["restart"] or max(times_s) - min(times_s) > _EVENT_S:
         return "the lines are of several attempts, or of several times"
-    said: dict[object, set[str]] = defaultdict(set)
+    said = defaultdict[object, set[str]](set)
     for fact in used:
         rank = _rank(fact)
         if rank is None:
             return "the lines show numbers of ranks within a group, and not the ranks of the job"
-        # one build of torch: the same message comes from the same line of its source
-        said[re.sub(r"\[.*?\]|\d", "", fact.line.text)[:45]].add(fact.line.place)
-        for name in {"enqueued", "failed", "call", "size", "collective", "timeout"} & {*fact.values}:
-            where = () if name == "timeout" else (rank, _group_name(fact), fact.values["by"])
-            said[name, *where].add(fact.values[name])
-        numbers = [fact.number(name) for name in ("completed", "failed", "enqueued")]
-        known = [number for number in numbers if number is not None]
-        if known != sorted(known) or (len(known) == 3 and known[0] == known[1]):
-            return "the numbers of a line contradict each other"
+        for name in {"enqueued", "failed", "call", "size", "collective"} & {*fact.values}:
+            said[name, rank, _group_name(fact), fact.values["by"]].add(fact.values[name])
     if any(len(values) > 1 for values in said.values()):
-        return "a rank, or a line of torch, appears in two ways: two jobs, or two attempts"
+        return "a rank appears in two ways: two jobs, or two attempts"
     return ""
 
 
@@ -114,7 +105,7 @@ def _rank(fact: Fact) -> int | None:
 
 def _groups(used: Sequence[Fact]) -> list[Group]:
     """Return the groups that lines name, with the progress of each rank; "" is a group that no line names."""
-    calls: dict[int, dict[int, Call]] = defaultdict(dict)
+    calls = defaultdict[int, dict[int, Call]](dict)
     group_of: dict[tuple[int, int | None], str] = {}  # by rank and call, as the line after the timeout states it
     for fact in used:
         rank = _rank(fact) or 0
@@ -123,7 +114,7 @@ def _groups(used: Sequence[Fact]) -> list[Group]:
             calls[rank][fact.number("call") or 0] = Call(fact.values["collective"], size)
         elif "failed" in fact.values:
             group_of[rank, fact.number("failed")] = _group_name(fact)
-    progress: dict[str, dict[int, Progress]] = defaultdict(dict)
+    progress = defaultdict[str, dict[int, Progress]](dict)
     for fact in sorted(used, key=_waits_in):  # a line that states no failed call comes first
         rank, number = _rank(fact) or 0, _waits_in(fact)
         of_ranks = progress[group_of.get((rank, number), _group_name(fact))]
@@ -148,41 +139,37 @@ def _is_one(group: Group, used: Iterable[Fact]) -> bool:
     return is_hash or in_job(fact for fact in used if _group_name(fact) == group.name)
 
 
-def _judged(finding: HangFinding, groups: Iterable[Group], used: Sequence[Fact]) -> HangFinding:
+def _judged(finding: HangFinding, group: Group, used: Sequence[Fact]) -> HangFinding:
     """Return a finding as certain as lines make it: they may leave out ranks, and have groups that look alike."""
-    progress = next(group.progress for group in groups if group.name == finding.group)
-    waits_in = [one.waits_in for one in progress.values() if one.waits_in is not None]
+    waits_in = {one.waits_in for one in group.progress.values() if one.waits_in is not None}
+    silent = {*range(max(group.progress))} - {*group.progress, *map(_rank, used)}
+    is_known = all(one.waits_in in one.calls for one in group.progress.values())
     by_interest = sorted(used, key=lambda fact: _rank(fact) not in finding.ranks)
     finding = finding._replace(lines=finding_of("", (), finding.words, by_interest).lines)
     if finding.cause == "missing":
         # all ranks made the call before, or it would not have ended on those that wait
-        is_next = all(progress[rank].enqueued == finding.call - 1 for rank in finding.ranks)
+        is_next = all(group.progress[rank].enqueued == finding.call - 1 for rank in finding.ranks)
         elsewhere = {_rank(fact) for fact in used if fact.kind == "wait" or "failed" in fact.values}
-        if is_next and finding.call in waits_in and finding.group and not elsewhere & {*finding.ranks}:
-            if finding.group.isdecimal():
-                question = f"torch before 2.5 numbers groups on each rank: is {finding.group} the same on all?"
-                finding = finding._replace(words=f"{finding.words}\n  {question}")
-            return finding
-        return _waits("a rank is behind, but it waits in another group, or its line is of another time or group", used)
-    if len({*waits_in}) > 1 or finding.cause == "group":
+        if not (is_next and finding.call in waits_in and group.name) or elsewhere & {*finding.ranks}:
+            return _waits("a rank is behind, but it waits in another group, or its line is of another time", used)
+        if group.name.isdecimal():
+            question = f"torch before 2.5 numbers groups on each rank: is {group.name} the same on all?"
+            finding = finding._replace(words=f"{finding.words}\n  {question}")
+        return finding
+    if len(waits_in) > 1 or finding.cause == "group":
         return _waits("they are out of step: ranks wait in different calls", used)
-    if finding.cause != "stuck" and not finding.group:
+    if finding.cause != "stuck" and not group.name:
         return _waits(f"they differ in the {finding.cause}, and no line names the group", used)
     if finding.cause != "stuck":
         return finding
-    silent = {*range(max(progress))} - {*progress} - {_rank(fact) for fact in used}
-    is_known = all(one.waits_in in one.calls for one in progress.values())
-    if silent and is_known and 3 * len(silent) <= len(waits_in):
+    if silent and is_known and 3 * len(silent) <= len(group.progress):
         head = "\n".join(finding.words.splitlines()[:2])
         words = f"{head}\n  Look at {listed('rank', silent)} first: there is no line of it. rankscope cannot tell why."
-        finding = finding._replace(cause="silent", ranks=tuple(sorted(silent)), words=words)
-    elif silent or not is_known or len(waits_in) == 1:
-        missing = f"there is no line of {listed('rank', silent)}" if silent else "lines of ranks or calls are missing"
-        return _waits(missing, used)
-    else:
-        words = f"{finding.words}\n  rankscope cannot tell whether other ranks have no line."
-        finding = finding._replace(words=words)
-    return finding._replace(is_certain=False)
+        return finding._replace(cause="silent", ranks=tuple(sorted(silent)), words=words, is_certain=False)
+    if silent or not is_known or len(group.progress) == 1:
+        return _waits("there are no lines of some ranks, or of their calls", used)
+    words = f"{finding.words}\n  rankscope cannot tell whether other ranks have no line."
+    return finding._replace(words=words, is_certain=False)
 
 
 def _waits(why: str, used: Sequence[Fact]) -> HangFinding:

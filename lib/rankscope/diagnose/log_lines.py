@@ -29,7 +29,7 @@ _PREFIX = re.compile(
 )
 _HEAD = re.compile(  # of c10 and glog
     r"\[?[EWIF](?:(?P<month>\d\d?)(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)[.\d]*)? "
-    r"(?:\d+ )?(?:[\w./-]*/)?(?P<place>[\w.-]+\.(?:cpp|hpp|py):\d+)\] ?"
+    r"(?:\d+ )?[\w./-]+\.(?:cpp|hpp|py):\d+\] ?"
 )
 # the line of another rank, or a traceback, behind a bar of progress
 _RAN_INTO = re.compile(r"(?<=\S)(?=\[rank\d{1,6}\]:)|(?<=.{60})(?=\[rank\d{1,6}\]:)|(?<=\])(?=Traceback \()")
@@ -46,7 +46,6 @@ class Line(NamedTuple):
     labels: Mapping[str, str]
     rank: int | None = None
     second_of_year: int = 0  # 0 if the line has no time
-    place: str = ""  # the file and line of torch's source, which are the same for all ranks of a job
 
 
 def clean_lines(logs: Mapping[str, str]) -> list[Line]:
@@ -113,6 +112,6 @@ def _line(text: str, name: str) -> Line:
     head = _HEAD.match(text)
     if not head:
         return Line(text, labels)
-    month, day, hour, minute, second = [int(number or 0) for number in head.groups()[:5]]
+    month, day, hour, minute, second = [int(number or 0) for number in head.groups()]
     days = 31 * month + day
-    return Line(text[head.end() :], labels, None, ((24 * days + hour) * 60 + minute) * 60 + second, head["place"])
+    return Line(text[head.end() :], labels, None, ((24 * days + hour) * 60 + minute) * 60 + second)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from ..common.words import listed
 from .hang_groups import HangFinding
 from .log_calls import calls, mismatches
-from .log_evidence import KINDS, Fact, Facts
-from .log_findings import UNKNOWN, finding_of, in_job, speakers, unknown
+from .log_evidence import UNKNOWN, Fact, Facts, finding_of, in_job, speakers, unknown
+from .log_kinds import KINDS
 
 _SIGNALS = {
     "-9": "SIGKILL: out of memory, or over a limit?",
@@ -53,12 +53,10 @@ def explain_facts(facts: Facts) -> list[HangFinding]:
 
 
 def _says(kind: str, facts: Facts) -> list[HangFinding]:
-    """What a kind of lines states itself, if the lines agree, and their numbers are those of the job."""
+    """What a kind of lines states itself, if their numbers of ranks are those of the job."""
     found = facts[kind]
-    if found and KINDS[kind].accused == "ranks":
-        calls = {fact.values.get("call") for fact in found}
-        if len(calls) > 1 or not in_job(found + facts["wait"]):
-            return [unknown("the lines are of several calls, or their numbers of ranks are those of a group", found)]
+    if found and KINDS[kind].accused == "ranks" and not in_job(found + facts["wait"]):
+        return [unknown("the lines state numbers of ranks within a group", found)]
     return _stated(found)
 
 
@@ -86,40 +84,33 @@ def _stated(found: Sequence[Fact], **more: str) -> list[HangFinding]:
 # ---- a process was killed, or ended by itself
 
 
-def _reported_kill(facts: Facts) -> list[HangFinding]:
+def _first_failure(facts: Facts) -> list[HangFinding]:
     """torchrun's report of the process that ended first; of those of several nodes, the earliest."""
     reports = facts["failure"]
-    if len(facts["report"]) > len(reports) > 0:
-        return [unknown("one of torchrun's reports is damaged, and it may be the first", reports)]
     first_time = min((fact.values["time"] for fact in reports), default="")
-    return _killed([fact for fact in reports if fact.values["time"] == first_time])
+    return _ended([fact for fact in reports if fact.values["time"] == first_time])
 
 
-def _launcher_says(facts: Facts) -> list[HangFinding]:
-    return [] if facts["failure"] else _killed(facts["exit"])
+def _exits(facts: Facts) -> list[HangFinding]:
+    """What other launchers report, and torchrun before its report."""
+    return [] if facts["failure"] else _ended(facts["exit"])
 
 
-def _killed(ends: Iterable[Fact]) -> list[HangFinding]:
-    findings = {}
+def _ended(ends: Iterable[Fact]) -> list[HangFinding]:
+    """Processes that were killed; without any, the first one that ended, perhaps because of others."""
+    kills = {}
+    others = []
     for fact in ends:
         signal = fact.values.get("signal") or fact.values.get("code") or f"-{fact.values['number']}"
         if signal in _SIGNALS:
             (finding,) = _stated([fact], end=f"was killed by {_SIGNALS[signal]}")
             # a launcher's number of a process is one within its node
-            findings[finding.words] = finding._replace(ranks=() if "who" in fact.values else finding.ranks)
-    return [*findings.values()]
-
-
-def _ended_first(facts: Facts) -> list[HangFinding]:
-    """A process that ended with an exit code, or aborted: perhaps because of others."""
-    ended = [fact for fact in facts["failure"] or facts["exit"] if fact.values.get("code", "-15") != "-15"]
-    if not ended:
-        return []
-    first = min(ended, key=lambda fact: fact.values.get("time", ""))
-    code = first.values["code"]
-    end = f"ended first (exit code {code}); rankscope cannot tell whether because of others: look at its log"
-    (finding,) = _stated([first], end=end)
-    return [finding._replace(cause=UNKNOWN, ranks=(), is_certain=False)]
+            kills[finding.words] = finding._replace(ranks=() if "who" in fact.values else finding.ranks)
+        elif signal != "-15":  # by which launchers end the others
+            end = f"ended first (exit code {signal}); rankscope cannot tell whether because of others: look at its log"
+            (finding,) = _stated([fact], end=end)
+            others.append(finding._replace(cause=UNKNOWN, ranks=(), is_certain=False))
+    return [*kills.values()] or others[:1]
 
 
 def _own_errors(facts: Facts) -> list[HangFinding]:
@@ -193,10 +184,10 @@ def _joins(facts: Facts) -> list[HangFinding]:
 
 
 _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
-    _reported_kill,
+    _first_failure,
     "worker",
     _own_errors,
-    _launcher_says,
+    _exits,
     "out of memory",
     "same GPU",
     "same rank",
@@ -226,5 +217,4 @@ _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
     "barrier, others",
     "peer",
     "gloo",
-    _ended_first,
 )

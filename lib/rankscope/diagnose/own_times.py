@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _HOST = PHASES.index("host")
-_FSDP = "range: FSDP::"  # how the ranges begin that FSDP records
+_FSDP = ("range: FSDP::", "range: FullyShardedDataParallel")  # how the ranges begin that FSDP records
 _FSDP_CALLS = ("range: FSDP::all_gather", "range: FSDP::post_backward_reduce")  # that end when their collective has
 _FSDP_END = "range: FSDP::root_post_backward_callback"  # which reduces the last gradients, after autograd
 
@@ -32,8 +32,7 @@ class CallTimes(NamedTuple):
 
     row: Ints  # of its step in `OwnTimes`, or -1
     phase: Ints  # in which it was launched, as an index of `PHASES`
-    of_gradients: Bools
-    total_s: Seconds  # from its arrival to its end
+    of_fsdp: Bools  # whether it was launched within a range of FSDP
     # The time in which the call is the next one to end, and queues behind no other call: how much of it is exposed, and
     # how much is hidden.
     exposed_s: Seconds
@@ -45,6 +44,7 @@ class OwnTimes(NamedTuple):
 
     steps: Ints  # the numbers of the steps
     window_s: Seconds
+    end_s: Seconds  # when the window ends, by the rank's clock
     phase_s: Seconds  # own time, in which the rank waited for nobody: steps by `PHASES`
     exposed_s: Seconds  # communication that no work of the rank covers
     hidden_s: Seconds  # communication that work covers
@@ -114,6 +114,7 @@ def own_times(trace: Trace) -> OwnTimes:
     return OwnTimes(
         steps=steps.item[windows.rows],
         window_s=windows.end_s - windows.begin_s,
+        end_s=windows.end_s,
         phase_s=seconds(~waits),
         exposed_s=seconds(waits).sum(axis=1),
         hidden_s=seconds(in_call & ~waits).sum(axis=1),
@@ -132,6 +133,7 @@ class _Calls(NamedTuple):
     arrive_s: Seconds
     stop_s: Seconds
     of_gradients: Bools
+    of_fsdp: Bools
     step: Ints  # a row of the steps, -1 for calls before the first
 
 
@@ -144,7 +146,8 @@ def _calls(trace: Trace, steps: Timeline, has_gpu: bool) -> _Calls:
         of_gradients = _inside(launch_s, _merged(trace.timeline, "backward", _FSDP_END))
     step = np.searchsorted(steps.start_s, launch_s, side="right") - 1
     arrive_s = start_s if has_gpu else launch_s  # Gloo starts a call only when one of its threads is free
-    return _Calls(launch_s, arrive_s, stop_s, of_gradients, step)
+    fsdp = _merged(trace.timeline, *(kind for kind in trace.timeline.kinds if kind.startswith(_FSDP)))
+    return _Calls(launch_s, arrive_s, stop_s, of_gradients, _inside(launch_s, fsdp), step)
 
 
 class _Windows(NamedTuple):
@@ -185,9 +188,8 @@ def _windows(steps: Timeline, calls: _Calls) -> _Windows:
 def _blocked(spans: Timeline, calls: _Calls, host: dict[str, Intervals]) -> Intervals:
     """Return when the host of a rank without a GPU is blocked in calls, apart from the wait at the end of a window."""
     fsdp = _merged(spans, *(kind for kind in spans.kinds if kind.startswith(_FSDP)))
-    is_of_fsdp = _inside(calls.launch_s, fsdp)
     # A collective that is not waited for at the end blocks the host, until that goes on with another phase.
-    blocks = ~calls.of_gradients & ~is_of_fsdp
+    blocks = ~calls.of_gradients & ~calls.of_fsdp
     phase_start_s = np.sort(np.concatenate([starts_s for starts_s, _ in host.values()]))
     next_phase = np.searchsorted(phase_start_s, calls.arrive_s, side="right")
     until_s = np.minimum(calls.stop_s, np.append(phase_start_s, np.inf)[next_phase])
@@ -198,7 +200,7 @@ def _blocked(spans: Timeline, calls: _Calls, host: dict[str, Intervals]) -> Inte
     starts_s, stops_s = _merged(spans, *(kind for kind in spans.kinds if kind.partition(" (")[0] in _FSDP_CALLS))
     last_range = np.searchsorted(starts_s, calls.launch_s, side="right") - 1  # -1 before the first one
     back_s = np.maximum(calls.stop_s, np.append(stops_s, -np.inf)[last_range])
-    in_fsdp = intersect(fsdp, merge(calls.arrive_s[is_of_fsdp], back_s[is_of_fsdp]))
+    in_fsdp = intersect(fsdp, merge(calls.arrive_s[calls.of_fsdp], back_s[calls.of_fsdp]))
     return merge(np.append(calls.arrive_s[blocks], in_fsdp[0]), np.append(until_s[blocks], in_fsdp[1]))
 
 
@@ -226,8 +228,7 @@ def _call_times(
     return CallTimes(
         row=row_of_step[calls.step],
         phase=launched_in,
-        of_gradients=calls.of_gradients,
-        total_s=calls.stop_s - calls.arrive_s,
+        of_fsdp=calls.of_fsdp,
         exposed_s=exposed_s,
         hidden_s=calls.stop_s - since_s - exposed_s,
     )

@@ -25,6 +25,7 @@ class Call(NamedTuple):
     launch_s: float
     start_s: float
     stop_s: float
+    lane: str = "gloo"  # of its span
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -33,8 +34,8 @@ class Trace(msgspec.Struct, frozen=True):
     Lanes of `timeline` and their kinds:
 
     - "main", the thread that runs the steps: "step" (item: its number), "loader", "forward" (DDP's, or from the first
-      to the last range of FSDP's), "zero_grad", "optimizer", "launch" of a collective (item: its place in `calls`, -1
-      for none), "unpack" (gradients leave a bucket) and "range: NAME"; "thread 12": as "main"
+      to the last range of FSDP's), "zero_grad", "optimizer", "unpack" (gradients leave a bucket) and
+      "range: NAME"; "thread 12": as "main"
     - "backward": "backward", and within it a "gradient" each
     - "gpu": a phase, or "host" between two phases: from the first to the last kernel or copy that was launched in it
     - "stream 7": "kernel", "memset", "memcpy h2d", "d2h", "d2d" or "p2p", and collectives (item: place in `calls`)

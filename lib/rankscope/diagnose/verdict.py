@@ -118,9 +118,8 @@ def _of_nobody(lateness: Lateness, steps: Sequence[int], is_complete: bool) -> l
         else:
             who = and_joined([_arrives(lateness, late) for late in suspicion.late[:_MOST_LISTED]])
             lines.append(f"{who}, but this costs only {cost}. A rank is named from {percent_words(SHARE_OF_STEP)} on.")
-    own_s = lateness.phase_s.sum(axis=2)
-    waits_s = (own_s.max(axis=1, keepdims=True) - own_s).mean(axis=1)  # by step
-    last = own_s.argmax(axis=1)  # the last rank of each step
+    waits_s = lateness.waits_s.mean(axis=1)  # by step
+    last = lateness.waits_s.argmin(axis=1)  # the last rank of each step
     wait = f"Ranks wait for each other, for up to {_of_step(lateness, lateness.longest_wait_s)}."
     worst = int(waits_s.argmax())
     if waits_s[worst] > _MOST_OF_IT * waits_s.sum():

@@ -47,7 +47,7 @@ _WORK = {
     "#b87a2a": ("copy", "h2d", "unpack", "copy_in", "copy_out", "memcpy", "staging", "link"),
     "#f7b012": ("forward", "loss"),
     "#b5391a": ("backward",),
-    "#b57ed7": ("optimizer", "zero_grad"),
+    "#b57ed7": ("optimizer", "zero_grad", "weights"),
     "#2fa477": ("step", "compute", "train", "kernel"),
     "#2377ce": ("allreduce", "reduce_scatter", "reduce", "collective", "shadow"),
     "#8cc8ee": ("allgather", "gather", "recv", "receive"),

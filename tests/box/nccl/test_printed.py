@@ -7,11 +7,14 @@ whole buffer.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rankscope.box import nccl
+from rankscope.box.nccl import constants
 
 SCALING = "https://github.com/waynehacking8/nccl-collectives-bench/tree/main/results/scaling_attributed"
 THESIS = "https://github.com/C-TC/multi-gpu-programming-models/tree/main/repro/thesis_microbench"
@@ -19,6 +22,29 @@ METAL = "https://github.com/oscaralateras/inference-from-the-metal-up/tree/main/
 PIPELINING = "https://github.com/garv901/cta-pipelining/blob/main/results/phase6_s1.md"
 EBPF = "https://github.com/eunomia-bpf/nccl-eBPF/tree/main/docs/tmp"
 ISSUES = "https://github.com/NVIDIA/nccl/issues"
+
+H100S = json.loads((Path(__file__).parent / "nccl_2_27_5_h100.json").read_text(encoding="utf-8"))
+
+
+def num_off() -> tuple[int, int]:
+    """How many latencies and bandwidths are not what NCCL printed, to the printed digit."""
+    latencies = bandwidths = 0
+    for *what, nodes, gpus, latency_us, gb_per_s in H100S["rows"]:
+        model = nccl.Model("h100", gpus, nodes, version=(2, 27, 5))
+        latencies += round(model.latency_us(*what), 1) != latency_us
+        bandwidths += round(model.bandwidth(*what), 1) != gb_per_s
+    return latencies, bandwidths
+
+
+def test_190_latencies_and_190_bandwidths_are_what_nccl_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(H100S["rows"]) == 190
+    assert num_off() == (0, 0)
+    of_2_27 = constants.VERSIONS[4]
+    monkeypatch.setitem(of_2_27.latency_us, ("nvlink", "ring"), (0.6, 1.9, 3.5))  # not 3.4
+    latencies, bandwidths = num_off()
+    assert latencies > 10
+    assert bandwidths == 0
+
 
 # Tables of one node: µs and GB/s, in the order LL, LL128, Simple; NVLS supports only Simple. What is 0 is not eligible.
 H100, H200 = ("h100", (2, 29, 2), SCALING), ("h200", (2, 30, 4), THESIS)
@@ -70,9 +96,8 @@ def test_tables_of_one_node_are_what_nccl_printed(job: tuple[str, tuple[int, ...
                 named.add(what)
                 assert round(model.latency_us(*what), 1) == latency_us, what
                 assert model.bandwidth(*what) == pytest.approx(gb_per_s, abs=0.051), what
-    table = model.table([1 << 20])
-    can = table[table.why_not == ""]
-    assert set(zip(can.collective, can.algorithm, can.protocol, strict=True)) == named
+    eligible = {(collective, *pair) for collective in constants.COLLECTIVES for pair in model.eligible(collective)}
+    assert eligible == named
 
 
 # Choices: collective, bytes, algorithm, protocol; channels where they are printed; what NCCL expects, in µs, likewise.
@@ -173,9 +198,9 @@ def test_choices_are_what_nccl_printed(source: str) -> None:
 
 def test_a_protocol_that_was_forced_takes_what_nccl_printed() -> None:
     """8 H100, NCCL_PROTO=Simple: https://github.com/NVIDIA/nccl/issues/1595; 2.21 to 2.23 agree."""
-    table = nccl.Model("h100", 8, version="2.21.5").table([805306368])
-    row = table.query("collective == 'allreduce' and algorithm == 'ring' and protocol == 'simple'")
-    assert row.nccl_s.item() * 1e6 == pytest.approx(3970.683594, rel=1e-6)
+    compared = nccl.Model("h100", 8, version="2.21.5").compare("allreduce", 805306368)
+    (ring_simple,) = [estimate for estimate in compared if estimate[:2] == ("ring", "simple")]
+    assert ring_simple.nccl_s * 1e6 == pytest.approx(3970.683594, rel=1e-6)
 
 
 # Allreduce on 4 nodes of 8 H200 and of one, NCCL 2.30.4 on AWS P5en, 1 KiB to 1 GiB in powers of two, each algorithm
@@ -203,8 +228,7 @@ CHANNELS = {
 
 @pytest.mark.parametrize("gpus", CHANNELS)
 def test_252_counts_of_channels_are_what_nccl_printed(gpus: int) -> None:
-    table = nccl.Model("h200", gpus, 4, version="2.30.4").table([1 << power for power in range(10, 31)])
-    table = table[table.collective == "allreduce"].set_index(["algorithm", "protocol"])
+    model = nccl.Model("h200", gpus, 4, version="2.30.4")
     assert sum(len(counts) for counts in CHANNELS[gpus].values()) == 126
     for pair, counts in CHANNELS[gpus].items():
-        assert list(table.loc[pair].channels) == counts, pair
+        assert [model.channels("allreduce", *pair, 1 << power) for power in range(10, 31)] == counts, pair

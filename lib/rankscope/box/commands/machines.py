@@ -1,4 +1,4 @@
-"""Commands on profiles: show, import and compare."""
+"""Commands on profiles: show and compare."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from ...cli.output import print_parts
 from ...common.words import printable
-from ..options import ProfilePath, Sizes, show_command, sizes_of
+from ..options import ProfilePath, Sizes, sizes_of
 
 
 def show(
@@ -38,40 +38,6 @@ def show(
 
         save_svg(draw_with_peers(profile), picture)
         print_parts([f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines"])
-
-
-def import_(
-    files: Annotated[
-        list[Path], typer.Argument(help="Logs of nccl-tests, rccl-tests or nvbandwidth, or traces of torch.")
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="Write everything that was read to this file, as one machine's profile."),
-    ] = None,
-    kind: Annotated[
-        str | None, typer.Option(help="The program that wrote the logs. Default: recognised from the text.")
-    ] = None,
-    num_ranks: Annotated[
-        int | None,
-        typer.Option(
-            help="Read only tables of this many ranks; a table that does not state its rank count is assumed to match."
-        ),
-    ] = None,
-) -> None:
-    """Read logs of other programs. Print one line per table, and what similar machines reach. -o stores all tables."""
-    from ...common.files import check_output
-    from .. import read_log, tables
-    from ..logs import merged
-
-    if output is not None:
-        check_output("--output", output, files)
-    profiles = []
-    for path in files:
-        profiles += read_log(path, kind, num_ranks)  # a profile per table
-    print_parts(tables.imported(profiles))
-    if output is not None:
-        merged(profiles, name=printable(output.stem)).save(output)
-        print_parts([f"{printable(str(output))} contains all measurements; {show_command(output)} shows it"])
 
 
 def compare(

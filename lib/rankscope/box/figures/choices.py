@@ -1,130 +1,63 @@
-"""A drawing of what NCCL chooses by size, box by box, and the colours of its protocols."""
+"""A drawing of what NCCL chooses by size, machine by machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from itertools import groupby
-from typing import NamedTuple
 
-import numpy as np
-
-from ...common.checks import of_type
 from ...common.units import bytes_words
-from ...figures.palette import PAPER, PROTOCOLS, mixed
-from ...figures.plots import Key, Plot, Rects, Texts
+from ...figures.marks import LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Mark, axis, row_name
+from ...figures.palette import PROTOCOLS
 from ..nccl import Model
 
-PROTOCOL_NAMES = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
-PROTOCOL_COLORS = {protocol: PROTOCOLS[name] for protocol, name in PROTOCOL_NAMES.items()}
-NVLS_COLOR = PROTOCOLS["NVLS"]
-MEASURED_COLOR = PROTOCOLS["measured"]
 _SIZES = tuple(1 << power for power in range(10, 31))
 _TICK_EVERY = 5  # sizes
-_COLUMN_PX = 31.0
-_ROW_PX = 30.0
-_LETTER_PX = 6.9
-_NAME_MARGIN_PX = 8  # of a name in its band, on both sides together
-# Parts of a row: a gap separates the bands of two models.
-_BAND_TOP = 0.08
-_BAND_HEIGHT = 0.84
+_ROW_PX = 28.0
+_NAMES = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}  # of protocols
 
 
-def color_of(algorithm: str, protocol: str) -> str:
-    """Return the colour of a protocol, or that of NVLS, which has only one."""
+def pair_words(algorithm: str, protocol: str) -> str:
+    """Return the name of an algorithm with a protocol; NVLS has only one.
+
+    >>> pair_words("ring", "ll128"), pair_words("nvls_tree", "simple")
+    ('ring LL128', 'NVLS tree')
+    """
     if algorithm.startswith("nvls"):
-        return NVLS_COLOR
-    return PROTOCOL_COLORS[protocol]
+        return algorithm.replace("nvls", "NVLS").replace("_", " ")
+    return f"{algorithm} {_NAMES[protocol]}"
 
 
-def _pale(color: str) -> str:
-    return mixed(color, PAPER, 0.5)
-
-
-class _Band(NamedTuple):
-    """Adjacent sizes at which a box makes the same choice."""
-
-    row: int
-    column: int  # of the smallest size
-    length: int  # in columns
-    algorithm: str
-    protocol: str
-
-    @property
-    def words(self) -> str:
-        if self.algorithm.startswith("nvls"):
-            return self.algorithm.upper().replace("_TREE", " tree")
-        return f"{self.algorithm} {PROTOCOL_NAMES[self.protocol]}"
-
-
-def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce", title: str | None = None) -> Plot:
+def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce", title: str | None = None) -> Drawing:
     """Draw NCCL's choice of algorithm and protocol from 1 KiB to 1 GiB, with one row per model, by name.
 
-    Colours are protocols, or NVLS; trees are hatched. Bands that are wide enough contain their name.
-
-    Raises ValueError if there are no models, or if NCCL's model does not have the collective.
+    Colours are protocols, or NVLS; trees are hatched. Bands that are wide enough contain their name, and all have it as
+    a tip. Raises ValueError if NCCL's model does not have the collective.
     """
-    if not isinstance(models, Mapping) or not models:
-        raise ValueError(f"models must be one or more, by name, got {models!r}")
-    bands: list[_Band] = []
+    left = max([LEFT_PX, *[1.32 * LETTER_PX * len(name) + 16 for name in models]])
+    column_px = (RIGHT_PX - left) / len(_SIZES)
+    marks: list[Mark] = []
+    tips: dict[Hashable, str] = {}
     for row, (name, model) in enumerate(models.items()):
-        bands += _bands(row, of_type(f"models[{name!r}]", model, Model), collective)
-    fills = [color_of(band.algorithm, band.protocol) for band in bands]
-    hatched = [band.algorithm == "tree" for band in bands]
-    cells = Rects(
-        [band.column for band in bands],
-        [band.row + _BAND_TOP for band in bands],
-        [_pale(fill) for fill in fills],
-        width=[band.length for band in bands],
-        height=_BAND_HEIGHT,
-        hatched=hatched,
-    )
-    return Plot(
-        title=title or f"NCCL's choice for {collective}, by size",
-        x_label="size of each rank's buffer",
-        width=len(_SIZES),
-        height=len(models),
-        size_px=(_COLUMN_PX * len(_SIZES), _ROW_PX * len(models)),
-        rects=(cells,),
-        texts=_names(bands),
-        x_ticks=[(column + 0.5, bytes_words(_SIZES[column])) for column in range(0, len(_SIZES), _TICK_EVERY)],
-        y_ticks=[(row + 0.5, name) for row, name in enumerate(models)],
-        legend=_legend(bands),
-    )
-
-
-def _bands(row: int, model: Model, collective: str) -> list[_Band]:
-    """Return a band for each run of sizes at which NCCL chooses the same algorithm and protocol."""
-    compared = model.compared(collective, _SIZES)
-    pairs = list(compared)  # of an algorithm and a protocol
-    expected_s = [figures.nccl_s for figures in compared.values()]  # a row per pair, a column per size
-    choices = np.argmin(expected_s, axis=0).tolist()  # of each size: the index of the fastest pair
-    bands = []
-    column = 0
-    for choice, run in groupby(choices):
-        length = len(list(run))
-        algorithm, protocol = pairs[choice]
-        bands.append(_Band(row, column, length, algorithm, protocol))
-        column += length
-    return bands
-
-
-def _names(bands: list[_Band]) -> tuple[Texts, ...]:
-    """Return the names of the bands that are wide enough."""
-    texts = []
-    for band in bands:
-        if band.length * _COLUMN_PX < _LETTER_PX * len(band.words) + _NAME_MARGIN_PX:
-            continue
-        texts.append(Texts(band.column + band.length / 2, band.row + 0.5, [band.words], "#000000"))
-    return tuple(texts)
-
-
-def _legend(bands: list[_Band]) -> list[Key]:
-    """Return a key for each colour that occurs, and one for the hatching of trees."""
-    colors = {color_of(band.algorithm, band.protocol) for band in bands}
-    named_colors = {PROTOCOL_NAMES[protocol]: color for protocol, color in PROTOCOL_COLORS.items()}
-    named_colors["NVLS"] = NVLS_COLOR
-    shown = [Key(name, _pale(color)) for name, color in named_colors.items() if color in colors]
-    trees = [band for band in bands if band.algorithm == "tree"]
-    if trees:
-        shown.append(Key("hatched: a tree", _pale(color_of("tree", trees[0].protocol)), hatched=True))
-    return shown
+        y = row * _ROW_PX
+        marks.append(row_name(y + 16, name)._replace(x=left - 12))
+        choices = [model.choose(collective, size) for size in _SIZES]
+        column = 0
+        for (algorithm, protocol), run in groupby(choices, lambda choice: choice[:2]):
+            words = pair_words(algorithm, protocol)
+            length = len(list(run))
+            hue = PROTOCOLS["NVLS" if algorithm.startswith("nvls") else _NAMES[protocol]]
+            x = left + column * column_px
+            width = length * column_px - 2
+            text = words if width >= LETTER_PX * len(words) + 4 else ""
+            marks.append(Box(x, y, width, _ROW_PX - 5, hue, "tint", algorithm == "tree", text, key=(row, column)))
+            smallest, largest = bytes_words(_SIZES[column]), bytes_words(_SIZES[column + length - 1])
+            tips[row, column] = f"{name}: {words} from {smallest} to {largest}"
+            column += length
+    bottom = len(models) * _ROW_PX
+    ticks = [
+        (left + (column + 0.5) * column_px, bytes_words(_SIZES[column]))
+        for column in range(0, len(_SIZES), _TICK_EVERY)
+    ]
+    marks += axis(bottom, ticks, left)
+    deck = "by the size of each rank's buffer; trees are hatched"
+    return Drawing(title or f"NCCL's choice for {collective}, by size", marks, bottom + 24, deck, tips)

@@ -1,59 +1,38 @@
-"""A drawing of what connects the GPUs of a box: a square for each pair, with its word and its rate."""
+"""A drawing of what connects the GPUs and network cards of a box: a cell for each GPU and each other device."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Hashable
 
-from ...common.units import rate_words
-from ...figures.palette import ink_on, ramp
-from ...figures.plots import Key, Plot, Rects, Texts
-from ..nccl.topology import Topology
+from ...figures.marks import LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Mark, Text, row_name
+from ...figures.palette import ramp
+from ..nccl.topology import WAYS, Topology, kind_of
 
-_CELL_PX = 62.0
-_MOST_SIDE_PX = 560.0
-_MOST_GPUS_WITH_WORDS = 16
-_MOST_GPUS_WITH_RATES = 10
-# From the shortest way to the longest: as in other figures, paler is faster.
-_NVLINK, _SWITCH, _HOST, _BETWEEN = ramp([1.0, 0.75, 0.5, 0.25])
-_FILLS = {"NV": _NVLINK, "PIX": _SWITCH, "PXB": _SWITCH, "PHB": _HOST, "NODE": _HOST, "SYS": _BETWEEN}
-# A label per colour: PXB has that of PIX, and NODE that of PHB.
-_LABELS = {"NV": "NVLink", "PIX": "PCIe switch", "PHB": "PCIe and CPU", "SYS": "between CPUs"}
-_WORD_Y = 0.35  # in a cell, from its top: what connects the pair, …
-_RATE_Y = 0.72  # … and below it the rate
-_TICK_EVERY = 8  # GPUs of a box whose cells are too small for words, and whose numbers would touch
+_FILLS = dict(zip(WAYS, ramp([1.0, 0.85, 0.7, 0.5, 0.3, 0.1]), strict=True))  # paler is faster
+_HEAD_PX = 20.0
+_ROW_PX = 26.0
 
 
-def draw_topology(box: Topology, title: str | None = None) -> Plot:
-    """Draw the path between each pair of GPUs, as ``nvidia-smi topo -m`` names it, and its rate in one direction.
+def draw_topology(box: Topology, title: str | None = None) -> Drawing:
+    """Draw how each GPU reaches each other GPU and network card, by the words of ``nvidia-smi topo -m``.
 
-    Squares of a large box are too small for the rate, and of an even larger one for the name.
+    Cells that are too narrow contain no word; all have it as a tip.
     """
-    num_gpus = box.num_gpus
-    src, dst = np.nonzero(~np.eye(num_gpus, dtype=bool))  # all pairs of different GPUs
-    words = [box.ways[a][b] for a, b in zip(src, dst, strict=True)]
-    kinds = ["NV" if word.startswith("NV") else word for word in words]  # without the number of NVLinks
-    fills = [_FILLS[kind] for kind in kinds]
-    rates = [rate_words(box.gb_per_s[a, b] * 1e9) for a, b in zip(src, dst, strict=True)]
-    inks = [ink_on(fill) for fill in fills]
-    texts = []
-    if num_gpus <= _MOST_GPUS_WITH_WORDS:
-        texts.append(Texts(dst + 0.5, src + _WORD_Y, words, inks))
-    if num_gpus <= _MOST_GPUS_WITH_RATES:
-        texts.append(Texts(dst + 0.5, src + _RATE_Y, rates, inks))
-    tick_every = 1 if num_gpus <= _MOST_GPUS_WITH_WORDS else _TICK_EVERY
-    ticks = [(gpu + 0.5, f"{gpu}") for gpu in range(0, num_gpus, tick_every)]
-    side_px = min(num_gpus * _CELL_PX, _MOST_SIDE_PX)
-    gpu_name = box.gpu.upper().replace("_", " ")
-    return Plot(
-        title=title or f"{num_gpus} {gpu_name}: what connects each pair, and GB/s one way",
-        x_label="to GPU",
-        y_label="from GPU",
-        width=num_gpus,
-        height=num_gpus,
-        size_px=(side_px, side_px),
-        rects=(Rects(dst, src, fills),),
-        texts=texts,
-        x_ticks=ticks,
-        y_ticks=ticks,
-        legend=[Key(label, _FILLS[kind]) for kind, label in _LABELS.items() if _FILLS[kind] in fills],
-    )
+    num_gpus = len(box.ways)
+    names = [*[f"GPU {gpu}" for gpu in range(num_gpus)], *box.nics]
+    cell_px = min((RIGHT_PX - LEFT_PX) / len(names), 56.0)
+    marks: list[Mark] = []
+    tips: dict[Hashable, str] = {}
+    for row, ways in enumerate(box.ways):
+        y = _HEAD_PX + row * _ROW_PX
+        marks.append(row_name(y + 16, names[row]))
+        for column, way in enumerate(ways):
+            if way == "X":
+                continue
+            x = LEFT_PX + column * cell_px
+            text = way if cell_px >= LETTER_PX * len(way) + 6 else ""
+            marks.append(Box(x, y, cell_px - 2, _ROW_PX - 2, _FILLS[kind_of(way)], text=text, key=(row, column)))
+            tips[row, column] = f"{names[row]} and {names[column]}: {way}"
+    for column, name in enumerate(names):
+        marks.append(Text(LEFT_PX + (column + 0.5) * cell_px, 12, name, "number", "mute", "middle"))
+    return Drawing(title or f"{num_gpus} GPUs and {len(box.nics)} network cards", marks, y + _ROW_PX, tips=tips)

@@ -27,9 +27,6 @@ def diagnose(
         ),
     ],
     as_json: Annotated[bool, Option("--json", help="Print JSON, in seconds and bytes.")] = False,
-    output: Annotated[
-        Path | None, Option("-o", "--output", help="Write the diagnosis of traces with figures as one HTML file.")
-    ] = None,
     perfetto: Annotated[Path | None, Option(help="Write a trace of all ranks on one clock for Perfetto.")] = None,
 ) -> None:
     """Name the rank that the others wait for, the phase in which it loses time, and the cost.
@@ -38,8 +35,8 @@ def diagnose(
     the answer names the rank that did not reach a collective or called a different one, or states that the logs do not
     show it. Logs may be one per rank, or one log with the prefixes of torchrun or srun.
 
-    For traces, --json prints culprits, findings, ranks, steps, step_s, exposed_s, hidden_s, phases and buckets. For
-    dumps and logs, --json prints culprits, findings, notes and ranks.
+    For traces, --json prints culprits, findings, ranks, steps, step_s, exposed_s, hidden_s, phases and calls. For dumps
+    and logs, --json prints culprits, findings, notes and ranks.
     """
     from ...common.files import check_output
     from ..inputs import TraceFiles, files_in
@@ -48,28 +45,20 @@ def diagnose(
     files = TraceFiles(traces=[], dumps=[], logs=[])
     if not is_stdin:
         files = files_in(paths)
-    inputs = [*files.traces, *files.dumps, *files.logs]
-    if output is not None:
-        check_output("--output", output, inputs, (".html",))
     if perfetto is not None:
-        check_output("--perfetto", perfetto, inputs, (".json", ".json.gz"))
-    has_dumps_or_logs = bool(files.dumps or files.logs or is_stdin)
-    if not files.traces and has_dumps_or_logs:
-        if output is not None or perfetto is not None:
-            kind = "flight-recorder dumps" if files.dumps else "logs"
-            raise ValueError(f"--output and --perfetto are for traces, and these are {kind}")
+        check_output("--perfetto", perfetto, [*files.traces, *files.dumps, *files.logs], (".json", ".json.gz"))
+    if not files.traces and (files.dumps or files.logs or is_stdin):
+        if perfetto is not None:
+            raise ValueError("--perfetto is for traces, and these are dumps or logs")
         _explain_hang(files, is_stdin, as_json)
         return
-    if files.dumps:
-        left_out = count_of(len(files.dumps), "flight-recorder dump")
-        print(f"left out {left_out}: pass dumps alone", file=sys.stderr)
-    if len(paths) > 1 and files.logs:  # which the user named, unlike logs that lie in a folder of traces
-        print(f"left out {count_of(len(files.logs), 'log')}: pass logs alone, or with dumps", file=sys.stderr)
+    num_left_out = len(files.dumps)
+    if len(paths) > 1:  # the user named the logs, unlike those that lie in a folder of traces
+        num_left_out += len(files.logs)
+    if num_left_out:
+        print(f"left out {count_of(num_left_out, 'file')}: pass dumps and logs without traces", file=sys.stderr)
     # a folder without anything is passed on as well: the reader of traces says what it looked for
-    diagnose_traces(files.traces or paths, as_json, output, perfetto)
-
-
-# ---- dumps and logs
+    diagnose_traces(files.traces or paths, as_json, perfetto)
 
 
 def _explain_hang(files: TraceFiles, is_stdin: bool, as_json: bool) -> None:

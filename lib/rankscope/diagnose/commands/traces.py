@@ -3,45 +3,46 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
+import numpy as np
+from rich.table import Table
 from rich.text import Text
 
+from ...common.units import bytes_words, times_in_one_unit
 from ...common.words import printable
 
 if TYPE_CHECKING:
     from ..diagnosis import JobDiagnosis
 
+_MOST_ROWS = 16
+_LEAST_SHARE = 0.01  # of the own time: a phase with less has no column
+_LEAST_LATE = 0.005  # of a step: a rank that is late by less is not shown as late
 
-def diagnose_traces(paths: Sequence[Path], as_json: bool, output: Path | None, perfetto: Path | None) -> None:
-    """Print who is late and why, and write the page and the trace for Perfetto if there are paths for them."""
+
+def diagnose_traces(paths: Sequence[Path], as_json: bool, perfetto: Path | None) -> None:
+    """Print who is late and why, and write the trace for Perfetto if there is a path for it."""
     from ...cli.output import print_parts
-    from ...common.files import write_whole
+    from ...timeline import Timeline
     from .. import diagnose, read_traces
 
     traces = read_traces(paths[0] if len(paths) == 1 else paths)
     diagnosis = diagnose(traces)
-    written = []
-    if output is not None:
-        from ..figures.jobs import job_page
-
-        # the page is named after the folder; of several files, after that of the first one
-        folder = paths[0] if paths[0].is_dir() else paths[0].parent
-        written.append(write_whole(output, job_page(folder.resolve().name, traces, diagnosis).encode()))
     if perfetto is not None:
-        from ...timeline import Timeline
-
         clocks = zip(traces, diagnosis.offset_s, strict=True)
-        on_one_clock = Timeline.concat(trace.timeline.shifted(offset_s) for trace, offset_s in clocks)
-        written.append(on_one_clock.to_chrome_trace(perfetto))
+        Timeline.concat(trace.timeline.shifted(offset_s) for trace, offset_s in clocks).to_chrome_trace(perfetto)
     if as_json:
         print(json.dumps(_fields(diagnosis)))
-    else:
-        print_parts(_parts(diagnosis))
-        print_parts(Text(f"wrote {printable(str(path))}") for path in written)
+        return
+    print_parts(Text(printable(line), "bold") for line in str(diagnosis).splitlines())
+    if diagnosis.steps:
+        print_parts([_rank_table(diagnosis)])
+    if diagnosis.calls:
+        print_parts([_call_table(diagnosis)])
+    if perfetto is not None:
+        print_parts([Text(f"wrote {printable(str(perfetto))}")])
 
 
 def _fields(diagnosis: JobDiagnosis) -> dict[str, Any]:
@@ -62,22 +63,40 @@ def _fields(diagnosis: JobDiagnosis) -> dict[str, Any]:
         "exposed_s": diagnosis.exposed_s,
         "hidden_s": diagnosis.hidden_s,
         "phases": phases,
-        "buckets": [bucket._asdict() for bucket in diagnosis.buckets],
+        "calls": [call._asdict() for call in diagnosis.calls],
     }
 
 
-def _parts(diagnosis: JobDiagnosis) -> Iterator[RenderableType]:
-    """The verdict in words, each rank's own time by phase, and each bucket's communication."""
+def _rank_table(diagnosis: JobDiagnosis) -> Table:
+    """Return a row per rank, of many ranks for the latest; all times are in one unit."""
     from ...cli.output import table_of
-    from ..tables import CALLS, RANKS, call_table, rank_table
+    from ..trace import PHASES
 
-    for line in str(diagnosis).splitlines():
-        yield Text(printable(line), "bold")
-    if not diagnosis.steps:
-        return
-    for title, (heads, *rows) in ((RANKS, rank_table(diagnosis)), (CALLS, call_table(diagnosis))):
-        table = table_of(title, *heads)
-        for row in rows:
-            table.add_row(*row)
-        if rows:
-            yield table
+    mean_s = diagnosis.phase_s.mean(axis=0)  # ranks by phases
+    late_s = diagnosis.late_s.mean(axis=0)
+    late_s = np.where(late_s > _LEAST_LATE * diagnosis.step_s, late_s, 0.0)
+    shown = np.flatnonzero(mean_s.sum(axis=0) > _LEAST_SHARE * mean_s.sum())
+    rows = np.sort(np.argsort(-late_s, kind="stable")[:_MOST_ROWS])
+    table_s = np.column_stack([mean_s[:, shown], diagnosis.waiting_s.mean(axis=0), late_s])[rows]
+    words = np.array(times_in_one_unit(*table_s.ravel().tolist())).reshape(table_s.shape)
+    title = "Time of each rank per step; exposed: it only waits or communicates; late: later than the middle rank"
+    table = table_of(title, "rank", *(PHASES[phase] for phase in shown), "exposed", "late")
+    for row, cells in zip(rows, words.tolist(), strict=True):
+        table.add_row(str(diagnosis.ranks[row]), *cells)
+    return table
+
+
+def _call_table(diagnosis: JobDiagnosis) -> Table:
+    """Return a row per kind of call, of many for those that are waited for longest; all times are in one unit."""
+    from ...cli.output import table_of
+
+    calls = sorted(diagnosis.calls, key=lambda call: -call.exposed_s)[:_MOST_ROWS]
+    # these are differences of floats, which may be a little below 0
+    seconds = [max(each_s, 0.0) for call in calls for each_s in (call.exposed_s, call.hidden_s)]
+    words = times_in_one_unit(*seconds)
+    title = "Communication per step, mean over ranks; hidden: while the rank works"
+    table = table_of(title, "what", "calls", "size", "exposed", "hidden")
+    for call, exposed, hidden in zip(calls, words[::2], words[1::2], strict=True):
+        size = bytes_words(call.num_bytes) if call.num_bytes >= 0 else ""
+        table.add_row(printable(call.name), f"{call.num_calls:.3g}", size, exposed, hidden)
+    return table

@@ -26,7 +26,7 @@ SETTINGS = (
     Setting("shared_nic", False, (), "one card per node", _has_network),
 )
 # Links of real machines, at the nearest values of the sliders: what NCCL's model of a ring with protocol Simple has for
-# a hop, and for what a GPU and its network card carry (`HOP` and `GPUS` in `rankscope.box.nccl.constants`).
+# a hop, and for what a GPU and its network card carry (`LATENCY_US` and `GPUS` in `rankscope.box.nccl.constants`).
 H100_LINKS = {"intra_us": 3, "inter_us": 15, "intra_gb_per_s": 300, "inter_gb_per_s": 50}  # NVLink 4, InfiniBand NDR
 
 

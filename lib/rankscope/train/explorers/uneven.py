@@ -11,14 +11,16 @@ from ...explorers.explorer import Explorer, Now, Setting, Steps
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...sampling import Assignment, audit
-from ..uneven.model import HANDLINGS, predict, simulate
+from ..uneven import predict, simulate
+from ..uneven.model import HANDLINGS
 
+BATCHES = range(1, 13)
 SETTINGS = (
     Setting("handling", "hang", HANDLINGS, "handling"),
-    Setting("rank_0", 2, range(1, 13), "batches of rank 0"),
-    Setting("rank_1", 3, range(1, 13), "batches of rank 1"),
-    Setting("rank_2", 5, range(1, 13), "batches of rank 2"),
-    Setting("allreduce_ms", 20, Steps((*range(0, 100, 10), *range(100, 201, 20))), "allreduce [ms]"),
+    Setting("rank_0", 2, BATCHES, "batches of rank 0"),
+    Setting("rank_1", 3, BATCHES, "batches of rank 1"),
+    Setting("rank_2", 5, BATCHES, "batches of rank 2"),
+    Setting("allreduce_ms", 20, Steps(range(0, 201, 10)), "allreduce [ms]"),
     Setting("divide_by_initial", True, (), "divide by all ranks", lambda now: now.handling == "join"),
 )
 PRESETS: dict[str, dict[str, Any]] = {
@@ -29,37 +31,26 @@ PRESETS: dict[str, dict[str, Any]] = {
     "Join, divided by the ranks that are left": {"handling": "join", "divide_by_initial": False},
     "equal batches": {"rank_0": 3, "rank_2": 3},
 }
-_STEP_S = 0.1
-_TIMEOUT_S = 1.0  # of an allreduce that hangs
 _BATCH_SIZE = 8
 
 
 def draw(now: Now) -> list[Drawing]:
     """The timeline: steps of 100 ms, and allreduces that give up after a second."""
-    batches = _batches(now)
-    stuck = [str(rank) for rank, num_batches in enumerate(batches) if num_batches > min(batches)]
-    if now.handling != "hang" or not stuck:
-        ending = "the epoch ends"
-    elif len(stuck) == 1:
-        ending = f"rank {stuck[0]} cannot go on"
-    else:
-        ending = f"ranks {' and '.join(stuck)} cannot go on"
-    timeline = simulate(batches, now.handling, _STEP_S, now.allreduce_ms * 1e-3, _TIMEOUT_S)
+    predicted = predict(_epoch(now), now.handling)
+    ending = "the epoch ends"
+    if predicted.stuck:
+        ending = f"{count_of(len(predicted.stuck), 'rank')} cannot go on"
+    num_batches = [now.rank_0, now.rank_1, now.rank_2]
+    timeline = simulate(num_batches, now.handling, step_s=0.1, allreduce_s=now.allreduce_ms * 1e-3, timeout_s=1.0)
     return [draw_timeline(timeline, title=f"{now.handling}: {ending}")]
 
 
 def report(now: Now) -> list[str]:
-    """The effect on samples and gradients, with batches of eight."""
-    batches = _batches(now)
-    num_samples = sum(batches) * _BATCH_SIZE
-    shard_ends = np.cumsum(batches) * _BATCH_SIZE
-    cuts = shard_ends[:-1]  # the last shard ends where the samples do
-    shards = np.split(np.arange(num_samples), cuts)  # the samples of each rank
-    epoch = Assignment(num_samples, tuple(shards)).with_loader(_BATCH_SIZE)
+    """The effect on samples and gradients."""
+    epoch = _epoch(now)
     predicted = predict(epoch, now.handling, now.divide_by_initial)
     reads = audit(predicted.trained)
-    shares = predicted.weights / predicted.weights.sum()
-    relative = shares * shares.size  # 1 is the fair share, as in the gradient of the mean loss
+    relative = predicted.weights / predicted.weights.mean()  # 1 is the fair share, as in the gradient of the mean loss
     scale = ", ".join(f"{weight:.3g}" for weight in predicted.scale)
     return [
         f"{count_of(epoch.size, 'sample')}: {reads.dropped} lost, {reads.duplicates} repeated",
@@ -68,8 +59,10 @@ def report(now: Now) -> list[str]:
     ]
 
 
-def _batches(now: Now) -> list[int]:
-    return [now.rank_0, now.rank_1, now.rank_2]
+def _epoch(now: Now) -> Assignment:
+    """Each rank reads its own samples, in batches of eight."""
+    ends = np.cumsum([now.rank_0, now.rank_1, now.rank_2]) * _BATCH_SIZE
+    return Assignment(ends[-1], tuple(np.split(np.arange(ends[-1]), ends[:-1]))).with_loader(_BATCH_SIZE)
 
 
 def uneven() -> Explorer:

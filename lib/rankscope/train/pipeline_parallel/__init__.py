@@ -1,30 +1,29 @@
-"""Pipeline parallelism: schedules written down, verified, simulated and run on real ranks."""
+"""Pipeline parallelism: schedules of torch or written by hand, verified, simulated and run on real ranks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ...common.extras import when_used
-from .model import simulate, simulated_bubble, traffic
-from .schedule import PipelineError, PipelineSchedule, bubble_share, build, verify
+from .model import bubble_share, messages, simulate, verify
+from .schedule import SCHEDULES, PipelineError, PipelineSchedule, build
 
 if TYPE_CHECKING:
-    from .run import make_model, measure
+    from .run import measure
 
 __all__ = [
+    "SCHEDULES",
     "PipelineError",
     "PipelineSchedule",
     "bubble_share",
     "build",
-    "make_model",
     "measure",
+    "messages",
     "simulate",
-    "simulated_bubble",
-    "traffic",
     "verify",
 ]
 
-__getattr__ = when_used(__name__, make_model="run", measure="run")
+__getattr__ = when_used(__name__, measure="run")
 
 
 def __dir__() -> list[str]:

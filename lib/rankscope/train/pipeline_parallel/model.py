@@ -1,157 +1,135 @@
-"""The timeline, the bubble and the traffic of a pipeline's schedule."""
+"""A pipeline's schedule: whether it can run, its timeline, its bubble and its traffic."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fractions import Fraction
-from typing import Any, TypeAlias
+from collections import Counter, deque
+from itertools import chain, product
 
 import numpy as np
 
-from ...cluster import Link
-from ...common.checks import is_scalar, number, of_type
+from ...common.checks import number, of_type
 from ...timeline import Tape, Timeline
-from .schedule import FORWARD, Action, PipelineSchedule, StagePass, in_order, verify
+from .schedule import PARTS, PipelineError, PipelineSchedule
 
-Seconds: TypeAlias = float | Sequence[float]  # on each rank, or on each stage
+
+def pass_seconds(
+    schedule: PipelineSchedule, forward_s: float, backward_s: float, weights_share: float
+) -> dict[str, float]:
+    """Return the seconds of each kind of pass through one stage, from arguments of `simulate`."""
+    share = number("weights_share", weights_share, 0, 1)
+    stages_per_rank = schedule.num_stages / len(schedule.ranks)
+    forward_s = number("forward_s", forward_s, above=0) / stages_per_rank
+    backward_s = number("backward_s", backward_s, 0) / stages_per_rank
+    return {"F": forward_s, "I": (1 - share) * backward_s, "W": share * backward_s, "B": backward_s}
 
 
 def simulate(
     schedule: PipelineSchedule,
-    forward_s: Seconds,
-    backward_s: Seconds,
-    link: Link | None = None,
-    activation_bytes: float = 0,
+    forward_s: float,
+    backward_s: float,
+    *,
+    weights_share: float = 0.5,
+    message_s: float = 0.0,
 ) -> Timeline:
     """Simulate a step and return its timeline: passes on lane "compute", messages on lane "send".
 
-    The item of a span is the microbatch.
+    `forward_s` and `backward_s` are the times of a microbatch on a rank, divided equally among the rank's stages. If a
+    schedule splits backward passes, their part for the weights takes `weights_share` of them. A pass begins when its
+    rank is free and its input has arrived. A message to the next rank takes `message_s`, such as
+    ``Link(alpha_s, bytes_per_s).seconds(num_bytes)``, during which ranks continue to compute; a rank sends one message
+    at a time. Kinds of spans are "forward", "backward" (whole, or its part for the inputs) and "weights", with the
+    number of the rank's chunk if it is not the first; the item is the microbatch.
 
-    `forward_s` and `backward_s` are the time of a microbatch on a rank, divided equally among the rank's chunks, or a
-    sequence with the time on each stage. A pass begins when its rank is free and its input has arrived. Without a
-    `link`, inputs arrive at once. With one, a message of `activation_bytes` takes α + m/B each way, during which ranks
-    continue to compute, and a rank sends one message at a time. Passes of chunk c > 0 are of kind "forward c" and
-    "backward c".
-
-    Raises PipelineError if the schedule does not `verify`; ValueError if a time is negative or their number is wrong.
+    Raises PipelineError if the schedule does not `verify`; ValueError if a number is out of range.
 
     >>> from rankscope.train.pipeline_parallel import build
-    >>> step = simulate(build("one_f_one_b", 4, 8), forward_s=1, backward_s=2)
+    >>> step = simulate(build("1F1B", 4, 8), forward_s=1, backward_s=2)
     >>> step.makespan_s, step.select(rank=0).busy_s  # 3/11 of the step is bubble
     (33.0, 24.0)
     """
     verify(schedule)
-    forward = stage_seconds("forward_s", forward_s, schedule)
-    backward = stage_seconds("backward_s", backward_s, schedule)
-    num_bytes = number("activation_bytes", activation_bytes, 0)
-    message_s = None if link is None else of_type("link", link, Link).seconds(num_bytes)
-    tape = _play(schedule, forward, backward, message_s)
-    return tape.timeline().named(lanes=("compute",), kinds=("forward", "backward"))
+    seconds = pass_seconds(schedule, forward_s, backward_s, weights_share)
+    return _play(schedule, seconds, number("message_s", message_s, 0))
 
 
-def simulated_bubble(schedule: PipelineSchedule, forward: Any = 1, backward: Any = 2) -> Fraction:
-    """Return the share of the step in which ranks are idle, as an exact fraction, if messages take no time.
+def verify(schedule: PipelineSchedule) -> None:
+    """Raise PipelineError unless each microbatch goes once through each stage, forward and back, without a deadlock.
 
-    Times are ints, Fractions or floats in any unit, otherwise as for `simulate`. If stages differ, it is the mean over
-    ranks. Raises ValueError if no stage takes any time.
+    Messages are assumed to be sent as soon as they are computed and buffered until they are received.
 
-    >>> from fractions import Fraction
-    >>> from rankscope.train.pipeline_parallel import bubble_share, build
-    >>> sizes = "interleaved_1f1b", 4, 8, 2
-    >>> simulated_bubble(build(*sizes), Fraction(1, 3), 1), bubble_share(*sizes)
-    (Fraction(3, 19), Fraction(3, 19))
+    >>> verify(PipelineSchedule.from_text("mine\\n0: 0F0 0B0\\n1: 1B0 1F0"))
+    Traceback (most recent call last):
+    rankscope.train.pipeline_parallel.schedule.PipelineError: ranks wait forever: rank 0 in 0B0, rank 1 in 1B0
     """
-    verify(schedule)
-    forward_times = _stage_times("forward", forward, schedule)
-    backward_times = _stage_times("backward", backward, schedule)
-    tape = _play(schedule, forward_times, backward_times, message_time=None)
-    step_time: Any = max(tape.free_s.values())
-    if not step_time:
-        raise ValueError(f"forward and backward must take time on some stage, got {forward!r} and {backward!r}")
-    busy_time: Any = sum(span.stop_s - span.start_s for span in tape.spans)
-    return 1 - Fraction(busy_time, schedule.num_ranks * step_time)
+    of_type("schedule", schedule, PipelineSchedule)
+    stages = range(schedule.num_stages)
+    if sorted(chain(*schedule.stages)) != list(stages):
+        raise PipelineError(f"each stage must be on one rank, but the ranks have {schedule.stages}")
+    num_runs = Counter((one.stage, part, one.microbatch) for one in chain(*schedule.ranks) for part in PARTS[one.kind])
+    for part in product(stages, "FIW", range(schedule.num_microbatches)):
+        if num_runs[part] != 1:
+            stage, name, microbatch = part
+            raise PipelineError(f"{stage}{name}{microbatch} runs {num_runs[part]} times (a B is an I and a W)")
+    _play(schedule, dict.fromkeys(PARTS, 0.0), message_s=0.0)
 
 
-def traffic(schedule: PipelineSchedule, activation_bytes: float) -> tuple[float, ...]:
-    """Return the bytes that each rank sends in a step. Messages have the same size forward and backward.
+def _play(schedule: PipelineSchedule, seconds: dict[str, float], message_s: float) -> Timeline:
+    """Let each rank run its passes in order, each as soon as its input is there.
 
-    `activation_bytes` is the size of one microbatch's activations between two stages. All ranks together send
-    2·m·(p·v-1) times this size, independent of the number of parameters. A ring allreduce of Ψ bytes of gradients sends
-    2(p-1)·Ψ.
-
-    >>> from rankscope.train.pipeline_parallel import build
-    >>> traffic(build("gpipe", 4, 8), 100)
-    (800.0, 1600.0, 1600.0, 800.0)
-    """
-    verify(schedule)
-    activation_bytes = number("activation_bytes", activation_bytes, 0)
-    sent_bytes = []
-    for rank, row in enumerate(schedule.actions):
-        num_messages = sum(_is_sent(schedule, rank, action) for action in row)
-        sent_bytes.append(activation_bytes * num_messages)
-    return tuple(sent_bytes)
-
-
-def stage_seconds(name: str, seconds: Seconds, schedule: PipelineSchedule) -> tuple[float, ...]:
-    """Return the seconds of each stage, from an argument of `simulate`."""
-    return tuple(float(time) for time in _stage_times(name, seconds, schedule))
-
-
-def kind_of(action: Action) -> str:
-    """Return the kind of an action's span in a Timeline."""
-    name = "forward" if action.kind == FORWARD else "backward"
-    if action.chunk:
-        return f"{name} {action.chunk}"
-    return name
-
-
-def _play(
-    schedule: PipelineSchedule, forward: Sequence[Any], backward: Sequence[Any], message_time: Any | None
-) -> Tape:
-    """Let all passes run; exact if times are Fractions. `forward` and `backward` have the time on each stage.
-
-    If `message_time` is None, results are at once where they are needed.
+    Raises PipelineError if ranks wait for one another forever.
     """
     tape = Tape()
-    arrivals: dict[StagePass, Any] = {}  # when the input of each pass is on its rank
-    for rank, action in in_order(schedule):
-        stage = schedule.stage(rank, action)
-        # Nothing arrives at the first stage forward, nor at the last one backward: its own forward made the loss.
-        arrival = arrivals.pop(StagePass(stage, action.kind, action.microbatch), 0)
-        time = forward[stage] if action.kind == FORWARD else backward[stage]
-        available = tape.add(rank, "compute", kind_of(action), action.microbatch, time, after_s=arrival)
-        if message_time is not None and _is_sent(schedule, rank, action):
-            available = tape.add(rank, "send", "send", action.microbatch, message_time, after_s=available)
-        arrivals[StagePass(_next_stage(stage, action), action.kind, action.microbatch)] = available
-    return tape
+    # When the input of a pass has arrived, by its stage, its first part and its microbatch.
+    input_s = {(0, "F", microbatch): 0.0 for microbatch in range(schedule.num_microbatches)}
+    remaining = [deque(row) for row in schedule.ranks]
+    num_played = -1
+    while num_played < len(tape.spans):
+        num_played = len(tape.spans)
+        for rank, row in enumerate(remaining):
+            while row and row[0].input_key in input_s:
+                one = row.popleft()
+                kind = schedule.kind_of(rank, one)
+                end_s = tape.add(rank, "compute", kind, one.microbatch, seconds[one.kind], input_s[one.input_key])
+                arrival_s = end_s
+                if message_s and schedule.is_sent(rank, one):
+                    arrival_s = tape.add(rank, "send", "send", one.microbatch, message_s, end_s)
+                if one.kind == "F":
+                    input_s[one.stage + 1, "F", one.microbatch] = arrival_s
+                    if one.stage == schedule.num_stages - 1:  # the loss is there
+                        input_s[one.stage, "I", one.microbatch] = end_s
+                elif one.kind != "W":
+                    input_s[one.stage - 1, "I", one.microbatch] = arrival_s
+                    input_s[one.stage, "W", one.microbatch] = end_s
+    stuck = [f"rank {rank} in {row[0]}" for rank, row in enumerate(remaining) if row]
+    if stuck:
+        raise PipelineError(f"ranks wait forever: {', '.join(stuck)}")
+    return tape.timeline()
 
 
-def _next_stage(stage: int, action: Action) -> int:
-    """The stage that needs the result; there is none of this number after the last pass forward or backward."""
-    if action.kind == FORWARD:
-        return stage + 1
-    return stage - 1
+def bubble_share(timeline: Timeline) -> float:
+    """Return the largest share of a rank's time, from its first pass to the end of its last, in which it is idle.
+
+    With p ranks, m microbatches and stages that take equally long, it is (p-1)/(m+p-1) for GPipe and 1F1B. That is a
+    share of the step; as a share of the time without any bubble, as in Narayanan et al., 2021, it is (p-1)/m. The
+    timeline may be simulated or measured.
+
+    >>> from rankscope.train.pipeline_parallel import build
+    >>> round(11 * bubble_share(simulate(build("GPipe", 4, 8), 1, 2)), 6)
+    3.0
+    """
+    passes = timeline.select(lane="compute")
+    by_rank = [passes.select(rank=rank) for rank in np.unique(passes.rank)]
+    return max(1 - own.busy_s / own.makespan_s for own in by_rank)
 
 
-def _is_sent(schedule: PipelineSchedule, rank: int, action: Action) -> bool:
-    """Whether the result of a pass goes to another rank."""
-    next_stage = _next_stage(schedule.stage(rank, action), action)
-    return 0 <= next_stage < schedule.num_stages and next_stage % schedule.num_ranks != rank
+def messages(schedule: PipelineSchedule) -> list[int]:
+    """Return how many messages each rank sends in a step: the activations of one microbatch, or their gradients.
 
+    With s stages, of which no two neighbours are on one rank, all ranks together send 2·m·(s-1), independent of the
+    number of parameters. A ring allreduce of Ψ bytes of gradients sends 2(p-1)·Ψ.
 
-def _stage_times(name: str, times: Any, schedule: PipelineSchedule) -> list[Fraction]:
-    """The time of each stage, either given one by one or as the time of a rank, divided equally among its chunks."""
-
-    def fraction(time: Any) -> Fraction:
-        """Return a time without rounding. Raises ValueError unless it is a number of at least 0."""
-        if isinstance(time, Fraction) and time >= 0:
-            return time
-        return Fraction(number(name, time, 0))
-
-    num_stages = schedule.num_stages
-    if is_scalar(times) or isinstance(times, Fraction):
-        return [fraction(times) / schedule.num_chunks] * num_stages
-    is_sequence = isinstance(times, Sequence | np.ndarray) and not isinstance(times, str)
-    if not is_sequence or len(times) != num_stages:
-        raise ValueError(f"{name} must be a number or one for each of {num_stages} stages, got {times!r}")
-    return [fraction(time) for time in times]
+    >>> from rankscope.train.pipeline_parallel import build
+    >>> messages(build("GPipe", 4, 8))
+    [8, 16, 16, 8]
+    """
+    return [sum(schedule.is_sent(rank, one) for one in row) for rank, row in enumerate(schedule.ranks)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...common.extras import when_used
-from .model import files_epoch, predict, simulate
+from .model import predict, simulate
 
 if TYPE_CHECKING:
     from .run import measure
 
-__all__ = ["files_epoch", "measure", "predict", "simulate"]
+__all__ = ["measure", "predict", "simulate"]
 
 __getattr__ = when_used(__name__, measure="run")
 

@@ -1,0 +1,62 @@
+"""`rankscope import`: read logs of other programs, and store what they measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from ...cli.output import print_parts
+from ...common.words import printable
+from ..options import show_command
+
+
+def import_(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Logs of nccl-tests, rccl-tests or nvbandwidth, or files of the NCCL Inspector."),
+    ],
+    output: Annotated[
+        Path | None,
+        Option("-o", "--output", help="Write everything that was read to this file, as one machine's profile."),
+    ] = None,
+    num_ranks: Annotated[
+        int | None,
+        Option(
+            help="Read only tables of this many ranks; a table that does not state its rank count is assumed to match."
+        ),
+    ] = None,
+    collective: Annotated[
+        str | None, Option(help="What a table is of that does not state it, as in all_gather or alltoall.")
+    ] = None,
+    force: Annotated[bool, Option("--force", help="Replace the output even if it is not a profile.")] = False,
+) -> None:
+    """Read logs of other programs. Print what each table has, and what similar machines reach. -o stores all tables."""
+    from .. import read_log, tables
+    from ..logs import merged
+
+    if output is not None:
+        check_profile_output(output, files, force)
+    profiles = []
+    for path in files:
+        profiles += read_log(path, num_ranks, collective)  # a profile per table
+    print_parts(tables.imported(profiles))
+    if output is not None:
+        merged(profiles, name=output.stem).save(output)
+        print_parts([f"{printable(str(output))} contains all measurements; {show_command(output)} shows it"])
+
+
+def check_profile_output(output: Path, inputs: Sequence[Path], force: bool) -> None:
+    """Raise ValueError for an `--output` that is an input, or that exists and is no profile without `--force`."""
+    from ...common.files import check_output
+    from .. import Profile
+
+    check_output("--output", output, inputs)
+    if output.exists() and not force:
+        try:
+            Profile.load(output)
+        except ValueError as error:
+            raise ValueError(f"--output must be new or a profile, and {output} is none; --force replaces it") from error

@@ -1,0 +1,52 @@
+"""Read what the NCCL Inspector writes, a JSON object per line: the collectives of a running job (NCCL 2.28 and later).
+
+Format: plugins/profiler/inspector of NVIDIA/nccl. From version 4.3 on, a header is of all records that follow it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..profile import NATIVE, Profile
+from .log import Log, Times
+
+_COLLECTIVE = {
+    "AllReduce": "allreduce",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+    "AllGather": "allgather",
+    "ReduceScatter": "reduce_scatter",
+}
+_OF_ONE_RANK = ("allgather", "reduce_scatter")  # whose stated size is one rank's part
+_NOTE = "a time includes the wait for other ranks; of a call by several ranks of the file, that of the last one counts"
+
+
+def inspector(log: Log) -> Iterator[Profile]:
+    """Yield a profile for each number of ranks and nodes of the communicators."""
+    # By ranks and nodes, then by call. The last rank to call waits for no other, so its time is the shortest.
+    shortest_us: dict[tuple[int, int], dict[tuple[Any, ...], int]] = {}
+    notes = [_NOTE]
+    header: Mapping[str, Any] = {}
+    for number, line in enumerate(log.lines, 1):
+        try:
+            record = json.loads(line or "{}")
+        except json.JSONDecodeError:
+            notes.append(f"line {number} is cut or damaged, and left out")
+            continue
+        header = record.get("header", header)
+        call = record.get("coll_perf", {})
+        collective = _COLLECTIVE.get(call.get("coll"))
+        if collective is None or not call["coll_exec_time_us"]:  # a message between two ranks, or less than 1 µs
+            continue
+        num_bytes = call["coll_msg_size_bytes"] * (header["n_ranks"] if collective in _OF_ONE_RANK else 1)
+        calls = shortest_us.setdefault((header["n_ranks"], header["nnodes"]), {})
+        key = (collective, num_bytes, header["id"], call["coll_sn"])
+        calls[key] = min(call["coll_exec_time_us"], calls.get(key, call["coll_exec_time_us"]))
+    for (num_ranks, num_nodes), calls in shortest_us.items():
+        times = Times()
+        for (collective, num_bytes, _, _), time_us in calls.items():
+            times.add(collective, num_bytes, [time_us * 1e-6], {"algorithm": NATIVE})
+        how = {"statistic": "each call"}
+        yield times.profile(log, "NCCL Inspector", notes, how, backend="nccl", num_ranks=num_ranks, num_nodes=num_nodes)

@@ -1,0 +1,106 @@
+"""`read_log`: the measurements in a log of another program; `merged`: several of them as one machine's profile."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...collectives.schedule import COLLECTIVES
+from ...common.checks import one_of, whole
+from ...common.files import FileError, read_bytes
+from ...provenance import difference
+from ..profile import Profile
+from .clean import clean_lines
+from .inspector import inspector
+from .log import Log, Times
+from .nccl_tests import COLLECTIVE, nccl_tests_json, nccl_tests_text
+from .nvbandwidth import nvbandwidth_json, nvbandwidth_text
+from .table import FAULT
+
+
+def read_log(
+    path: str | os.PathLike[str], num_ranks: int | None = None, collective: str | None = None
+) -> list[Profile]:
+    """Return the measurements in a log: a profile per table of collectives, and one of all copies.
+
+    The programs are nccl-tests, rccl-tests, nvbandwidth and the NCCL Inspector. A profile has only facts that the log
+    states or that follow from its figures. Its source's notes say what was left out because it is cut; those that begin
+    with `FAULT` come first. `num_ranks` selects tables by their number of ranks; like `collective` (by the library's
+    name or that of nccl-tests) it is also assumed for tables that do not state it.
+
+    Raises FileError (a one-line ValueError that names the file, and the line if one is to blame) if the file is not
+    such a log or contradicts itself; OSError if it cannot be opened.
+    """
+    if num_ranks is not None:
+        whole("num_ranks", num_ranks, 1)
+    if collective is not None:
+        collective = COLLECTIVE.get(collective, collective)
+        one_of("collective", collective, (*COLLECTIVES, "together"))
+    text = read_bytes(path).decode("utf-8", "replace")
+    log = Log(path, clean_lines(text), num_ranks or 0, collective or "")
+    try:
+        profiles = list(_profiles(log, text))
+    except FileError:  # which is a ValueError, too
+        raise
+    except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
+        raise FileError(path, f"damaged, cut short or of an unknown version: {error!r}") from error
+    if not profiles:
+        raise FileError(path, "not a log of nccl-tests, nvbandwidth or the NCCL Inspector, or without a whole row")
+    chosen = [profile for profile in profiles if num_ranks in (None, profile.num_ranks) or profile.backend == "cuda"]
+    if not chosen:
+        raise FileError(path, f"it has no table of {num_ranks} ranks")
+    return chosen
+
+
+def _profiles(log: Log, text: str) -> Iterator[Profile]:
+    if '"coll_perf"' in text:
+        yield from inspector(log)
+    elif text.lstrip().startswith("{"):
+        content = json.loads(text)
+        if "nvbandwidth" in content:
+            yield from nvbandwidth_json(log, content["nvbandwidth"])
+        else:
+            yield from nccl_tests_json(log, content)
+    else:
+        yield from nccl_tests_text(log)
+        yield from nvbandwidth_text(log)
+
+
+# What must agree in the provenance and the protocol of profiles that are merged.
+_SAME_MACHINE = ("backend", "num_ranks", "num_nodes", "ranks_per_node", "gpus", "environment", "device")
+_SAME_PROTOCOL = ("dtype", "statistic")  # other entries, such as iterations, are left out where they differ
+
+
+def merged(profiles: Sequence[Profile], name: str) -> Profile:
+    """Return one profile from several logs of a machine. Times of the same operation become iterations of one point.
+
+    Raises ValueError if they are of different machines or numbers of ranks.
+    """
+    first = profiles[0]
+    times = Times()
+    for profile in profiles:
+        problem = difference(first.provenance, profile.provenance, _SAME_MACHINE)
+        problem = problem or difference(first.protocol, profile.protocol, _SAME_PROTOCOL)
+        if problem:
+            raise ValueError(
+                f"the logs are of different machines, or were measured in different ways: {problem}; "
+                "--num-ranks selects a number of ranks"
+            )
+        for point in profile.points:
+            times.add(point.what, point.num_bytes, point.seconds, point.options)
+    sources = [profile.provenance["source"] for profile in profiles]
+    source = {}
+    for key in ("program", "notes"):
+        words = dict.fromkeys(each[key] for each in sources if key in each)
+        if words:
+            source[key] = "; ".join(sorted(words, key=lambda text: not text.startswith(FAULT)))
+    provenance = {**_common([profile.provenance for profile in profiles]), "name": name, "source": source}
+    return Profile(provenance, _common([profile.protocol for profile in profiles]), times.points())
+
+
+def _common(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entries in which all mappings agree."""
+    first, *others = mappings
+    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}

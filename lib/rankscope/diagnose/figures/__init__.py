@@ -1,1 +1,0 @@
-"""Figures that belong to `diagnose`, and the pages that hold them."""
