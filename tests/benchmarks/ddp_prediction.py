@@ -87,7 +87,7 @@ class Round(NamedTuple):
 def measure_allreduce(num_ranks: int, where: Where, backend: str | None = None) -> CostTable:
     """Return what the allreduce of a backend, by default of `where`, takes of `SIZES`, medians while all else rests."""
     where = where if backend is None else replace(where, backend=backend)
-    keys = [collective_keys("allreduce", size, [num_ranks], ["native"])[0] for size in SIZES]  # in place
+    keys = [collective_keys(Protocol(), "allreduce", size, [num_ranks])[0] for size in SIZES]  # native, in place
     protocol = Protocol(iterations=ITERATIONS, budget_s=BUDGET_S)
     points = where.launch(measure_keys, (keys, [0] * num_ranks, protocol), num_ranks)[0]
     return CostTable(tuple(point.num_bytes for point in points), tuple(point.median_s for point in points))

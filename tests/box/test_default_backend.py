@@ -23,7 +23,6 @@ from rankscope.cli import main
         (8, {}, {}, "nccl"),
         (8, {"num_ranks": 2}, {}, "nccl"),
         (8, {"num_ranks": 9}, {}, "gloo"),  # NCCL has no two ranks on a GPU
-        (8, {"network": object()}, {}, "gloo"),
         (8, {}, {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, "nccl"),
         (4, {}, {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, "gloo"),
     ],

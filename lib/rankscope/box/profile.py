@@ -24,7 +24,7 @@ from ..provenance import MeasuredHow, Provenance, converted
 from .curve import Curve
 from .fit import LinkFit, fit_link
 from .machines import origin_of, published
-from .points import LEAST_CLEAN, LINKS, NAMED, NATIVE, PATTERNS, TRANSFERS, WHAT, Point, PointKey, busbw_factor
+from .points import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, TRANSFERS, WHAT, Point, PointKey, busbw_factor
 
 if TYPE_CHECKING:
     from ..timeline import Timeline
@@ -33,7 +33,6 @@ __all__ = [
     "FORMAT",
     "LEAST_CLEAN",
     "LINKS",
-    "NAMED",
     "NATIVE",
     "PATTERNS",
     "TRANSFERS",
@@ -119,13 +118,6 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         """Return the median time in seconds of each size in `native`, or an empty dict if the collective is missing."""
         return {size: point.median_s for size, point in self.native.get(collective, {}).items()}
 
-    def native_points(self, collective: str) -> dict[int, list[Point]]:
-        """Return all points of the backend's own collective by size, ascending: in place, out of place, or by pairs."""
-        by_size: dict[int, list[Point]] = {}
-        for point in sorted(self.select(collective, algorithm=NATIVE), key=lambda point: point.num_bytes):
-            by_size.setdefault(point.num_bytes, []).append(point)
-        return by_size
-
     @property
     def num_ranks(self) -> int:
         return int(self.provenance["num_ranks"])
@@ -148,21 +140,6 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
     @property
     def backend(self) -> str:
         return str(self.provenance["backend"])
-
-    def __str__(self) -> str:
-        """A few lines that describe the machine and how it was measured."""
-        about = self.provenance
-        nodes = f"on {count_of(self.num_nodes, 'node')}" if self.num_nodes else "(nodes not stated)"
-        gpus = Counter(gpu["name"] for gpu in about.get("gpus", ()) if "name" in gpu)
-        rows: list[list[str | None]] = [
-            [f"{about['name']}: {count_of(self.num_ranks, 'rank')} {nodes}", self.backend, about.get("network")],
-            [about.get("cpu"), *[f"{count} × {name}" for name, count in gpus.items()], about.get("system")],
-            [*origin_of(about.get("source", {}))],
-            [about.get("environment")],
-            [about.get("date", "date not stated"), count_of(len(self.points), "point"), self.protocol.get("statistic")],
-        ]
-        lines = [", ".join(filter(None, row)) for row in rows]
-        return "\n".join(filter(None, lines))
 
     # ---- links, and predictions from them
 

@@ -28,7 +28,6 @@ SEGMENT_BYTES = 2**19  # fits into cache for the sum, and is worth a message
 MOST_SEGMENTS = 256  # more gain nothing and take long to plan
 TRANSFER_METHODS = ("pageable", "pinned", "pageable_non_blocking", "pinned_non_blocking")
 ON_THE_FLY = ("pin_on_the_fly", "pin_on_the_fly_cached")
-NUM_PIECES = 256  # of copies in equal parts, which older profiles have
 IN_A_ROW = 3  # counted iterations per turn of a method
 Name = TypeVar("Name")
 Sample = TypeVar("Sample")
@@ -170,8 +169,12 @@ def keys_of(protocol: Protocol, backend: str, ranks_per_node: Sequence[int], has
     Raises ValueError if an algorithm is named that works at no size on so many ranks.
     """
     sizes = sorted(protocol.sizes or protocol.powers(2**10, MOST_BYTES[backend]))
-    keys = link_keys(ranks_per_node, protocol.powers(2**8, max(2**16, sizes[-1])))  # enough sizes for a fit
-    keys += [key_of("add", size) for size in MEMORY_BYTES]
+    keys = [key_of("add", size) for size in MEMORY_BYTES]
+    for size in protocol.powers(2**8, max(2**16, sizes[-1])):  # enough sizes for a fit
+        if max(ranks_per_node) > 1:
+            keys.append(key_of("together", size, link="intra"))
+        if len(ranks_per_node) > 1:
+            keys.append(key_of("together", size, link="inter"))
     for collective, size in itertools.product(protocol.collectives, sizes):
         keys += collective_keys(protocol, collective, size, ranks_per_node)
     works = {dict(key.options).get("algorithm") for key in keys}
@@ -181,16 +184,6 @@ def keys_of(protocol: Protocol, backend: str, ranks_per_node: Sequence[int], has
     if has_gpu and protocol.transfers:
         keys += [key for size in protocol.powers(2**12, max(2**12, sizes[-1])) for key in transfer_keys(size)]
     return list(dict.fromkeys(keys))  # two sizes may be the same after rounding down to equal parts
-
-
-def link_keys(ranks_per_node: Sequence[int], sizes: Iterable[int]) -> list[PointKey]:
-    """Return the messages between ranks, within and between nodes if possible."""
-    links = []
-    if max(ranks_per_node) > 1:
-        links.append("intra")
-    if len(ranks_per_node) > 1:
-        links.append("inter")
-    return [key_of(what, size, link=link) for size in sizes for what in ("ping_pong", "together") for link in links]
 
 
 def collective_keys(

@@ -41,10 +41,6 @@ class Progress(NamedTuple):
     left_s: float
 
 
-# Runs a function with arguments in all ranks, within a limit in seconds, and returns their results.
-Start = Callable[[Callable[..., Any], Sequence[Any], float], list[Any]]
-
-
 @naming_extra()
 def measure(
     path: str | os.PathLike[str],
@@ -52,7 +48,8 @@ def measure(
     *,
     num_ranks: int | None = None,
     backend: str | None = None,
-    network: Any = None,
+    network: str = "",
+    launch_ranks: Callable[..., list[Any]] | None = None,
     fresh: bool = False,
     name: str = "",
     command: str = "measure",
@@ -65,8 +62,9 @@ def measure(
 
     `backend` defaults to "nccl" if there are at least two GPUs, else to "gloo" (see `default_backend`). `num_ranks`
     defaults to the number of GPUs with "nccl" (1 is allowed), else to 4. Under torchrun or mpirun, its ranks are used:
-    all must call `measure` with the same arguments, rank 0 writes the file, and all return the profile. `network` is an
-    object that launches ranks on its own hosts instead of on this machine, as for `ddp.Where`; its name is stored.
+    all must call `measure` with the same arguments, rank 0 writes the file, and all return the profile. Another
+    function with the arguments of `ranks.launch` may start the ranks on other hosts; `network` then names what connects
+    them.
 
     `name` and `command` are stored, too: what to call the machine, and what the user ran. `report` gets the `Progress`
     before each launch and at the end.
@@ -84,15 +82,15 @@ def measure(
     from . import rank  # which loads torch
 
     protocol = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
-    backend = default_backend(num_ranks, network) if backend is None else one_of("backend", backend, BACKENDS)
+    backend = default_backend(num_ranks) if backend is None else one_of("backend", backend, BACKENDS)
     num_ranks = num_ranks_of(num_ranks, backend)
-    start = _starter(num_ranks, backend, network)
+    start = launch if launch_ranks is None else launch_ranks
     path = Path(path)
     stored = _stored(path, fresh) if writes() else None
-    survey = start(rank.survey, [stored], PATIENCE_S)[0]  # rank 0's, also of the stored profile
+    survey = start(rank.survey, num_ranks, [stored], backend, PATIENCE_S)[0]  # rank 0's, also of the stored profile
     if isinstance(survey["stored"], Exception):
         raise survey["stored"]
-    profile = _new(survey, protocol, backend, of_run(name, command, "" if network is None else str(network)))
+    profile = _new(survey, protocol, backend, of_run(name, command, network))
     if survey["stored"] is not None:
         profile = _continued(survey["stored"], profile, path)
     keys = keys_of(protocol, backend, profile.ranks_per_node, has_gpu=bool(survey["gpus"]))
@@ -104,7 +102,8 @@ def measure(
         expected_s = guess_s(chosen, protocol, backend)
         begin = time.monotonic()
         limit_s = min(PATIENCE_S + LENIENCE * pace * expected_s, MOST_S)
-        points = start(rank.measure_keys, [chosen, survey["nodes"], protocol], limit_s)[0]  # rank 0 has all
+        args = [chosen, survey["nodes"], protocol]
+        points = start(rank.measure_keys, num_ranks, args, backend, limit_s)[0]  # rank 0 has all points
         pace = (time.monotonic() - begin) / expected_s
         profile = profile.add(*points)
         if writes():
@@ -124,23 +123,18 @@ def writes() -> bool:
     return here is None or here.rank == 0
 
 
-def default_backend(num_ranks: int | None = None, network: object = None) -> str:
-    """Return "nccl" if there are two GPUs or more and one for each rank of this machine, else "gloo".
-
-    A network of hosts also gives "gloo". Raises ValueError for `num_ranks` below 1.
-    """
-    if num_ranks is not None:
-        whole("num_ranks", num_ranks, 1)
+def default_backend(num_ranks: int | None = None) -> str:
+    """Return "nccl" if there are two GPUs or more and one for each rank of this machine, else "gloo"."""
     import torch
     import torch.distributed as dist
 
     num_gpus = torch.cuda.device_count() if dist.is_available() and dist.is_nccl_available() else 0
-    num_ranks_here = num_ranks or num_gpus  # by default as many ranks as GPUs
     here = place()
+    num_ranks_here = num_ranks or num_gpus  # by default as many ranks as GPUs
     if here is not None:
         # Only torchrun states the number of ranks on this machine. Other launchers may state just that of all ranks.
         num_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", here.num_ranks))
-    return "nccl" if network is None and num_gpus >= 2 and num_ranks_here <= num_gpus else "gloo"
+    return "nccl" if num_gpus >= 2 and num_ranks_here <= num_gpus else "gloo"
 
 
 def num_ranks_of(num_ranks: int | None, backend: str) -> int:
@@ -156,15 +150,6 @@ def num_ranks_of(num_ranks: int | None, backend: str) -> int:
 
         num_ranks = torch.cuda.device_count() if backend == "nccl" else 4
     return whole("num_ranks", num_ranks, 1 if backend == "nccl" else 2)  # a single GPU has its copies to measure
-
-
-def _starter(num_ranks: int, backend: str, network: Any) -> Start:
-    """Return the function that launches the ranks: on this machine, or on the hosts of a network."""
-    if network is None:
-        return lambda fn, args, limit_s: launch(fn, num_ranks, args, backend, limit_s)
-    if num_ranks % network.num_hosts:
-        raise ValueError(f"network must have the same number of {num_ranks} ranks on each of its hosts, got {network}")
-    return lambda fn, args, limit_s: network.launch(fn, args, limit_s, num_ranks // network.num_hosts)
 
 
 def _stored(path: Path, fresh: bool) -> Profile | Exception | None:

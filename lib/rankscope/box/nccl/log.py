@@ -7,10 +7,11 @@ import re
 from typing import Any
 
 from ...common.files import FileError, read_bytes
-from .constants import ALGORITHMS, COLLECTIVES, GPUS, PROTOCOLS, Graph
+from .constants import COLLECTIVES, GPUS, PROTOCOLS, Graph
 
+_ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 # By NCCL's names in lower case, such as nvlstree and reducescatter.
-_NAMES = {name.replace("_", ""): name for name in (*ALGORITHMS, *COLLECTIVES)}
+_NAMES = {name.replace("_", ""): name for name in (*_ALGORITHMS, *COLLECTIVES)}
 _FIGURES = re.compile(r"([\d.]+)/ *([\d.]+)")  # a cell of the table: latency/bandwidth
 _GRAPH = re.compile(r"(\d), crossNic \d, nChannels (\d+), bw ([\d.]+)/([\d.]+)")  # follows the word Pattern
 _SIZE = re.compile(r"n[Rr]anks (\d+) nNodes (\d+)")
