@@ -84,7 +84,6 @@ def test_facts_of_a_profile_are_its_first_gpus(known: Profile) -> None:
     facts = facts_of(known)
     assert facts is not None
     assert (facts.name, facts.h2d_bytes_per_s) == ("PCIe 4 x8", pcie_bytes_per_s(4, 8, "h2d"))
-    assert facts.host_copy_bytes_per_s == pytest.approx(HOST_BYTES_PER_S, rel=1e-5)
 
 
 @pytest.mark.parametrize("topology", ["", "GPU1: PCIe 4 x16", "GPU0: NVLink", "GPU0: PCIe 9 x16", "GPU0: PCIe 4 x64"])
