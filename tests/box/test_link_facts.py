@@ -18,7 +18,7 @@ from rankscope.box.measuring.plan import Protocol
 from rankscope.box.pcie import PCIE, pcie_bytes_per_s
 from rankscope.pipeline import Pipeline, Stage, simulate
 
-from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made, copies
+from .gpu_made import CALL_S, LATENCY_S, RATES, Made, copies
 from .made import PROVENANCE, point, profile
 
 QUICK = Protocol(warm_up=0, iterations=4, budget_s=0.001)

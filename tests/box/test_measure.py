@@ -1,4 +1,4 @@
-"""How things are timed and checked: on threads with a real Gloo group each; and what is planned."""
+"""How things are timed and checked, on threads with a real Gloo group each; and what is planned."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 
 QUICK = Protocol(iterations=6, budget_s=0.02)
 NODES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
-KEYS = [key_of("add", 64)]
+SUM = key_of("add", 64)
 
 
 # ---- timing
@@ -49,59 +49,39 @@ def ranks_with(group: Any, **readings: Callable[[], Any]) -> Ranks:
     return type("Mine", (Ranks,), {name: staticmethod(read) for name, read in readings.items()})(group)  # type: ignore[no-any-return]
 
 
-def timed(task: Callable[[], object], ranks: Ranks, protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> Point:
-    """The point of a task in the place of a sum."""
-    monkeypatch.setattr(rank, "link_task", lambda key, ranks, nodes: TimedTask(task))
-    (point,) = points_of(KEYS, [0], ranks, protocol)
-    return point
-
-
 def test_the_slowest_rank_of_each_iteration_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = {number: TimedTask(lambda number=number: time.sleep(0.05 * (number + 1))) for number in range(3)}  # type: ignore[misc]
-    monkeypatch.setattr(rank, "link_task", lambda key, ranks, nodes: tasks[ranks.rank])
-    point, *others = (points[0] for points in in_threads(3, lambda _, g: points_of(KEYS, [0], Ranks(g), QUICK)))
-    assert all(other == point for other in others)
+    def task(key: Any, ranks: Ranks, nodes: Any) -> TimedTask:
+        return TimedTask(lambda: time.sleep(0.05 * (ranks.rank + 1)))
+
+    monkeypatch.setattr(rank, "link_task", task)
+    (point,), *others = in_threads(3, lambda _, group: points_of([SUM], [0], Ranks(group), QUICK))
+    assert others == [[point]] * 2
     assert len(point.seconds) == 6
     assert 0.15 <= min(point.seconds) < 0.3, "that is the sum over the ranks"
 
 
-def test_all_start_at_one_instant_however_late_one_comes() -> None:
-    def work(rank: int, group: Any) -> list[tuple[float, float]]:
-        ranks, found = Ranks(group), []
-        for turn in range(24):
-            time.sleep(0.05 if turn % 3 == rank else 0)
-            instant, _ = ranks.together()
-            found.append((instant, time.monotonic()))
-        return found
+@pytest.mark.parametrize("margin_s", [0.02, -0.001])
+def test_an_iteration_that_is_disturbed_on_any_rank_is_not_clean(
+    margin_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the host, which steals time from rank 1 in the second counted iteration, or by a start that comes too late."""
 
-    turns = list(zip(*in_threads(3, work), strict=True))
-    assert all(len({instant for instant, _ in turn}) == 1 for turn in turns)
-    assert all(start >= instant for turn in turns for instant, start in turn)
-    assert min(max(start for _, start in turn) - min(start for _, start in turn) for turn in turns) < 0.02
-
-
-def test_an_iteration_that_the_host_disturbs_on_any_rank_is_not_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     def work(rank: int, group: Any) -> tuple[bool, ...]:
         reads = itertools.count()  # two an iteration: the first two iterations are for the estimate, the third warms up
-        ticks = itertools.count()  # a clock by which nobody is late
-        stolen: Callable[[], int] = lambda: int(rank == 1 and next(reads) >= 2 * 4 + 1)  # noqa: E731
-        ranks = ranks_with(group, stolen=stolen, clock=lambda: next(ticks) * 1e-3)
-        ranks.margin_s = 0.02
-        return timed(lambda: None, ranks, Protocol(iterations=3, budget_s=0.1), monkeypatch).clean
+        ticks = itertools.count()
+        ranks = ranks_with(
+            group,
+            stolen=lambda: int(rank == 1 and margin_s > 0 and next(reads) >= 2 * 4 + 1),
+            clock=lambda: next(ticks) * 1e-3,
+        )
+        ranks.margin_s = margin_s
+        return points_of([SUM], [0], ranks, Protocol(iterations=3, budget_s=0.1))[0].clean
 
-    assert in_threads(2, work) == [(True, False, True)] * 2
-
-
-def test_an_iteration_that_some_rank_starts_too_late_is_not_clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    def work(rank: int, group: Any) -> tuple[bool, ...]:
-        ranks = ranks_with(group, stolen=lambda: 0)
-        ranks.margin_s = -0.001
-        return timed(lambda: None, ranks, Protocol(iterations=3), monkeypatch).clean
-
-    assert in_threads(2, work) == [(False,) * 3] * 2
+    monkeypatch.setattr(rank, "link_task", lambda *_: TimedTask(lambda: None))
+    assert in_threads(2, work) == [(True, False, True) if margin_s > 0 else (False,) * 3] * 2
 
 
-def test_clocks_of_other_machines_are_told_apart_by_their_offset() -> None:
+def test_ranks_of_other_machines_start_at_one_instant_in_spite_of_their_clocks() -> None:
     ahead = [0.0, 0.0, 500.0, -70.0]  # ranks 0 and 1 share a machine
 
     def work(rank: int, group: Any) -> tuple[float, float, float]:
@@ -138,24 +118,23 @@ def test_turns_keep_to_the_budget_and_to_the_iterations(
 @given(NODES)
 def test_ranks_of_a_ring_agree_on_it(sizes: list[int]) -> None:
     nodes = [node for node, size in enumerate(sizes) for _ in range(size)]
-    for inside in (True, False):
-        for own in range(len(nodes)):
-            ring = ring_of(nodes, own, inside)
-            assert ring[0] == own
-            assert ring_of(nodes, ring[-1], inside) == [ring[-1], *ring[:-1]]
-            assert len({nodes[other] for other in ring}) == (1 if inside else len(ring))
+    for inside, own in itertools.product((True, False), range(len(nodes))):
+        ring = ring_of(nodes, own, inside)
+        assert ring[0] == own
+        assert ring_of(nodes, ring[-1], inside) == [ring[-1], *ring[:-1]]
+        assert len({nodes[other] for other in ring}) == (1 if inside else len(ring))
 
 
 def test_links_and_memory_are_measured_on_nodes_of_any_size() -> None:
-    keys = [key_of("together", size, link=link) for size in (256, 2**20) for link in ("intra", "inter")]
+    keys = [SUM, *[key_of("together", size, link=link) for size in (256, 2**20) for link in ("intra", "inter")]]
 
     def work(rank: int, group: Any) -> list[Point]:
         ranks = Ranks(group)
-        return [point for key in [*keys, *KEYS] for point in points_of([key], [0, 0, 1], ranks, QUICK)]
+        return [point for key in keys for point in points_of([key], [0, 0, 1], ranks, QUICK)]
 
     found = in_threads(3, work)[0]
-    assert [point.key for point in found] == [*keys, *KEYS]
-    assert found[2].median_s > found[0].median_s
+    assert [point.key for point in found] == keys
+    assert found[3].median_s > found[1].median_s
 
 
 # ---- collectives
@@ -192,8 +171,6 @@ def test_one_wrong_element_is_caught_wherever_it_is(element: int) -> None:
     wrong[element] += 1
     with pytest.raises(RuntimeError, match=rf"element {element} is .*; 1 of 1024 "):
         check("", wrong, right)
-    with pytest.raises(RuntimeError, match="1023 elements instead of 1024"):
-        check("", right[1:], right)
 
 
 @pytest.mark.parametrize("collective", MEASURED)
@@ -222,8 +199,7 @@ def test_the_backends_own_result_is_what_the_ranks_numbers_give(collective: str)
 @settings(max_examples=30)
 @given(NODES.filter(lambda sizes: sum(sizes) > 1), st.integers(1, 2**20), st.sampled_from(MEASURED))
 def test_keys_are_all_different_and_of_whole_elements(sizes: list[int], quads: int, collective: str) -> None:
-    protocol = Protocol(sizes=[4 * quads], collectives=[collective], thorough=True)
-    keys = keys_of(protocol, "gloo", sizes, has_gpu=True)
+    keys = keys_of(Protocol(sizes=[4 * quads], collectives=[collective], thorough=True), "gloo", sizes, has_gpu=True)
     assert len(set(keys)) == len(keys)
     assert all(key.num_bytes % 4 == 0 for key in keys)
     assert any(dict(key.options).get("algorithm") == "native" for key in keys)
@@ -241,9 +217,8 @@ def test_quick_is_a_part_of_thorough_and_native_is_measured_in_both_places() -> 
 def test_a_builder_is_arranged_by_its_own_record() -> None:
     assert builder_options("allreduce", "segmented_ring", 2**24, [8]) == {"num_segments": 4}
     assert builder_options("allreduce", "torus_2d", 2**24, [8] * 2) == {"shape": (2, 8)}
-    assert builder_options("allreduce", "torus_2d", 2**24, [3, 5]) == {}
     assert builder_options("allreduce", "hierarchical_ring", 2**24, [4, 4]) == {"gpus_per_node": 4}
-    assert builder_options("allreduce", "hierarchical_ring", 2**20, [4]) == {}
+    assert builder_options("allreduce", "hierarchical_ring", 2**20, [3, 5]) == {}
 
 
 @pytest.mark.gpu
