@@ -6,32 +6,26 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
 from torch import nn
 
 from rankscope.cluster import Link
-from rankscope.sampling import Assignment, assign
+from rankscope.networks import CostTable
+from rankscope.sampling import assign
 from rankscope.train import data_parallel, ddp, fsdp, pipeline_parallel, uneven, zero
 from rankscope.train.data_parallel import StepCosts, StepSizes
-from rankscope.train.ddp import Contention, LocalStep, Where
-from rankscope.train.ddp.buckets import Buckets, ParameterSpec, buckets_of
-from rankscope.train.ddp.cost import CostTable
-from rankscope.train.ddp.step import default_buckets
-from rankscope.train.fsdp import ModuleStep, ShardedLayer, ShardedParameter
-from rankscope.train.fsdp.step import StepEvent
-from rankscope.train.gradients import Work
+from rankscope.train.ddp import Contention, Gradient, LocalStep
+from rankscope.train.fake_group import fake_group
+from rankscope.train.gradients import Work, audit_step
 from rankscope.train.pipeline_parallel import PipelineSchedule, build
 
-from ..small import CROSS, Tied, batch, mlp
-from .fsdp.models import Residual, Tokens
+from ..small import CROSS, batch, mlp
 
 LINK = Link(1e-3, 1e6)
 LOCAL = LocalStep.modelled([4, 8], 0.2)
-FOUR = [ParameterSpec(str(number), 4) for number in range(4)]
-LAYERS = ModuleStep.of_layers([ShardedLayer("0", [4]), ShardedLayer("1", [4])])
+NO_COST = fsdp.cost(lambda num_bytes: 0.0, flops_per_s=1.0, bytes_per_s=1.0)
 EPOCH = assign(12, 2).with_loader(3)
 LINEAR = nn.Linear(2, 2)
 SCALED = nn.Linear(2, 2)
@@ -43,30 +37,16 @@ def proportional(num_bytes: Any) -> Any:
     return num_bytes / 1e9
 
 
-def no_loss(module: nn.Module, rank: int, number: int) -> Any:
-    return None
-
-
-def mean(module: nn.Module, rank: int, number: int) -> Any:
+def mean(module: nn.Module, rank: int = 0, number: int = 0) -> Any:
     return module(torch.ones(2, 2)).mean()
 
 
-def predicted(**options: Any) -> fsdp.PredictedStep:
-    return fsdp.predict(LAYERS, options.pop("cost", proportional), **{"num_ranks": 2, **options})
-
-
-def advised(**options: Any) -> fsdp.FSDPRecommendation:
-    return fsdp.recommend(LINEAR, **{"num_ranks": 2, "memory_bytes": 1e9, "cost": proportional, **options})
+def observed(module: nn.Module = LINEAR, **options: Any) -> fsdp.Step:
+    return fsdp.observe(module, mean, **{"num_ranks": 2, **options})
 
 
 def mixed_dtypes() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
-
-
-def followed(**options: Any) -> Any:
-    samples = [(torch.ones(2), torch.ones(2))] * 12
-    arguments = {"assignment": EPOCH, "dataset": samples, "module": LINEAR, "loss": nn.functional.mse_loss, **options}
-    return ddp.follow(**arguments)
 
 
 def pipeline(text: str) -> PipelineSchedule:
@@ -75,85 +55,59 @@ def pipeline(text: str) -> PipelineSchedule:
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
     # ddp
-    (lambda: ParameterSpec("a", -1), "num_bytes"),
-    (lambda: ddp.buckets(nn.ReLU()), "requires a gradient"),
-    (lambda: ddp.buckets([3]), "parameters"),
-    (lambda: ddp.buckets(FOUR, -1), "bucket_cap_mb"),
-    (lambda: ddp.buckets(FOUR, ready_order=[0, 0, 1, 2]), "once"),
-    (lambda: ddp.buckets(FOUR, ready_order=[2, 1]), "gets no gradient"),
-    (lambda: Buckets([[0, 1], [3]]), "once"),
-    (lambda: Buckets([[0, 1], []]), "at least one"),
-    (lambda: buckets_of("buckets", [[0, 1]], 3), "3 parameters"),
-    (lambda: replace(LOCAL, ready_s=[0.1]), "2 parameters"),
+    (lambda: Gradient("a", -1), "num_bytes"),
+    (lambda: ddp.buckets(nn.ReLU(), mean), "requires a gradient"),
+    (lambda: ddp.buckets([3], mean), "module"),  # type: ignore[arg-type]
+    (lambda: ddp.buckets(LINEAR, mean, -1), "bucket_cap_mb"),
+    (lambda: ddp.buckets(LINEAR, lambda module: None), "NoneType"),  # type: ignore[arg-type,return-value]
+    (lambda: ddp.buckets(nn.Linear(2, 2, device="meta"), mean), "meta"),
+    (lambda: replace(LOCAL, ready_s=[0.1]), "2 times"),
     (lambda: replace(LOCAL, ready_s=[0.1, 0.3]), "backward"),
     (lambda: replace(LOCAL, forward_s=math.inf), "forward_s"),
     (lambda: LocalStep.modelled([1.5], 1.0), "num_bytes"),  # type: ignore[list-item]
     (lambda: Contention(1.0, 0.9), "communication"),
-    (lambda: ddp.simulate(LOCAL, proportional, buckets=[[0]]), "2 parameters"),
+    (lambda: ddp.simulate(LOCAL, proportional, buckets=[[0]]), "2 gradients"),
+    (lambda: ddp.simulate(LOCAL, proportional, buckets=[[0, 1], []]), "2 gradients"),
     (lambda: ddp.simulate(LOCAL, proportional, buckets=[[0, 1]], bucket_cap_mb=25), "bucket_cap_mb"),
+    (lambda: ddp.simulate(LOCAL, proportional, bucket_cap_mb=-1), "bucket_cap_mb"),
     (lambda: ddp.simulate(LOCAL, proportional, accumulation=0), "accumulation"),
     (lambda: ddp.simulate(LOCAL, lambda num_bytes: -num_bytes), "cost"),
     (lambda: ddp.simulate(LOCAL, 3.0), "cost"),  # type: ignore[arg-type]
-    (lambda: default_buckets(LOCAL, -1), "bucket_cap_mb"),
     (lambda: ddp.recommend(LOCAL, proportional, caps_mb=[-1]), "caps_mb"),
     (lambda: ddp.cost(LINK), "num_ranks"),
     (lambda: ddp.cost(3), "machine"),  # type: ignore[arg-type]
+    (lambda: ddp.architecture_step("VGG", 1, 1e12), "VGG"),
     (lambda: CostTable((1,), (1,)), "rising"),
     (lambda: CostTable((1, 2), (1, -1)), "seconds"),
-    (lambda: ddp.job("VGG", 0.3, proportional), "VGG"),
-    (lambda: ddp.job([4], 0.3, proportional, measured_allreduce_s=lambda num_bytes: 1.0), "longer"),
     (lambda: ddp.measure(LINEAR, mean, num_ranks=0), "num_ranks"),
     (lambda: ddp.measure(LINEAR, 3), "loss"),  # type: ignore[arg-type]
-    (lambda: ddp.measure(LINEAR, mean, static_graph=True, accumulation=2), "static_graph"),
-    (lambda: ddp.measure(LINEAR, mean, where=Where(network=5)), "network"),
-    (lambda: Where("tcp"), "backend"),
-    (lambda: ddp.measure_contention(proportional, iterations=0), "iterations"),
-    (lambda: followed(assignment=assign(11, 2)), "12 samples"),
-    (lambda: followed(num_steps=9), "num_steps"),
+    (lambda: ddp.measure_contention(proportional, num_steps=0), "num_steps"),
     # fsdp
-    (lambda: fsdp.collectives(nn.ReLU(), mean, num_ranks=2), "parameters"),
-    (lambda: fsdp.collectives(LINEAR, 3, num_ranks=2), "loss"),  # type: ignore[arg-type]
-    (lambda: fsdp.collectives(LINEAR, no_loss, num_ranks=2), "NoneType"),
-    (lambda: fsdp.collectives(SCALED, mean, num_ranks=2), "scalar"),
-    (lambda: predicted(num_ranks=1), "num_ranks"),
-    (lambda: predicted(wrap="0"), "wrap"),
-    (lambda: predicted(wrap=["fc"]), "fc"),
-    (lambda: predicted(num_ranks=6, num_replicas=4), "num_replicas"),
-    (lambda: predicted(num_ranks=4, num_replicas=4), "shards"),
-    (lambda: predicted(num_ranks=4, num_replicas=2), "allreduce"),
-    (lambda: predicted(num_ranks=4, reshard_after_forward=3), "reshard_after_forward"),
-    (lambda: predicted(prefetch=-1), "prefetch"),
-    (lambda: predicted(param_dtype="int8"), "param_dtype"),
-    (lambda: predicted(optimizer="lion"), "lion"),
-    (lambda: predicted(cost=lambda num_bytes: -1.0), "allgather"),
-    (lambda: fsdp.run(Tokens([Residual(12)], 12), mean, wrap=["blocks"]), "forward"),
-    (lambda: fsdp.run(Tied(), mean, wrap=["embed"]), "one group"),
-    (lambda: fsdp.run(mixed_dtypes(), mean), "one dtype"),
-    (lambda: fsdp.run(nn.Linear(2, 2, device="meta"), mean), "CPU"),
-    (lambda: fsdp.run(LINEAR, mean, iterations=0), "iterations"),
-    (lambda: fsdp.measure_costs(2, widths=[64]), "widths"),
-    (lambda: fsdp.FSDPCosts.of_link(LINK, 6, num_replicas=4), "num_replicas"),
-    (lambda: advised(), "loss"),
-    (lambda: advised(step=LAYERS, memory_bytes=0), "memory_bytes"),
-    (lambda: fsdp.recommend(nn.ModuleList([LINEAR]), num_ranks=2, memory_bytes=1, cost=proportional), "forward"),
-    (lambda: ModuleStep.of_layers([ShardedLayer("0", [1])] * 2), "names that differ"),
-    (lambda: ModuleStep.of_layers([ShardedLayer("a", [1]), ShardedLayer("a.b", [1])]), "names that differ"),
-    (lambda: ModuleStep.of_layers([ShardedLayer(name, [1]) for name in ("a.0", "b", "a.1")]), "follow one another"),
-    (lambda: ModuleStep.of_layers([ShardedLayer("0", []), ShardedLayer("1", [1])]), "first layer"),
-    (lambda: ModuleStep((ShardedParameter("w", (1,)),), ("",), (StepEvent("gradient", "x"),)), "gradient"),
-    (lambda: ModuleStep((ShardedParameter("w", (1,)),), ("",), (StepEvent("enter", "x"),)), "modules"),
+    (lambda: fsdp.observe(LINEAR, 3, num_ranks=2), "loss"),  # type: ignore[arg-type]
+    (lambda: fsdp.observe(3, mean, num_ranks=2), "module"),  # type: ignore[arg-type]
+    (lambda: observed(num_ranks=0), "num_ranks"),
+    (lambda: observed(wrap="0"), "wrap"),
+    (lambda: observed(wrap=["fc"]), "fc"),
+    (lambda: observed(num_ranks=6, num_replicas=4), "num_replicas"),
+    (lambda: observed(num_ranks=4, reshard_after_forward=3), "reshard_after_forward"),
+    (lambda: observed(prefetch=-1), "prefetch"),
+    (lambda: fsdp.run(LINEAR, mean, num_steps=0), "num_steps"),
+    (lambda: fsdp.recommend(LINEAR, mean, NO_COST, num_ranks=2, memory_bytes=0), "memory_bytes"),
+    (lambda: fsdp.cost(proportional, flops_per_s=0, bytes_per_s=1), "flops_per_s"),
+    (lambda: fsdp.cost(3, flops_per_s=1, bytes_per_s=1), "shards"),  # type: ignore[arg-type]
+    (lambda: observed().timeline(3), "cost"),  # type: ignore[arg-type]
     # zero
     (lambda: zero.memory(1000, 0, 1), "num_ranks"),
     (lambda: zero.memory(1000, 2, 4), "stage"),
+    (lambda: zero.memory(1000, 2, "fully_shard"), "fsdp.observe"),
+    (lambda: zero.traffic(1000, 2, "fully_shard"), "fsdp.observe"),
+    (lambda: zero.memory(1000, 2, 1, "fp8"), "recipe"),
+    (lambda: zero.memory(1000, 2, 1, optimizer="lion"), "optimizer"),
     (lambda: zero.memory("7B", 2, 1), "7B"),
-    (lambda: zero.memory(SCALED, 2, "fully_shard"), "dimension"),
-    (lambda: zero.memory(1000, 2, "zero_redundancy_optimizer"), "module"),
-    (lambda: zero.memory(1000, 2, 3, largest_layer=1001), "largest_layer"),
-    (lambda: zero.memory(LINEAR, 2, 3, largest_layer=3), "largest_layer"),
-    (lambda: zero.memory(1000, 2, 2, buckets=True), "buckets"),
-    (lambda: zero.traffic(LINEAR, 2, "ddp", "mixed"), "mixed"),
+    (lambda: zero.memory(1000, 2, 3, largest_layer=-1), "largest_layer"),
+    (lambda: zero.memory(LINEAR, 2, "zero_redundancy_optimizer", rank=2), "rank"),
     (lambda: zero.partition([3, -1], 2), "sizes"),
-    (lambda: zero.measure(lambda: LINEAR, torch.ones(1), 2, []), "ways"),
+    (lambda: zero.measure(lambda: LINEAR, torch.ones(1), 2, ["fsdp"]), "ways"),
     # uneven
     (lambda: uneven.simulate([], "join"), "num_batches"),
     (lambda: uneven.simulate([1, 2], "wait"), "handling"),
@@ -181,7 +135,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: StepCosts(LINK, -1, 1), "forward_s"),
     (lambda: data_parallel.traffic(StepSizes(4, 1, 1, 1), 4, "fsdp"), "fsdp"),
     (lambda: Work(nn.Tanh(), *batch(12), CROSS), "gradient"),
-    (lambda: Work(mlp(), batch(12)[0], batch(11)[1], CROSS), "12 samples"),
+    (lambda: Work(mlp(), batch(12)[0], batch(11)[1], CROSS), "12 and 11"),
+    (lambda: audit_step(Work(mlp(), *batch(12), CROSS), 5), "inputs"),
+    (lambda: audit_step(Work(mlp(), *batch(12), CROSS), 2, 3), "step"),  # type: ignore[arg-type]
+    (lambda: audit_step(None), "work"),  # type: ignore[arg-type]
 ]
 
 
@@ -197,7 +154,6 @@ def test_an_unknown_setting_is_named() -> None:
         fsdp.run(LINEAR, mean, reshard=True)
 
 
-def test_a_dataset_of_other_samples_is_refused() -> None:
-    outside = Assignment(12, (np.arange(3), np.arange(10, 13)))
-    with pytest.raises(ValueError, match="12 for rank 1"):
-        followed(assignment=outside)
+def test_a_process_with_a_process_group_cannot_observe() -> None:
+    with fake_group(2), pytest.raises(RuntimeError, match="process group already"):
+        observed()

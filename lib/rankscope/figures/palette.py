@@ -57,7 +57,7 @@ _WORK = {
 }
 _MEMORY = {
     "#5b6ee1": ("parameters", "buffers"),
-    "#f7b012": ("activations",),
+    "#f7b012": ("activations", "inputs"),
     "#b5391a": ("gradients", "buckets"),
     "#b57ed7": ("optimizer_states", "master_copy"),
     "#2377ce": ("reduce_buffers",),
