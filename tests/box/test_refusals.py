@@ -22,7 +22,7 @@ from rankscope.box.curve import Curve
 from rankscope.box.explorers.boxes import boxes
 from rankscope.box.explorers.machine import machine
 from rankscope.box.explorers.transfers import transfers
-from rankscope.box.figures.boxes import draw_boxes, draw_with_peers
+from rankscope.box.figures.boxes import draw_with_peers
 from rankscope.box.measuring.plan import keys_of
 from rankscope.box.measuring.run import num_ranks_of
 from rankscope.box.profile import Point
@@ -93,12 +93,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     # figures and explorers
     "a figure of no profile": (lambda: figures.profile(ANY), "profile"),
     "no view": (lambda: figures.profile(TWO, "rate"), "view"),
-    "residuals of native": (lambda: figures.profile(TWO["slow"], "residuals"), "predicted"),
-    "no lines": (lambda: draw_boxes({}), "lines"),
-    "a machine without it": (lambda: draw_boxes(TWO, "gather"), "gather"),
+    "no lines": (lambda: figures.profile({}), "lines"),
+    "a machine without it": (lambda: figures.profile(TWO, collective="gather"), "gather"),
     "bandwidth of one rank": (
-        lambda: draw_boxes(
-            {"a": profile([point("allreduce", 8, 1.0, algorithm="native")], num_ranks=1, ranks_per_node=[1])}
+        lambda: figures.profile(
+            {"a": profile([point("allreduce", 2048, 1.0, algorithm="native")], num_ranks=1, ranks_per_node=[1])}
         ),
         "view",
     ),

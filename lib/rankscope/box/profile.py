@@ -141,6 +141,21 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
     def backend(self) -> str:
         return str(self.provenance["backend"])
 
+    def __str__(self) -> str:
+        """The machine, its versions and what each time is, as one line."""
+        about = self.provenance
+        nodes = f" on {count_of(self.num_nodes, 'node')}" if self.num_nodes else ""
+        words = [f"{about['name']}: {count_of(self.num_ranks, 'rank')}{nodes}", self.backend]
+        words += [about[key] for key in ("device", "network", "environment") if about.get(key)]
+        gpus = about.get("gpus", ())
+        models = Counter(gpu["name"] for gpu in gpus if "name" in gpu)
+        words += [f"{count} × {name}" for name, count in models.items()] or [about.get("cpu", "hardware not stated")]
+        for gpu in gpus[:1]:  # all have the same software
+            words += [f"{name} {gpu[name.lower()]}" for name in ("NCCL", "driver") if gpu.get(name.lower())]
+        statistic = "mean" if self.protocol.get("statistic") == "mean" else "median"
+        iterations = self.protocol.get("iterations", "several")
+        return ", ".join([*words, f"each time is the {statistic} of {iterations} iterations"])
+
     # ---- links, and predictions from them
 
     def link(self, where: str = "inter", how: str = "together") -> LinkFit:
