@@ -33,7 +33,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "lib")}
 SMALL = ["--num-ranks", "2", "--sizes", "1KiB,4KiB", "--algorithms", "native,ring", "--iterations", "3"]
 MANY = Protocol(iterations=3, budget_s=0.05, sizes=[2**power for power in range(10, 16)], algorithms=["native", "ring"])
 FEW = replace(MANY, sizes=[1024])
-NUM_POINTS = 2 * 5 + 1 + 2 * 3  # messages up to 64 KiB, a sum, collectives: native in both places, and the ring
+NUM_POINTS = 4 + 5 + 2 * 3  # sums, messages up to 64 KiB, collectives: native in both places, and the ring
 
 
 @pytest.fixture(autouse=True)
@@ -124,14 +124,11 @@ def wrong_on_rank_1(*args: Any) -> Any:
 
 
 def test_a_wrong_result_ends_the_run_and_what_was_right_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def collectives_last(missing: list[Any], *_: object) -> list[Any]:
-        return [key for key in missing if key.what != "allreduce"] or missing
-
     monkeypatch.setattr(rank, "measure_keys", wrong_on_rank_1)
-    monkeypatch.setattr(run, "next_launch", collectives_last)
+    monkeypatch.setattr(run, "POINTS_PER_LAUNCH", 9)
     with pytest.raises(RankError, match=r"rank 1 failed: .*allreduce ring, 1 KiB gave a wrong result: element 5"):
         measure(tmp_path / "a.json", FEW, num_ranks=2)
-    assert {point.what for point in Profile.load(tmp_path / "a.json").points} == {"ping_pong", "together", "add"}
+    assert {point.what for point in Profile.load(tmp_path / "a.json").points} == {"together", "add"}
 
 
 def hang(*args: Any) -> Any:
@@ -156,8 +153,8 @@ def test_kills_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "machine.json"
     known: dict[Any, Point] = {}
     driver = (
-        "import sys; from rankscope.box.measuring import plan; from rankscope.box import Protocol, measure\n"
-        "plan.LAUNCH_S = 0.0  # so that there are many launches\n"
+        "import sys; from rankscope.box.measuring import run; from rankscope.box import Protocol, measure\n"
+        "run.POINTS_PER_LAUNCH = 3\n"
         f"measure(sys.argv[1], {MANY}, num_ranks=2, report=lambda progress: print(progress.num_done, flush=True))"
     )
     for lines in (2, 4):

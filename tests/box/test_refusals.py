@@ -24,7 +24,7 @@ from rankscope.box.explorers.machine import machine
 from rankscope.box.explorers.transfers import transfers
 from rankscope.box.figures.boxes import draw_with_peers
 from rankscope.box.measuring.plan import keys_of
-from rankscope.box.measuring.run import default_backend, num_ranks_of
+from rankscope.box.measuring.run import num_ranks_of
 from rankscope.box.profile import Point
 from rankscope.networks import CostTable, Network
 
@@ -76,14 +76,13 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no collective": (lambda: Protocol(collectives=["barrier"]), "collectives"),
     "less than an element": (lambda: Protocol(sizes=[2]), "sizes"),
     "no iterations": (lambda: Protocol(iterations=0), "iterations"),
-    "an algorithm of others": (lambda: keys_of(Protocol(algorithms=["rings"]), "gloo", [4], 2**40), "rings"),
+    "an algorithm of others": (lambda: keys_of(Protocol(algorithms=["rings"]), "gloo", [4], False), "rings"),
     "an algorithm for other ranks": (
-        lambda: keys_of(Protocol(collectives=["allgather"], algorithms=["recursive_doubling"]), "gloo", [6], 2**40),
+        lambda: keys_of(Protocol(collectives=["allgather"], algorithms=["recursive_doubling"]), "gloo", [6], False),
         "6 ranks",
     ),
     "measuring no protocol": (lambda: measure("a.json", ANY or {}), "protocol"),
     "one rank": (lambda: num_ranks_of(1, "gloo"), "num_ranks"),
-    "no number of ranks": (lambda: default_backend(0), "num_ranks"),
     # NCCL's model
     "an unknown GPU": (lambda: nccl.Model("h300"), "gpu"),
     "one GPU on one node": (lambda: nccl.Model(gpus_per_node=1), "gpus_per_node"),
