@@ -10,7 +10,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
+from torch import Tensor, nn
 
 from rankscope import figures
 from rankscope.cluster import Link
@@ -21,22 +23,24 @@ from rankscope.train.ddp.buckets import ParameterSpec
 from rankscope.train.ddp.recommend import Recommendation
 from rankscope.train.figures.ddp import draw_buckets, draw_caps
 from rankscope.train.figures.fsdp import draw_fsdp_step
-from rankscope.train.figures.memory import draw_memory
 
 LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "141 GB": 141e9}
 STAGES = {f"stage {s}": zero.memory(7.5e9, 64, s) for s in range(4)}
 SPECS = [ParameterSpec(str(n), 1 << 19) for n in range(12)]
 
 
+def mean(module: nn.Module) -> Tensor:
+    output: Tensor = module(torch.ones(64, 1024)).mean()
+    return output
+
+
+ON_A_GPU = fsdp.cost(lambda num_bytes: 1e-5 + num_bytes / 20e9, flops_per_s=1e12, bytes_per_s=1e12)
+
+
 @cache
-def sharded_step(**options: Any) -> fsdp.PredictedStep:
-    layers = [
-        fsdp.ShardedLayer(f"layers.{n}", [50_000_000], forward_s=4e-3, backward_s=8e-3, activation_bytes=60_000_000)
-        for n in range(4)
-    ]
-    step = fsdp.ModuleStep.of_layers([*layers, fsdp.ShardedLayer("head", [9_000_000], 1e-3, 2e-3)], optimizer_s=2e-3)
-    costs = fsdp.FSDPCosts.of_link(Link(10e-6, 40e9), num_ranks=8, copy_bytes_per_s=1e12)
-    return fsdp.predict(step, costs, num_ranks=8, wrap=["layers.*"], **options)
+def sharded_step(**options: Any) -> fsdp.Step:
+    module = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4))).to("meta")
+    return fsdp.observe(module, mean, num_ranks=8, wrap=["*"], optimizer=torch.optim.Adam, **options)
 
 
 @cache
@@ -51,22 +55,21 @@ FIGURES: dict[str, Callable[..., Axes]] = {
         recommendation(), {1.0: [0.1, 0.11, 0.12], None: [0.2, 0.21]}, **on
     ),
     "buckets": lambda **on: figures.buckets(ddp.buckets(SPECS, 2.0), **on),
-    "fsdp_step": lambda **on: figures.fsdp_step(sharded_step(), **on),
+    "fsdp_step": lambda **on: figures.fsdp_step(sharded_step(), ON_A_GPU, **on),
     "zero_memory": lambda **on: figures.zero_memory(STAGES, LIMITS, **on),
 }
 
 DRAWINGS: dict[str, Drawing] = {
     "buckets": draw_buckets(ddp.buckets([*SPECS, ParameterSpec("sparse", 1 << 20, sparse=True)])),
     "caps": draw_caps(recommendation(), 8),
-    "fsdp_step": draw_fsdp_step(sharded_step(prefetch=1)),
-    "memory": draw_memory(STAGES, LIMITS, "stage 1"),
+    "fsdp_step": draw_fsdp_step(sharded_step(prefetch=1), ON_A_GPU),
 }
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (lambda: figures.fsdp_step([]), "step must be a PredictedStep"),
+    (lambda: figures.fsdp_step([], ON_A_GPU), "step must be a Step"),
     (lambda: figures.buckets(ddp.buckets([ParameterSpec(str(n), 100) for n in range(257)], 0)), "at most 256 buckets"),
     (lambda: figures.bucket_caps(recommendation(caps_mb=(8,))), "at least two caps"),
     (lambda: figures.bucket_caps(recommendation(), {8: []}), "at least one step"),
-    (lambda: figures.zero_memory({"a": 3}), "must be a ZeroMemory"),
+    (lambda: figures.zero_memory({}), "at least one"),
     (lambda: figures.zero_memory(STAGES, {"24 GB": np.nan}), "limits_bytes"),
 ]

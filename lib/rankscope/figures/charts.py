@@ -72,10 +72,11 @@ def chart(
 
 def painted(ax: Axes) -> Drawing:
     """Close the figure of a chart, and return it as a drawing, as explorers show them."""
+    figure: Any = ax.figure
     file = StringIO()
     with plt.rc_context({"svg.fonttype": "none"}):
-        ax.figure.savefig(file, format="svg")
-    plt.close(ax.figure)  # type: ignore[arg-type]
+        figure.savefig(file, format="svg")
+    plt.close(figure)
     svg = file.getvalue()
     return Drawing(ax.get_title(loc="left"), svg=svg[svg.index("<svg") :])
 

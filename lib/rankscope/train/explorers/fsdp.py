@@ -26,7 +26,7 @@ _WRAPS = {"each block": ["*"], "the model alone": []}
 _MEMORY_BYTES_PER_S = 3.35e12  # of an H100
 _LARGE = {"num_blocks": 32, "num_ranks": 8, "memory_gb": 40}
 PRESETS: dict[str, dict[str, Any]] = {
-    "8 blocks on 64 GPUs": {},
+    "4 blocks on 64 GPUs": {},
     "keep what was gathered": {"reshard": False},
     "one group": {"wrap": "the model alone"},
     "too large": _LARGE,
@@ -46,8 +46,10 @@ class Block(nn.Sequential):
 
     def forward(self, inputs: Tensor) -> Tensor:
         if self.recompute:
-            return checkpoint(super().forward, inputs, use_reentrant=False)  # type: ignore[no-any-return]
-        return super().forward(inputs)
+            recomputed: Tensor = checkpoint(super().forward, inputs, use_reentrant=False)
+            return recomputed
+        outputs: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]
+        return outputs
 
 
 @lru_cache(maxsize=64)
@@ -115,7 +117,7 @@ def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
         network = network._replace(default=BY_HAND)  # on which any number of ranks can be chosen
     settings = (
         num_ranks._replace(default=64),
-        Setting("num_blocks", 8, Steps((1, 2, 4, 8, 16, 32)), "blocks"),
+        Setting("num_blocks", 4, Steps((1, 2, 4, 8, 16, 32)), "blocks"),
         Setting("width", 4096, Steps((1024, 2048, 4096, 8192)), "width"),
         Setting("num_tokens", 16384, Steps((1024, 2048, 4096, 8192, 16384, 32768)), "tokens per GPU"),
         Setting("wrap", "each block", _WRAPS, "groups"),

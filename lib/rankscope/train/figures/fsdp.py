@@ -18,7 +18,7 @@ from ..fsdp.step import Cost, Step
 
 _GAP_PX = 32.0  # between the timeline and the memory
 _MEMORY_PX = 132.0
-_COLUMN_PX = 4.0  # of the memory, which is as high in each column as the largest sum in it
+_COLUMN_PX = 6.0  # of the memory, which is as high in each column as the largest sum in it
 
 
 def draw_fsdp_step(step: Step, cost: Cost, overlap: bool = True, title: str | None = None) -> Drawing:

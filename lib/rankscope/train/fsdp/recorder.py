@@ -61,7 +61,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         term = "activations"
         if self.transfers:
             term = _TERMS[self.transfers[-1][0]]
-        self._add_new(outputs, term)
+        if not func.is_view:  # which makes no storage; Gloo looks into one of its own while FSDP waits for it
+            self._add_new(outputs, term)
         costs_nothing = func.is_view or func is torch.ops.aten.empty.memory_format
         if costs_nothing or func.namespace in ("prim", "profiler"):
             return output
