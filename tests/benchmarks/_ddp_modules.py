@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from rankscope.train.ddp.run import Loss
+from rankscope.train.ddp.observed import Loss
 
 WIDTH, DEPTH = 2048, 6
 VOCABULARY, MODEL, LAYERS = 8192, 512, 6
@@ -15,10 +15,6 @@ VOCABULARY, MODEL, LAYERS = 8192, 512, 6
 
 def mlp() -> nn.Module:
     return nn.Sequential(*(layer for _ in range(DEPTH) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())))
-
-
-def mlp_loss(module: nn.Module, rank: int, number: int) -> Tensor:
-    return mean_square(module(torch.ones(64, WIDTH)))
 
 
 class Block(nn.Module):
@@ -39,43 +35,30 @@ class Block(nn.Module):
 
 def conv() -> nn.Module:
     """ResNet-18's widths, on small images."""
-    widths = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
-    widths += [(128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
-    blocks = [Block(*one) for one in widths]
-    return nn.Sequential(
-        nn.Conv2d(3, 64, 3, 1, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)
-    )
+    blocks = [Block(64, 64, 1), Block(64, 64, 1)]
+    for width in (64, 128, 256):
+        blocks += [Block(width, 2 * width, 2), Block(2 * width, 2 * width, 1)]
+    ends = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)
+    return nn.Sequential(nn.Conv2d(3, 64, 3, 1, 1), *blocks, *ends)
 
 
-def conv_loss(module: nn.Module, rank: int, number: int) -> Tensor:
-    return mean_square(module(torch.ones(4, 3, 32, 32)))
-
-
-class Transformer(nn.Module):
+def transformer() -> nn.Module:
     """Words in, words out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(MODEL, 8, 4 * MODEL, dropout=0.0, batch_first=True)
-        self.words = nn.Embedding(VOCABULARY, MODEL)
-        self.layers = nn.TransformerEncoder(layer, LAYERS)
-        self.head = nn.Linear(MODEL, VOCABULARY)
-
-    def forward(self, words: Tensor) -> Tensor:
-        out: Tensor = self.head(self.layers(self.words(words)))
-        return out
+    layer = nn.TransformerEncoderLayer(MODEL, 8, 4 * MODEL, dropout=0.0, batch_first=True)
+    layers = nn.TransformerEncoder(layer, LAYERS)
+    return nn.Sequential(nn.Embedding(VOCABULARY, MODEL), layers, nn.Linear(MODEL, VOCABULARY))
 
 
-def transformer_loss(module: nn.Module, rank: int, number: int) -> Tensor:
-    return mean_square(module(torch.arange(128).reshape(4, 32) * 7))
+def loss_of(batch: Tensor) -> Loss:
+    def mean_square(module: nn.Module) -> Tensor:
+        out: Tensor = module(batch)
+        return out.square().mean()
 
-
-def mean_square(out: Tensor) -> Tensor:
-    return out.square().mean()
+    return mean_square
 
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], Loss]] = {
-    "MLP": (mlp, mlp_loss),
-    "conv net": (conv, conv_loss),
-    "transformer": (Transformer, transformer_loss),
+    "MLP": (mlp, loss_of(torch.ones(64, WIDTH))),
+    "conv net": (conv, loss_of(torch.ones(4, 3, 32, 32))),
+    "transformer": (transformer, loss_of(torch.arange(128).reshape(4, 32) * 7)),
 }

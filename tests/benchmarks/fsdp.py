@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rankscope.train import fsdp
-from rankscope.train.ddp import Where
+from rankscope.train.fsdp.where import Where
 from tests.tools.emulate import emulated
 
 

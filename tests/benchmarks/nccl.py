@@ -26,7 +26,7 @@ FITTED = (
 )
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter")
 OF_ALL = Terms.__struct_fields__[4:]  # the first four constants are of a generation
-START = Terms(6.0, 1.0, 8.0, 8.0, 1.0, 5.0, 1.5, 0.8, 0.5, 0.25, 8.0)  # so that nothing is known beforehand
+START = Terms(6.0, 1.0, 8.0, 8.0, 1.0, 5.0, 1.5, 0.8, 0.5, 0.25, 8.0)  # what no curve tells stays as it is here
 
 
 class Measured(NamedTuple):
@@ -109,8 +109,8 @@ def fit(points: list[Measured]) -> dict[str, Terms]:
         terms = terms_of(logs)
         return np.log([1 + point.errors(terms[point.model.facts.generation])[0] / 100 for point in points])
 
-    start = [getattr(START, name) for name in (*of_one * 3, *OF_ALL)]
-    return terms_of(least_squares(off, np.log(start), loss="soft_l1", f_scale=0.03, max_nfev=40).x)
+    start = np.log([getattr(START, name) for name in (*of_one * 3, *OF_ALL)])
+    return terms_of(least_squares(off, start, loss="soft_l1", f_scale=0.03, max_nfev=40).x)
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 
 from rankscope import figures
 from rankscope.box import Profile
-from rankscope.box.figures.boxes import draw_boxes
 from rankscope.box.figures.choices import draw_nccl_choices
 from rankscope.box.link_facts import stated
 from rankscope.box.nccl import Model
@@ -39,13 +38,12 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "copies": lambda **on: figures.copies(FACTS, **on),
     "nccl_choices": lambda **on: figures.nccl_choices(MODELS, **on),
     "profile": lambda **on: figures.profile(recorded(), "time", **on),
-    "profile of several": lambda **on: figures.profile(bank_of("h100_8", "l40s_8", "a100_80gb_8"), "log", **on),
+    "profile of several": lambda **on: figures.profile(bank_of("h100_8", "l40s_8", "a100_80gb_8"), "busbw", **on),
     "profile residuals": lambda **on: figures.profile(recorded(), "residuals", **on),
 }
 
 DRAWINGS: dict[str, Drawing] = {
     "choices": draw_nccl_choices(MODELS, "allgather"),
-    "boxes": draw_boxes(bank_of("h100_8", "l40s_8"), "allgather", "time", at_bytes=2**20),
 }
 
 REFUSED: list[tuple[Callable[[], Any], str]] = []  # `tests/box/test_refusals.py` has them

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rankscope.common.units import time_words
+from rankscope.box import Profile
+from rankscope.common.units import cell_words, time_words, times_in_one_unit
 from rankscope.explorers import machine, transfers
-from rankscope.figures.palette import INK
 
 from ..explorers.cases import report, svg
 from .explorer_cases import CASES, gpu
-from .made import links, point, profile
+from .made import links, profile
 
 MACHINE = CASES["machine"].made()
 TRANSFERS = CASES["transfers"].made()
@@ -21,28 +21,30 @@ BOXES_OF_YOURS = CASES["boxes of yours"].made()
 # ---- boxes
 
 
-def test_boxes_shows_yours_first_and_passes_over_machines_without_the_collective() -> None:
-    panel = CASES["boxes of yours"].open().controls
-    assert panel["first"].value == "mine"
-    assert {INK} in [set(rects.fill) for rects in BOXES_OF_YOURS.draw(BOXES_OF_YOURS.at())[0].rects]
-    assert [name for name, _ in panel["second"].options[:3]] == ["none", "mine", "a100_40gb_8"]
-    assert not [name for name in panel["first"].options if "copies" in name or "pairs" in name]
-    picture = svg(BOXES, first="dgx_h100_8", second="h100_8", third="none", collective="all_to_all")
-    assert "dgx_h100_8" not in picture
-    with pytest.raises(ValueError, match="all_to_all"):
-        svg(BOXES, first="dgx_h100_8", second="none", third="none", collective="all_to_all")
+def test_boxes_shows_machines_with_as_many_gpus_that_were_measured_at_this_size() -> None:
+    lines = report(BOXES, message="64 MiB", num_ranks=2)
+    names = [line.partition(":")[0] for line in lines]
+    assert "runpod_a100_2_no_p2p" in names
+    assert not [name for name in names if name.endswith("_8") or "copies" in name or "pairs" in name]
+    seconds = Profile.load("bank:h100_2").native_s("allreduce")[2**26]
+    assert times_in_one_unit(seconds, 1e-3)[0] in " ".join(lines)
+    assert "runpod_a100_2" not in " ".join(report(BOXES, message="64 MiB", num_ranks=2, collective="allgather"))
+    with pytest.raises(ValueError, match="16 GPUs"):
+        svg(BOXES, num_ranks=16, collective="all_to_all")
+    assert report(BOXES_OF_YOURS)[0].startswith("mine: ")
+    assert "your choice" in svg(BOXES_OF_YOURS)
 
 
 # ---- machine
 
 
-def test_machine_shows_native_by_its_curve_at_sizes_that_were_not_measured() -> None:
-    native = [point("allreduce", 2**power, 1e-9 * 2**power, algorithm="native") for power in range(9, 24, 2)]
-    box = machine({"made": profile([*links(), *native])})
-    low, high = map(time_words, profile(native).curve("allreduce").interval_s(2**18))
-    assert f"262 µs ({low} to {high})" in box.shown.value
-    box.controls["num_ranks"].value = 8
-    assert "262 µs" not in box.shown.value
+def test_machine_shows_what_is_predicted_and_what_was_measured() -> None:
+    one = CASES["machine"].inputs[0]["one"]
+    lines = report(MACHINE, algorithm="ring", message="256 KiB", num_ranks=4)
+    assert cell_words(one.predict("allreduce", "ring", 2**18).makespan_s) in lines[0]
+    assert "prediction error +25.0 %" in lines[1]  # measured: 0.8 times the prediction
+    assert "5 ms" in lines[2]
+    assert "measured" not in " ".join(report(MACHINE, num_ranks=8))
 
 
 def test_ranks_that_do_not_fill_their_nodes_are_refused_and_nothing_is_drawn() -> None:

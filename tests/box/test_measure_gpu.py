@@ -68,7 +68,7 @@ def test_the_script_prints_every_table_and_writes_every_point(
     assert "allreduce by ring, 8 ranks, in process (cpu)\n  4 KiB " in said.out
     others = [point for point in profile.points if "executor" in point.options]
     assert [point.options["num_ranks"] for point in others] == [2, 2, 4, 4, 8, 8]
-    assert groups(Profile(profile.provenance, {}, tuple(others))) == []  # none of the profile's own collectives
+    assert groups(Profile(profile.provenance, {}, tuple(others))) == {}  # none of the profile's own collectives
     assert len(profile.select("transfer")) == 12
 
     def broken(*_: Any) -> None:

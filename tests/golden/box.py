@@ -116,13 +116,8 @@ def _seconds(facts: Any) -> list[float]:
 
 
 def _compared(before: str, after: str) -> dict[str, Any]:
-    frame = compare(box.Profile.load(f"bank:{before}"), box.Profile.load(f"bank:{after}"))
-    both = frame[frame.only_in == ""]
-    return {
-        "only before, only after": [int((frame.only_in == side).sum()) for side in ("before", "after")],
-        "ratio": floats(both.ratio),
-        "with a spread, beyond noise": [int(both.has_spread.sum()), int(both.beyond_noise.sum())],
-    }
+    rows = compare(box.Profile.load(f"bank:{before}"), box.Profile.load(f"bank:{after}"))
+    return {"ratio": floats([row.ratio for row in rows]), "mixed": sum(row.is_mixed for row in rows)}
 
 
 def _pcie() -> list[Any]:

@@ -12,6 +12,7 @@ from rankscope.figures.movie import STILL
 from rankscope.figures.player import play_svg
 from rankscope.figures.svg import frame_svg, mark_svg
 from rankscope.figures.timelines import draw_timeline, time_scale
+from rankscope.timeline import Timeline
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 TARGET = NOTEBOOKS / "pictures" / "ring_playing.svg"
@@ -28,9 +29,7 @@ def ring() -> str:
 
 def step() -> str:
     """Return the picture of notebook 00: a recorded step of two ranks under DDP."""
-    from rankscope.train.ddp import DDPRun  # here, because the core's own tests have no train
-
-    timeline = DDPRun.load(RECORDED_STEP).timeline()
+    timeline = Timeline.from_chrome_trace(RECORDED_STEP)
     waiting_ms = timeline.select(rank=0, kind="wait").busy_s * 1e3
     step_ms = timeline.select(rank=0).makespan_s * 1e3
     title = f"Rank 0 waits for {waiting_ms:.0f} of {step_ms:.0f} ms of a step"

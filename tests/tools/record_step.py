@@ -1,33 +1,34 @@
 """Record DDP steps of notebook 00's model on two emulated hosts: python -m tests.tools.record_step (root, Linux).
 
-Two measurements go into the prediction: the step without allreduces, and the allreduce alone; nothing is fitted. The
-steps themselves are stored next to it. There is one rank per core: ranks that share cores take turns, and then each has
+Two measurements go into the prediction: the step without allreduces, and the allreduce alone; nothing is fitted. A step
+of median length is stored next to it. There is one rank per core: ranks that share cores take turns, and then each has
 a backward and a wait of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from rankscope.networks import CostTable
 from rankscope.pipeline import StoredImages
-from rankscope.train.ddp import Contention, DDPRun, Where, measure, simulate
-from rankscope.train.ddp.cost import CostTable
-from rankscope.train.ddp.sweep import CapSweep, MeasuredCap
-from tests.benchmarks.ddp_prediction import go_before_others, joined, measure_allreduce, save_sweeps
+from rankscope.provenance import of_machine, of_run
+from rankscope.train.ddp import Contention, simulate
+from rankscope.train.ddp.observed import gradients_of
+from rankscope.train.ddp.sweep import CapSweep
+from tests.benchmarks.ddp_prediction import SIZES, allreduce_s, go_before_others, joined, save_sweeps, steps
 from tests.tools.emulate import emulated
 
 COMMAND = "python -m tests.tools.record_step"
 TARGET = Path(__file__).parents[2] / "notebooks" / "profiles"
 NUM_RANKS, BYTES_PER_S = 2, 50e6
-ROUNDS, ITERATIONS, KEPT = 3, 20, 9
+ROUNDS, ITERATIONS = 3, 20
 PARTS = "forward", "backward", "wait", "unpack", "optimizer"
 
 
@@ -38,20 +39,8 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(32, 128), nn.TransformerEncoder(layer, 3), nn.Flatten(), nn.Linear(32 * 128, 10))
 
 
-def loss(images: Tensor, targets: Tensor, module: nn.Module, rank: int, number: int) -> Tensor:
+def loss(images: Tensor, targets: Tensor, module: nn.Module) -> Tensor:
     return nn.functional.cross_entropy(module(images), targets)
-
-
-def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
-
-
-def middle(run: DDPRun, num_steps: int) -> DDPRun:
-    """Return the clean steps whose length is nearest to the median, in the order in which they were taken."""
-    nearest = sorted(run.used, key=lambda place: abs(run.step_s[place] - run.median_s))[:num_steps]
-    names = "step_s", "clean", "steps"
-    kept = {name: tuple(getattr(run, name)[place] for place in sorted(nearest)) for name in names}
-    return replace(run, provenance={**run.provenance, "command": COMMAND}, **kept)
 
 
 def main() -> None:
@@ -59,27 +48,29 @@ def main() -> None:
     digits = load_digits()
     images = StoredImages(digits.images / 16, digits.target, size_px=32)
     batch = torch.stack([torch.from_numpy(images[place][0]) for place in range(16)])
-    step_loss = partial(loss, batch, torch.from_numpy(digits.target[:16]))
-    costs, alone, together = [], [], []
+    case = model(), partial(loss, batch, torch.from_numpy(digits.target[:16]))
+    sgd = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
+    costs_s, alone, together = [], [], []
     with emulated(NUM_RANKS, BYTES_PER_S) as network:
-        where = Where(network=network, timeout_s=600.0)
-        options = {"num_ranks": NUM_RANKS, "optimizer": sgd, "where": where, "iterations": ITERATIONS}
-        steps = partial(measure, model(), step_loss, **options)
+        where = NUM_RANKS, ITERATIONS, network
         for _ in range(ROUNDS):
-            costs.append(measure_allreduce(NUM_RANKS, where))
-            alone.append(steps(communicate=False))
-            together.append(steps())
-    cost = CostTable(costs[0].num_bytes, tuple(np.median([one.seconds for one in costs], axis=0).tolist()))
-    local, run = joined(alone), joined(together)
-    measured = MeasuredCap(None, run.buckets, run.step_s, run.clean)
-    sweep = CapSweep("notebook 00", local.provenance, local.local_step(), cost, Contention(), (measured,))
+            costs_s.append(allreduce_s(*where))
+            alone.append(steps(case, *where, optimizer=sgd, alone=True))
+            together.append(steps(case, *where, optimizer=sgd))
+    cost = CostTable(SIZES, tuple(np.median(costs_s, axis=0).tolist()))
+    local = joined(alone).local_step(gradients_of(case[0]).values())
+    run = joined(together)
+    measured = ((None, tuple(run.step_s.tolist())),)
+    sweep = CapSweep("notebook 00", NUM_RANKS, str(network), local, cost, Contention(), measured)
     save_sweeps(TARGET / "step_of_two_ranks.json", [sweep], COMMAND)
-    middle(run, KEPT).save(TARGET / "step_of_two_ranks_run.json")
-    twin = simulate(sweep.local, cost, buckets=run.buckets)
+    path = run.typical.to_chrome_trace(TARGET / "step_of_two_ranks_run.json")
+    provenance = {**of_machine(), **of_run(name="", command=COMMAND, network=str(network))}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "provenance": provenance}))
+    twin = simulate(local, cost)
     print(f"predicted {twin.makespan_s * 1e3:.1f} ms, measured {run.median_s * 1e3:.1f} ms")
     for kind in PARTS:
-        spans = [run.steps[place].timeline.select(kind=kind) for place in run.used]
-        mean_ms = 1e3 * float(np.median([(one.stop_s - one.start_s).sum() / NUM_RANKS for one in spans]))
+        spans = run.typical.select(kind=kind)
+        mean_ms = 1e3 * float((spans.stop_s - spans.start_s).sum()) / NUM_RANKS
         print(f"{kind:10}{twin.select(kind=kind).busy_s * 1e3:6.1f}{mean_ms:6.1f} ms")
 
 

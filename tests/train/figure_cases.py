@@ -19,14 +19,17 @@ from rankscope.cluster import Link
 from rankscope.figures.marks import Drawing
 from rankscope.train import ddp, fsdp, zero
 from rankscope.train.ddp import LocalStep
-from rankscope.train.ddp.buckets import ParameterSpec
 from rankscope.train.ddp.recommend import Recommendation
 from rankscope.train.figures.ddp import draw_buckets, draw_caps
 from rankscope.train.figures.fsdp import draw_fsdp_step
 
 LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "141 GB": 141e9}
 STAGES = {f"stage {s}": zero.memory(7.5e9, 64, s) for s in range(4)}
-SPECS = [ParameterSpec(str(n), 1 << 19) for n in range(12)]
+BUCKETS = ddp.DDPBuckets(
+    tuple(ddp.Gradient(str(n), (n + 1) << 18, sparse=n == 0) for n in range(6)),
+    (((0, 1, 2, 3, 4, 5),), ((5,), (4, 3), (0,), (2, 1))),
+    (1 << 20, 2 << 20),
+)
 
 
 def mean(module: nn.Module) -> Tensor:
@@ -51,25 +54,22 @@ def recommendation(**options: Any) -> Recommendation:
 
 # of each public figure, and of each of its views, a call as the notebooks make it
 FIGURES: dict[str, Callable[..., Axes]] = {
-    "bucket_caps": lambda **on: figures.bucket_caps(
-        recommendation(), {1.0: [0.1, 0.11, 0.12], None: [0.2, 0.21]}, **on
-    ),
-    "buckets": lambda **on: figures.buckets(ddp.buckets(SPECS, 2.0), **on),
+    "bucket_caps": lambda **on: figures.bucket_caps(recommendation(), **on),
+    "buckets": lambda **on: figures.buckets(BUCKETS, **on),
     "fsdp_step": lambda **on: figures.fsdp_step(sharded_step(), ON_A_GPU, **on),
     "zero_memory": lambda **on: figures.zero_memory(STAGES, LIMITS, **on),
 }
 
 DRAWINGS: dict[str, Drawing] = {
-    "buckets": draw_buckets(ddp.buckets([*SPECS, ParameterSpec("sparse", 1 << 20, sparse=True)])),
+    "buckets": draw_buckets(BUCKETS),
     "caps": draw_caps(recommendation(), 8),
     "fsdp_step": draw_fsdp_step(sharded_step(prefetch=1), ON_A_GPU),
 }
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: figures.bucket_caps(BUCKETS), "recommendation must be a Recommendation"),
+    (lambda: figures.buckets(recommendation()), "buckets must be a DDPBuckets"),
     (lambda: figures.fsdp_step([], ON_A_GPU), "step must be a Step"),
-    (lambda: figures.buckets(ddp.buckets([ParameterSpec(str(n), 100) for n in range(257)], 0)), "at most 256 buckets"),
-    (lambda: figures.bucket_caps(recommendation(caps_mb=(8,))), "at least two caps"),
-    (lambda: figures.bucket_caps(recommendation(), {8: []}), "at least one step"),
     (lambda: figures.zero_memory({}), "at least one"),
     (lambda: figures.zero_memory(STAGES, {"24 GB": np.nan}), "limits_bytes"),
 ]

@@ -6,20 +6,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
 from torch import nn
 
 from rankscope.cluster import Link
-from rankscope.sampling import Assignment, assign
+from rankscope.networks import CostTable
+from rankscope.sampling import assign
 from rankscope.train import data_parallel, ddp, fsdp, pipeline_parallel, uneven, zero
 from rankscope.train.data_parallel import StepCosts, StepSizes
-from rankscope.train.ddp import Contention, LocalStep, Where
-from rankscope.train.ddp.buckets import Buckets, ParameterSpec, buckets_of
-from rankscope.train.ddp.cost import CostTable
-from rankscope.train.ddp.step import default_buckets
+from rankscope.train.ddp import Contention, Gradient, LocalStep
 from rankscope.train.fake_group import fake_group
 from rankscope.train.gradients import Work, audit_step
 from rankscope.train.pipeline_parallel import PipelineSchedule, build
@@ -28,7 +25,6 @@ from ..small import CROSS, batch, mlp
 
 LINK = Link(1e-3, 1e6)
 LOCAL = LocalStep.modelled([4, 8], 0.2)
-FOUR = [ParameterSpec(str(number), 4) for number in range(4)]
 NO_COST = fsdp.cost(lambda num_bytes: 0.0, flops_per_s=1.0, bytes_per_s=1.0)
 EPOCH = assign(12, 2).with_loader(3)
 LINEAR = nn.Linear(2, 2)
@@ -53,53 +49,39 @@ def mixed_dtypes() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
 
 
-def followed(**options: Any) -> Any:
-    samples = [(torch.ones(2), torch.ones(2))] * 12
-    arguments = {"assignment": EPOCH, "dataset": samples, "module": LINEAR, "loss": nn.functional.mse_loss, **options}
-    return ddp.follow(**arguments)
-
-
 def pipeline(text: str) -> PipelineSchedule:
     return PipelineSchedule.from_text(text)
 
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
     # ddp
-    (lambda: ParameterSpec("a", -1), "num_bytes"),
-    (lambda: ddp.buckets(nn.ReLU()), "requires a gradient"),
-    (lambda: ddp.buckets([3]), "parameters"),
-    (lambda: ddp.buckets(FOUR, -1), "bucket_cap_mb"),
-    (lambda: ddp.buckets(FOUR, ready_order=[0, 0, 1, 2]), "once"),
-    (lambda: ddp.buckets(FOUR, ready_order=[2, 1]), "gets no gradient"),
-    (lambda: Buckets([[0, 1], [3]]), "once"),
-    (lambda: Buckets([[0, 1], []]), "at least one"),
-    (lambda: buckets_of("buckets", [[0, 1]], 3), "3 parameters"),
-    (lambda: replace(LOCAL, ready_s=[0.1]), "2 parameters"),
+    (lambda: Gradient("a", -1), "num_bytes"),
+    (lambda: ddp.buckets(nn.ReLU(), mean), "requires a gradient"),
+    (lambda: ddp.buckets([3], mean), "module"),  # type: ignore[arg-type]
+    (lambda: ddp.buckets(LINEAR, mean, -1), "bucket_cap_mb"),
+    (lambda: ddp.buckets(LINEAR, lambda module: None), "NoneType"),  # type: ignore[arg-type,return-value]
+    (lambda: ddp.buckets(nn.Linear(2, 2, device="meta"), mean), "meta"),
+    (lambda: replace(LOCAL, ready_s=[0.1]), "2 times"),
     (lambda: replace(LOCAL, ready_s=[0.1, 0.3]), "backward"),
     (lambda: replace(LOCAL, forward_s=math.inf), "forward_s"),
     (lambda: LocalStep.modelled([1.5], 1.0), "num_bytes"),  # type: ignore[list-item]
     (lambda: Contention(1.0, 0.9), "communication"),
-    (lambda: ddp.simulate(LOCAL, proportional, buckets=[[0]]), "2 parameters"),
+    (lambda: ddp.simulate(LOCAL, proportional, buckets=[[0]]), "2 gradients"),
+    (lambda: ddp.simulate(LOCAL, proportional, buckets=[[0, 1], []]), "2 gradients"),
     (lambda: ddp.simulate(LOCAL, proportional, buckets=[[0, 1]], bucket_cap_mb=25), "bucket_cap_mb"),
+    (lambda: ddp.simulate(LOCAL, proportional, bucket_cap_mb=-1), "bucket_cap_mb"),
     (lambda: ddp.simulate(LOCAL, proportional, accumulation=0), "accumulation"),
     (lambda: ddp.simulate(LOCAL, lambda num_bytes: -num_bytes), "cost"),
     (lambda: ddp.simulate(LOCAL, 3.0), "cost"),  # type: ignore[arg-type]
-    (lambda: default_buckets(LOCAL, -1), "bucket_cap_mb"),
     (lambda: ddp.recommend(LOCAL, proportional, caps_mb=[-1]), "caps_mb"),
     (lambda: ddp.cost(LINK), "num_ranks"),
     (lambda: ddp.cost(3), "machine"),  # type: ignore[arg-type]
+    (lambda: ddp.architecture_step("VGG", 1, 1e12), "VGG"),
     (lambda: CostTable((1,), (1,)), "rising"),
     (lambda: CostTable((1, 2), (1, -1)), "seconds"),
-    (lambda: ddp.job("VGG", 0.3, proportional), "VGG"),
-    (lambda: ddp.job([4], 0.3, proportional, measured_allreduce_s=lambda num_bytes: 1.0), "longer"),
     (lambda: ddp.measure(LINEAR, mean, num_ranks=0), "num_ranks"),
     (lambda: ddp.measure(LINEAR, 3), "loss"),  # type: ignore[arg-type]
-    (lambda: ddp.measure(LINEAR, mean, static_graph=True, accumulation=2), "static_graph"),
-    (lambda: ddp.measure(LINEAR, mean, where=Where(network=5)), "network"),
-    (lambda: Where("tcp"), "backend"),
-    (lambda: ddp.measure_contention(proportional, iterations=0), "iterations"),
-    (lambda: followed(assignment=assign(11, 2)), "12 samples"),
-    (lambda: followed(num_steps=9), "num_steps"),
+    (lambda: ddp.measure_contention(proportional, num_steps=0), "num_steps"),
     # fsdp
     (lambda: fsdp.observe(LINEAR, 3, num_ranks=2), "loss"),  # type: ignore[arg-type]
     (lambda: fsdp.observe(3, mean, num_ranks=2), "module"),  # type: ignore[arg-type]
@@ -175,9 +157,3 @@ def test_an_unknown_setting_is_named() -> None:
 def test_a_process_with_a_process_group_cannot_observe() -> None:
     with fake_group(2), pytest.raises(RuntimeError, match="process group already"):
         observed()
-
-
-def test_a_dataset_of_other_samples_is_refused() -> None:
-    outside = Assignment(12, (np.arange(3), np.arange(10, 13)))
-    with pytest.raises(ValueError, match="12 for rank 1"):
-        followed(assignment=outside)

@@ -1,86 +1,122 @@
-"""`compare`: the points of two profiles, next to each other."""
+"""`compare`: two profiles, size by size; `comparison` says what changed, as far as the measurements can tell."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from ..common.checks import of_type
-from .points import NAMED, Point
-from .profile import Profile
+from rich.console import RenderableType
+from rich.text import Text
 
-if TYPE_CHECKING:
-    import pandas as pd
+from ..cli.output import table_of
+from ..common.units import bytes_words, cell_words
+from ..common.words import count_of
+from .profile import Point, Profile
+from .tables import machine_words
 
-
-def compare(before: Profile, after: Profile) -> pd.DataFrame:
-    """Return a row for each point of either profile: those of `before` first, then those only in `after`.
-
-    `ratio` is the time in `after` divided by that in `before`. `has_spread` says that both have at least `LEAST_CLEAN`
-    iterations: without them their noise is not known, so nobody can tell whether they differ. `beyond_noise` says that
-    they have them and that their interquartile ranges do not overlap. `only_in` is "before" or "after" for a point that
-    one profile lacks (its ratio is nan), else "". Raises ValueError if an argument is not a Profile.
-    """
-    import pandas as pd
-
-    old = {point.key: point for point in of_type("before", before, Profile).points}
-    new = {point.key: point for point in of_type("after", after, Profile).points}
-    keys = dict.fromkeys([*old, *new])  # each once
-    rows = [_ComparedPoint(old.get(key), new.get(key)) for key in keys]
-    frame = pd.DataFrame(_operations([row.either for row in rows]))
-    frame["before_s"] = [row.before.median_s if row.before else math.nan for row in rows]
-    frame["after_s"] = [row.after.median_s if row.after else math.nan for row in rows]
-    frame["ratio"] = frame.after_s / frame.before_s
-    frame["has_spread"] = [row.has_spread for row in rows]
-    frame["beyond_noise"] = [row.is_beyond_noise for row in rows]
-    frame["only_in"] = [row.only_in for row in rows]
-    return frame
+_SAME = 0.05  # relative difference of means that counts as none
+_LEAST_SIZES = 6  # by chance, six signs agree once in 32 times
+_LATENCY = 2  # above this multiple of the shortest time, bandwidth counts
+_AS_STRONG = 0.8  # of the change at the largest size: smaller sizes that change less are not in the stated range
 
 
-class _ComparedPoint(NamedTuple):
-    """The points with the same key of two profiles; one of them may be missing."""
+class ComparedPoint(NamedTuple):
+    """An operation at one size in two profiles. `is_mixed` says that one is in place and the other is not."""
 
-    before: Point | None
-    after: Point | None
+    operation: str
+    before: Point
+    after: Point
+    is_mixed: bool
 
     @property
-    def either(self) -> Point:
-        point = self.before or self.after
-        assert point is not None
-        return point
+    def ratio(self) -> float:
+        """The time in `after` as a multiple of that in `before`."""
+        return self.after.median_s / self.before.median_s
 
     @property
     def has_spread(self) -> bool:
-        return self.before is not None and self.after is not None and self.before.has_spread and self.after.has_spread
+        return self.before.has_spread and self.after.has_spread
 
     @property
-    def is_beyond_noise(self) -> bool:
-        if self.before is None or self.after is None or not self.has_spread:
-            return False
-        return self.before.differs(self.after)
-
-    @property
-    def only_in(self) -> str:
-        if self.after is None:
-            return "before"
-        return "after" if self.before is None else ""
+    def differs(self) -> bool:
+        """Whether the middle halves of the iterations do not overlap, or means of iterations differ by 5 %."""
+        return self.before.differs(self.after) if self.has_spread else abs(self.ratio - 1) > _SAME
 
 
-def _operations(points: Sequence[Point]) -> dict[str, list[Any]]:
-    """Return the columns of a table that say what was measured."""
-    columns: dict[str, list[Any]] = {"what": [point.what for point in points]}
-    for name in NAMED:
-        columns[name] = [point.options.get(name) for point in points]
-    columns["options"] = [_builder_words(point) for point in points]
-    columns["num_bytes"] = [point.num_bytes for point in points]
-    return columns
+def compare(before: Profile, after: Profile) -> list[ComparedPoint]:
+    """Return the points that two profiles have in common, by operation and in ascending order of size.
+
+    Points in place are compared with each other, and those out of place; at a size that has neither pair, one is
+    compared with the other.
+    """
+    old = _by_operation(before)
+    new = _by_operation(after)
+    compared = []
+    for operation, num_bytes in sorted(old.keys() & new.keys()):
+        ways_before = old[operation, num_bytes]
+        ways_after = new[operation, num_bytes]
+        ways = [(way, way) for way in ways_before if way in ways_after]
+        for one, other in ways or [(min(ways_before), min(ways_after))]:
+            compared.append(ComparedPoint(operation, ways_before[one], ways_after[other], one != other))
+    return compared
 
 
-def _builder_words(point: Point) -> str:
-    """Return the arguments of the algorithm's builder as one string."""
-    words = []
-    for name, value in sorted(point.builder_options.items()):
-        shown = "×".join(map(str, value)) if isinstance(value, tuple) else value
-        words.append(f"{name}={shown}")
-    return ", ".join(words)
+def _by_operation(profile: Profile) -> dict[tuple[str, int], dict[bool, Point]]:
+    """Return points by operation and size, in place and out of place."""
+    points: dict[tuple[str, int], dict[bool, Point]] = {}
+    for point in profile.points:
+        options = [str(value) for name, value in sorted(point.options.items()) if name != "in_place"]
+        by_way = points.setdefault((" ".join([point.what, *options]), point.num_bytes), {})
+        by_way[bool(point.options.get("in_place"))] = point
+    return points
+
+
+def change(rows: Sequence[ComparedPoint]) -> str:
+    """Say how the times of an operation differ, if they do, from its points in ascending order of size.
+
+    A change counts if all sizes above the latency range have it. Single sizes count only where both profiles have the
+    spread of the iterations.
+    """
+    shortest_s = min(row.before.median_s for row in rows)
+    large = [row for row in rows if row.before.median_s > _LATENCY * shortest_s]
+    has_one_sign = len({row.ratio > 1 for row in large if row.differs}) == 1
+    if (
+        has_one_sign
+        and all(row.differs for row in large)
+        and len({row.before.num_bytes for row in large}) >= _LEAST_SIZES
+    ):
+        strong = large
+        while abs(strong[0].ratio - 1) < _AS_STRONG * abs(large[-1].ratio - 1):
+            strong = strong[1:]
+        where = f"from {bytes_words(strong[0].before.num_bytes)} on"
+        return f"B takes {_ratios(strong)} times as long {where}; all sizes above the latency range agree"
+    different = [row for row in rows if row.has_spread and row.differs]
+    if not different:
+        return f"no difference that the measurements can show: B takes {_ratios(rows)} times as long"
+    return f"B takes {_ratios(different)} times as long at {len(different)} of {count_of(len(rows), 'point')}"
+
+
+def _ratios(rows: Sequence[ComparedPoint]) -> str:
+    ratios = [row.ratio for row in rows]
+    return " to ".join(dict.fromkeys(f"{end:.2g}" for end in (min(ratios), max(ratios))))
+
+
+def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[RenderableType]:
+    """Yield what changed from `before` (A) to `after` (B), operation by operation; with `everything`, each size."""
+    by_operation: dict[str, list[ComparedPoint]] = {}
+    for row in compare(before, after):
+        by_operation.setdefault(row.operation, []).append(row)
+    if not by_operation:
+        yield "A and B have no operation at the same size in common."
+    for operation, rows in by_operation.items():
+        is_mixed = any(row.is_mixed for row in rows)
+        mixed = " (in place compared with out of place)" if is_mixed else ""
+        yield Text(f"{operation}{mixed}: {change(rows)}.")
+    for letter, profile in (("A", before), ("B", after)):
+        yield Text(f"{letter}: {profile.provenance['name']}, {machine_words(profile)}")
+    for operation, rows in by_operation.items() if everything else ():
+        table = table_of(operation, "size", "A", "B", "B/A")
+        for row in rows:
+            times = [cell_words(point.median_s) for point in (row.before, row.after)]
+            table.add_row(bytes_words(row.before.num_bytes), *times, f"{row.ratio:.2f}")
+        yield table

@@ -1,6 +1,7 @@
 """`bank`: published measurements of machines, shipped with the package; `Profile.load("bank:NAME")` loads one.
 
-`tests/tools/make_bank.py` adds a machine.
+All of them are in one file, whose JSON has the profile of each machine by its name. `tests/tools/make_bank.py` adds
+one.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any
 
 import msgspec
 
+from ..common.files import read_json
 from ..common.words import one_line
 
-FOLDER = Path(__file__).parent / "published"
+FILE = Path(__file__).parent / "published.json.gz"
 PREFIX = "bank:"
 SICK = "sick: "  # first word of the notes of a machine whose figures nobody should expect
 
@@ -26,10 +28,15 @@ class _Head(msgspec.Struct):
 
 
 @cache
+def _profiles() -> Mapping[str, msgspec.Raw]:
+    return read_json(FILE, dict[str, msgspec.Raw])
+
+
+@cache
 def provenances() -> Mapping[str, Mapping[str, Any]]:
     """Return the provenance of each profile of the bank, by name, without loading its points."""
     decode = msgspec.json.Decoder(_Head).decode  # skips all fields but that of `_Head`
-    return {path.stem: decode(path.read_bytes()).provenance for path in sorted(FOLDER.glob("*.json"))}
+    return {name: decode(profile).provenance for name, profile in _profiles().items()}
 
 
 def bank() -> dict[str, str]:
@@ -41,6 +48,22 @@ def bank() -> dict[str, str]:
     return {name: str(about["name"]) for name, about in provenances().items()}
 
 
+def published(path: str | os.PathLike[str]) -> msgspec.Raw | None:
+    """Return the JSON of the profile that a name such as ``bank:dgx_h100_8`` stands for; None for any other path.
+
+    Raises ValueError if the bank has no such name.
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text.startswith(PREFIX):  # a path may be bytes
+        return None
+    name = text.removeprefix(PREFIX)
+    if name not in bank():
+        near = difflib.get_close_matches(name, bank())
+        meant = f"Did you mean {' or '.join(near)}? " if near else ""
+        raise ValueError(one_line(f"the bank has no {name!r}. {meant}`box.bank()` in Python lists all machines"))
+    return _profiles()[name]
+
+
 def is_sick(about: Mapping[str, Any]) -> bool:
     """Return whether a bank machine is known to be faulty, according to its provenance."""
     return str(about.get("source", {}).get("notes", "")).startswith(SICK)
@@ -48,32 +71,10 @@ def is_sick(about: Mapping[str, Any]) -> bool:
 
 def notes_of(source: Mapping[str, Any]) -> str:
     """Return the notes on a profile's source as they are shown, "" if it has none."""
-    notes = str(source.get("notes", ""))
-    if notes.startswith(SICK):
-        notes = f"known or suspected fault: {notes.removeprefix(SICK)}"
-    return notes
+    return str(source.get("notes", "")).replace(SICK, "known or suspected fault: ", 1)
 
 
 def origin_of(source: Mapping[str, Any]) -> list[str]:
     """Return a profile's source as it is shown: repository, licence and notes, as far as they are stated."""
-    stated = [str(source[key]) for key in ("repository", "licence") if key in source]
-    notes = notes_of(source)
-    if notes:
-        stated.append(notes)
-    return stated
-
-
-def file_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return the file of a name such as ``bank:dgx_h100_8``; any other path is returned unchanged.
-
-    Raises ValueError if the bank has no such name.
-    """
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text.startswith(PREFIX):  # a path may be bytes
-        return path
-    name = text.removeprefix(PREFIX)
-    if name not in bank():
-        near = difflib.get_close_matches(name, bank())
-        meant = f"Did you mean {' or '.join(near)}? " if near else ""
-        raise ValueError(one_line(f"the bank has no {name!r}. {meant}`box.bank()` in Python lists all machines"))
-    return FOLDER / f"{name}.json"
+    stated = (source.get("repository"), source.get("licence"), notes_of(source))
+    return [str(words) for words in stated if words]

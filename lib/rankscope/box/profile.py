@@ -23,7 +23,7 @@ from ..networks import CostTable, Network
 from ..provenance import MeasuredHow, Provenance, converted
 from .curve import Curve
 from .fit import LinkFit, fit_link
-from .machines import file_of, origin_of
+from .machines import origin_of, published
 from .points import LEAST_CLEAN, LINKS, NAMED, NATIVE, PATTERNS, TRANSFERS, WHAT, Point, PointKey, busbw_factor
 
 if TYPE_CHECKING:
@@ -76,7 +76,10 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         Raises FileError (a one-line ValueError that names the file and the place in it) if the file is not a profile or
         is damaged; ValueError if the bank has no such name; OSError if the file cannot be opened.
         """
-        return read_json(file_of(path), cls, strict=False)  # some have 0 and 1 in place of false and true
+        machine = published(path)
+        if machine is not None:
+            return msgspec.json.decode(machine, type=cls)
+        return read_json(path, cls, strict=False)  # some have 0 and 1 in place of false and true
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the profile as JSON, atomically. Raises OSError if that fails."""

@@ -67,12 +67,17 @@ def opener(name: str) -> Callable[..., Panel]:
         from .panel import Panel
 
         explorer = entry.make(*inputs)
-        return Panel(explorer, explorer.at(**settings))
+        now = explorer.at(**settings)
+        for setting in explorer.settings:
+            if setting.name in settings and not setting.when(now):
+                raise ValueError(f"{setting.name} has no effect with these settings")
+        return Panel(explorer, now)
 
     show.__name__ = show.__qualname__ = name
     show.__doc__ = f"""Open the explorer “{entry.title}” with these inputs, if it takes any, and settings.
 
-    The panel names its settings. Raises ValueError for a setting that is unknown or that no control offers.
+    The panel names its settings. Raises ValueError for a setting that is unknown, that no control offers, or that has
+    no effect.
     """
     return show
 

@@ -138,7 +138,7 @@ class Explorer:
         """Return the settings that are not at their defaults as keyword arguments: those that open it like this."""
         words = []
         for setting, value in zip(self.settings, now, strict=True):
-            if value != setting.default:
+            if value != setting.default and setting.when(now):
                 words.append(f"{setting.name}={value!r}")
         return ", ".join(words)
 

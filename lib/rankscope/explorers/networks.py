@@ -7,16 +7,15 @@ two sliders set, after them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from ..cluster import Link
 from ..common.units import bytes_words
-from ..common.words import count_of
 from ..networks import Cost, Measured, Network, registered, ring_cost
 from .explorer import Now, Setting, Steps
 
-DEFAULT = "abci_a100_4x8"  # four nodes of eight A100s: a job that many people have run
+DEFAULT = "nccl:a100"  # NCCL's model, for any number of ranks
 BY_HAND = "latency and bandwidth"
-_MOST_RANKS = 4096
 
 
 def _by_hand(now: Now) -> bool:
@@ -30,46 +29,46 @@ class Networks:
     """
 
     def __init__(self, profiles: Mapping[str, Measured] | None = None) -> None:
-        own: dict[str, Network] = {}
-        if profiles is not None:
-            own = _own_networks(profiles)
+        own = {} if profiles is None else _own_networks(profiles)
         self.by_name = own | registered() | own  # one's own come first, and take the place of others of the same name
         self.default = next(iter(own), DEFAULT)
 
-    def settings(self) -> tuple[Setting, Setting, Setting, Setting]:
+    def settings(self) -> tuple[Setting, ...]:
         """Return the settings of the network, the number of ranks, and latency and bandwidth by hand."""
         choices = [(network.label, network.name) for network in self.by_name.values()]
         choices.append((f"{BY_HAND}, by hand", BY_HAND))
-        default_ranks = self.by_name[self.default].ranks(32)
-        ranks = Steps(2**power for power in range(1, 13))
         return (
             Setting("network", self.default, choices, "network"),
-            Setting("num_ranks", default_ranks, ranks, "ranks", self._takes_any_ranks, most=_MOST_RANKS),
+            Setting(
+                "num_ranks",
+                self.by_name[self.default].ranks(32),
+                Steps(2**power for power in range(1, 13)),
+                "ranks",
+                lambda now: self._network(now).num_ranks is None,
+                most=4096,
+            ),
             Setting("alpha_us", 10, Steps((0, 1, 2, 5, 10, 20, 50, 100, 200, 500)), "latency (α) [µs]", _by_hand),
             Setting("gb_per_s", 25, Steps((1, 2, 3, 5, 10, 25, 50, 100, 200, 400)), "bandwidth (B) [GB/s]", _by_hand),
         )
 
-    def _takes_any_ranks(self, now: Now) -> bool:
-        return _by_hand(now) or self.by_name[now.network].num_ranks is None
+    def _network(self, now: Now) -> Network:
+        if not _by_hand(now):
+            return self.by_name[now.network]
+        ring = partial(ring_cost, Link(now.alpha_us / 1e6, now.gb_per_s * 1e9))
+        about = f"network: a ring with links of {now.alpha_us} µs and {now.gb_per_s} GB/s"
+        return Network(BY_HAND, BY_HAND, ring, about=(about,))
 
     def num_ranks(self, now: Now) -> int:
         """Return the number of ranks: the network's own if it has one, whatever its control says."""
-        if _by_hand(now):
-            return int(now.num_ranks)
-        return self.by_name[now.network].ranks(now.num_ranks)
+        return self._network(now).ranks(now.num_ranks)
 
     def cost(self, now: Now) -> Cost:
         """Return the cost of an allreduce: the network's, or that of a ring over links set by hand."""
-        if _by_hand(now):
-            return ring_cost(Link(now.alpha_us / 1e6, now.gb_per_s * 1e9), now.num_ranks)
-        return self.by_name[now.network].cost(now.num_ranks)
+        return self._network(now).cost(now.num_ranks)
 
     def about(self, now: Now, most_bytes: float) -> list[str]:
         """Return where the times are from, and whether those of up to `most_bytes` are extrapolated."""
-        if _by_hand(now):
-            links = f"links of {now.alpha_us} µs and {now.gb_per_s} GB/s"
-            return [f"network: a ring over {count_of(now.num_ranks, 'rank')} with {links}"]
-        network = self.by_name[now.network]
+        network = self._network(now)
         lines = list(network.about)
         if most_bytes > network.most_bytes:
             measured = bytes_words(network.most_bytes)

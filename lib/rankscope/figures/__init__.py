@@ -17,7 +17,7 @@ from ..common.extras import naming_extra
 _FIGURES = {
     "assignment": "rankscope.figures.assignments:draw_assignment",
     "bars": "rankscope.figures.steps:draw_bars",
-    "bucket_caps": "rankscope.train.figures.lines:bucket_caps",
+    "bucket_caps": "rankscope.train.figures.ddp:draw_caps",
     "buckets": "rankscope.train.figures.ddp:draw_buckets",
     "copies": "rankscope.box.figures.profiles:copies",
     "coverage": "rankscope.figures.assignments:draw_coverage",

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["RankError", "RankRecorder", "Recording", "in_threads", "launch", "record", "recording"]
 
 __getattr__ = when_used(
-    __name__, RankRecorder="recorder", Recording="recorder", record="recorder", recording="recorder"
+    __name__,
+    RankRecorder="recorder",
+    Recording="recorder",
+    record="recorder",
+    recording="recorder",
 )
 
 

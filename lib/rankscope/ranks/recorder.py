@@ -19,7 +19,6 @@ threads then need the interpreter to note each end. ``python -m tests.benchmarks
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -67,7 +66,7 @@ OnCollective = Callable[[str, Any], object] | None
 _KEY = torch._C.DispatchKey.BackendSelect  # in front of the backends' keys, and in use on every thread
 _KEYS_BELOW = torch._C._dispatch_keyset_full_after(_KEY)
 _GIL_S = 0.0001  # after which a thread of Gloo gets the interpreter, to note an end; Python's own 5 ms are too long
-_one_at_a_time = threading.Lock()
+open_recorders: list[RankRecorder] = []  # that of the recording which is open, if there is one
 
 
 class Recording(NamedTuple):
@@ -157,19 +156,21 @@ def recording(recorder: RankRecorder | None = None) -> Iterator[RankRecorder]:
     >>> [span.kind for span in recorder.result().timeline]
     ['forward']
     """
-    if _one_at_a_time.locked():
+    if open_recorders:
         raise RuntimeError("this process is already being recorded")
-    with _one_at_a_time, ExitStack() as stack:
+    with ExitStack() as stack:
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(_GIL_S)
         recorder = recorder or RankRecorder()
+        open_recorders.append(recorder)
+        stack.callback(open_recorders.clear)
         for owner, name, kind in _PASSES:
             original = getattr(owner, name)
             setattr(owner, name, _spanned(recorder, kind, original))
             stack.callback(setattr, owner, name, original)
         stack.callback(register_optimizer_step_pre_hook(recorder._begin_optimizer).remove)
         stack.callback(register_optimizer_step_post_hook(recorder._end_optimizer).remove)
-        wait: Any = dist.Work.wait
+        wait = dist.Work.wait
         stack.callback(setattr, dist.Work, "wait", vars(dist.Work)["wait"])  # as the class has it, and not as it looks
         dist.Work.wait = lambda *args: recorder._wait(wait, *args)  # type: ignore[method-assign]
         library = stack.enter_context(torch.library._scoped_library("c10d", "IMPL"))
@@ -253,7 +254,7 @@ class RankRecorder:
         computed_s = 0.0  # when the lane of passes is
         for event in sorted(events, key=lambda event: self._seconds(event.start)):
             start_s = self._seconds(event.start)
-            stop_s = self._seconds(end if event.stop is None else event.stop)
+            stop_s = self._seconds(event.stop or end)
             lane = event.lane
             if lane == "compute":
                 # What runs within an optimizer's step is not left out before. Nothing tells when such a step raises.
@@ -325,7 +326,7 @@ class RankRecorder:
 
 def cuda_event() -> Any:
     """Return an event that the current stream has just recorded, and which has a time."""
-    event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
 

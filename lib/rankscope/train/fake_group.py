@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,8 +18,10 @@ def fake_group(num_ranks: int, rank: int = 0) -> Iterator[None]:
 
     if dist.is_initialized():
         raise RuntimeError("this process has a process group already: observe a step in a process of its own")
+    excepthook = sys.excepthook  # torch replaces it by one that names the rank
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=num_ranks)
     try:
         yield
     finally:
         dist.destroy_process_group()
+        sys.excepthook = excepthook

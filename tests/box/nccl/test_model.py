@@ -13,21 +13,15 @@ import pytest
 from rankscope.box import Profile, nccl
 from rankscope.box.explorers.nccl import nccl as explorer
 from rankscope.box.figures.choices import draw_nccl_choices, pair_words
-from rankscope.box.nccl.constants import COLLECTIVES, FITTED_PERCENT, LATENCY_US, LIMITS
+from rankscope.box.nccl.constants import COLLECTIVES, FITTED_PERCENT, LIMITS
 from rankscope.box.profile import Point
 from rankscope.common.units import time_words
-from rankscope.explorers.core.clusters import H100_LINKS
 from rankscope.figures.marks import Box
 from tests.benchmarks.nccl import by_kind
 
 MIB = 1 << 20
 BY_HAND = [  # GPU, GPUs a node, nodes, version; collective, algorithm, protocol; latency [µs], bandwidth [GB/s]
-    ("h100", 8, 1, (2, 29), "broadcast", "ring", "simple", 8.4 + 3.4, 360),
     ("h100", 8, 2, (2, 29), "broadcast", "ring", "simple", 8.4 + 16 * 14, 384),
-    ("h100", 8, 1, (2, 29), "allreduce", "tree", "ll128", 14 + 14 * 1.25, 0.92 * 360 * 7 / 9 / 2),
-    ("h100", 8, 1, (2, 29), "allreduce", "nvls", "simple", 25, 8 * 40 * 0.85 * 7 / 8 * 2 * 8 / 14),
-    ("h100", 8, 1, (2, 27), "allreduce", "nvls", "simple", 25, 8 * 40 * 5 / 6),
-    ("h100", 8, 1, (2, 27), "allgather", "nvls", "simple", 25, 8 * 40),
     ("b200", 8, 1, (2, 30), "allreduce", "nvls", "simple", 25, 8 * 90 * 8 / 14),  # the switch's 90, not 80 × 0.74 × 7/4
     ("b200", 8, 1, (2, 29, 2), "allreduce", "ring", "ll128", 14 + 14 * 1.9, 16 * 34.5 * 8 / 14),
     ("h100", 8, 3, (2, 22), "allreduce", "ring", "simple", 8.4 + 40 * 3.4 + 6 * 14, 8 * 48 * 24 / 46),
@@ -60,10 +54,8 @@ GRAPHS = [  # GPU, GPUs and cards per node, GB/s of a card, nodes; algorithm; th
     ("h100", 4, 4, 50, 2, "ring", (8, 24, 24)),
     # A card of 100 GB/s carries two channels, but the links of 8 GPUs only 8 × 48 GB/s × 7/8.
     ("h100", 1, 1, 100, 2, "ring", (4, 24, 24)),
-    ("h100", 8, 8, 100, 2, "ring", (8, 48, 48)),
     ("l40s", 8, 8, 25, 2, "ring", (1, 24, 24)),  # PCIe carries no second one
     # Within nodes, trees get up to twice the rate between them, if the links carry it.
-    ("h100", 4, 4, 50, 2, "tree", (8, 48, 24)),
     ("a100", 8, 8, 25, 2, "tree", (8, 30, 24)),
     ("h100", 4, 4, 43, 2, "tree", (8, 21, 21)),  # 21 is none of the rates that NCCL tries
     # NVLS has one path per card and GPU, never two. Between nodes, it gets up to twice the rate within them.
@@ -217,11 +209,3 @@ def test_the_explorer_says_what_the_model_chooses() -> None:
     assert first.startswith(f"1 MiB: {pair_words(*choice[:2])} on {choice.channels} of ")
     assert second.startswith(f"NCCL expects {time_words(choice.nccl_s)}; ")
     assert notes == [LIMITS["InfiniBand"]]
-
-
-def test_links_of_the_sites_presets_are_those_of_the_model() -> None:
-    h100 = nccl.GPUS["h100"]
-    assert H100_LINKS["inter_gb_per_s"] == h100.nic_gb_per_s
-    assert abs(H100_LINKS["intra_gb_per_s"] / h100.links_gb_per_s - 1) < 0.25
-    assert abs(H100_LINKS["intra_us"] / LATENCY_US["nvlink", "ring"][2] - 1) < 0.25
-    assert abs(H100_LINKS["inter_us"] / LATENCY_US["net", "ring"][2] - 1) < 0.25

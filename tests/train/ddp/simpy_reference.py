@@ -33,7 +33,7 @@ class _Step:
         self.slow = {"compute": contention.compute, "allreduce": contention.communication}
         self.busy = {"compute": False, "allreduce": False}
         self.changed = self.env.event()
-        self.sizes = [sum(local.parameters[place].num_bytes for place in bucket) for bucket in buckets]
+        self.sizes = [sum(local.gradients[place].num_bytes for place in bucket) for bucket in buckets]
         self.missing = [set(bucket) for bucket in buckets]
         self.reduced = [self.env.event() for _ in buckets]
         self.queue = simpy.Store(self.env)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from typer import Option
 
 from ...cli.output import print_parts
 from ...common.words import printable
-from ..options import show_command
+from ..options import Force, check_profile_output, show_command
 
 
 def import_(
@@ -32,14 +31,16 @@ def import_(
     collective: Annotated[
         str | None, Option(help="What a table is of that does not state it, as in all_gather or alltoall.")
     ] = None,
-    force: Annotated[bool, Option("--force", help="Replace the output even if it is not a profile.")] = False,
+    force: Force = False,
 ) -> None:
     """Read logs of other programs. Print what each table has, and what similar machines reach. -o stores all tables."""
+    from ...common.files import check_output
     from .. import read_log, tables
     from ..logs import merged
 
     if output is not None:
-        check_profile_output(output, files, force)
+        check_output("--output", output, files)
+        check_profile_output(output, force)
     profiles = []
     for path in files:
         profiles += read_log(path, num_ranks, collective)  # a profile per table
@@ -47,16 +48,3 @@ def import_(
     if output is not None:
         merged(profiles, name=output.stem).save(output)
         print_parts([f"{printable(str(output))} contains all measurements; {show_command(output)} shows it"])
-
-
-def check_profile_output(output: Path, inputs: Sequence[Path], force: bool) -> None:
-    """Raise ValueError for an `--output` that is an input, or that exists and is no profile without `--force`."""
-    from ...common.files import check_output
-    from .. import Profile
-
-    check_output("--output", output, inputs)
-    if output.exists() and not force:
-        try:
-            Profile.load(output)
-        except ValueError as error:
-            raise ValueError(f"--output must be new or a profile, and {output} is none; --force replaces it") from error

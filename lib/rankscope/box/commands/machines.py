@@ -9,43 +9,46 @@ import typer
 
 from ...cli.output import print_parts
 from ...common.words import printable
-from ..options import ProfilePath, Sizes, sizes_of
+from ..options import ProfilePath
 
 
 def show(
     path: ProfilePath,
-    num_bytes: Sizes = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show all sizes, links and copies.")] = False,
     picture: Annotated[
-        Path | None, typer.Option(help="Write an SVG: this box next to similar machines of the bank.")
+        Path | None, typer.Option(help="Write a picture: this box next to similar machines of the bank.")
     ] = None,
 ) -> None:
-    """Show what a profile contains: its links, the fastest algorithm at each size, and a verdict.
+    """Show the verdict on a profile, what it was measured on, and its times and rates.
 
-    With --num-bytes, show every algorithm at that size, measured and predicted.
+    time: the median of the iterations, or the mean that a log states; busbw: bus bandwidth, as nccl-tests define it;
+    spread: of the middle half of the iterations, as a share of the median; clean: how many iterations ran undisturbed;
+    expected: the native bus bandwidth of the slowest similar machine of the bank; share: that of this box as a share.
     """
     from ...common.files import check_output
     from .. import Profile, tables
 
     if picture is not None:
-        check_output("--picture", picture, [path], (".svg",))
+        check_output("--picture", picture, [path], (".svg", ".png", ".pdf"))
     profile = Profile.load(path)
-    sizes = sizes_of(num_bytes)
-    parts = tables.at_sizes(profile, sizes) if sizes else tables.overview(profile)
-    print_parts(parts)
+    print_parts(tables.overview(profile, everything))
     if picture is not None:
-        from ...figures.svg import save_svg
+        import matplotlib.pyplot as plt
+
         from ..figures.boxes import draw_with_peers
 
-        save_svg(draw_with_peers(profile), picture)
-        print_parts([f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines"])
+        draw_with_peers(profile)
+        plt.savefig(picture)
+        print(f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines")
 
 
 def compare(
     before: Annotated[Path, typer.Argument(help="A profile.", metavar="A")],
     after: Annotated[Path, typer.Argument(help="The profile to compare it with.", metavar="B")],
-    everything: Annotated[bool, typer.Option("--all", help="Also show differences within the noise.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show the times of each size.")] = False,
 ) -> None:
-    """Show a verdict, and list the points at which profile B is slower or faster than A by more than the noise."""
-    from .. import Profile, tables
+    """Show what changed from profile A to profile B, operation by operation, and what explains A's rates."""
+    from .. import Profile
+    from ..compare import comparison
 
-    print_parts(tables.comparison(Profile.load(before), Profile.load(after), everything))
+    print_parts(comparison(Profile.load(before), Profile.load(after), everything))

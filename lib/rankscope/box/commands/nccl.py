@@ -39,6 +39,7 @@ def nccl(
     from ..figures.choices import pair_words
     from ..figures.topology import draw_topology
     from ..nccl import GPUS, Model
+    from ..nccl.constants import Gpu
     from ..nccl.topology import explained, read_topology
 
     match = _BOX.fullmatch(box.strip().lower())
@@ -56,7 +57,8 @@ def nccl(
             check_output("--picture", picture, [topo], (".svg",))
             save_svg(draw_topology(topology), picture)
         if match[1] not in GPUS:
-            print_parts([f"NCCL's choices are not shown, because its model does not know the GPU {match[1]!r}."])
+            lacking = ", ".join(Gpu._fields)
+            print_parts([f"NCCL's choices are not shown, because its model lacks {lacking} of the GPU {match[1]!r}."])
             return
         fields["nics"] = len(topology.nics) or None
         if topology.nic_gb_per_s:
@@ -66,16 +68,14 @@ def nccl(
         model = model.with_readings(Profile.load(profile))
     stated = ".".join(map(str, model.version)).removesuffix(".99")  # `Model` has 99 if no third number is stated
     title = f"{collective} on {model.num_nodes} × {model.gpus_per_node} {model.gpu.upper()}, NCCL {stated}"
-    table = table_of(title, "size", "algorithm", "channels", "NCCL's estimate", "our model", "mostly")
+    table = table_of(title, "size", "algorithm", "channels", "NCCL's estimate", "our model")
     for size in sizes_of(num_bytes) or _SIZES:
         choice = model.choose(collective, size)
-        largest = max(choice.terms_s, key=lambda name: choice.terms_s[name])
         table.add_row(
             bytes_words(size),
             pair_words(choice.algorithm, choice.protocol),
             str(choice.channels),
             cell_words(choice.nccl_s),
             cell_words(choice.time_s),
-            f"{largest} {choice.terms_s[largest] / choice.time_s:.0%}",
         )
     print_parts([table, *model.notes])

@@ -45,13 +45,13 @@ def draw_nccl_choices(models: Mapping[str, Model], collective: str = "allreduce"
         for (algorithm, protocol), run in groupby(choices, lambda choice: choice[:2]):
             words = pair_words(algorithm, protocol)
             length = len(list(run))
-            hue = PROTOCOLS["NVLS" if algorithm.startswith("nvls") else _NAMES[protocol]]
             x = left + column * column_px
             width = length * column_px - 2
             text = words if width >= LETTER_PX * len(words) + 4 else ""
+            hue = PROTOCOLS.get(words[:4], PROTOCOLS[_NAMES[protocol]])  # NVLS has a hue of its own
             marks.append(Box(x, y, width, _ROW_PX - 5, hue, "tint", algorithm == "tree", text, key=(row, column)))
-            smallest, largest = bytes_words(_SIZES[column]), bytes_words(_SIZES[column + length - 1])
-            tips[row, column] = f"{name}: {words} from {smallest} to {largest}"
+            last = column + length - 1
+            tips[row, column] = f"{name}: {words} from {bytes_words(_SIZES[column])} to {bytes_words(_SIZES[last])}"
             column += length
     bottom = len(models) * _ROW_PX
     ticks = [

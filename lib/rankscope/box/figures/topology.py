@@ -19,20 +19,24 @@ def draw_topology(box: Topology, title: str | None = None) -> Drawing:
     Cells that are too narrow contain no word; all have it as a tip.
     """
     num_gpus = len(box.ways)
-    names = [*[f"GPU {gpu}" for gpu in range(num_gpus)], *box.nics]
+    names = [*[f"{gpu}" for gpu in range(num_gpus)], *box.nics]
     cell_px = min((RIGHT_PX - LEFT_PX) / len(names), 56.0)
     marks: list[Mark] = []
     tips: dict[Hashable, str] = {}
+
+    def fitting(words: str) -> str:
+        return words if cell_px >= LETTER_PX * len(words) + 4 else ""
+
+    for column, name in enumerate(names):
+        marks.append(Text(LEFT_PX + (column + 0.5) * cell_px, 12, fitting(name), "number", "mute", "middle"))
     for row, ways in enumerate(box.ways):
         y = _HEAD_PX + row * _ROW_PX
-        marks.append(row_name(y + 16, names[row]))
+        marks.append(row_name(y + 16, f"GPU {row}"))
         for column, way in enumerate(ways):
-            if way == "X":
-                continue
-            x = LEFT_PX + column * cell_px
-            text = way if cell_px >= LETTER_PX * len(way) + 6 else ""
-            marks.append(Box(x, y, cell_px - 2, _ROW_PX - 2, _FILLS[kind_of(way)], text=text, key=(row, column)))
-            tips[row, column] = f"{names[row]} and {names[column]}: {way}"
-    for column, name in enumerate(names):
-        marks.append(Text(LEFT_PX + (column + 0.5) * cell_px, 12, name, "number", "mute", "middle"))
-    return Drawing(title or f"{num_gpus} GPUs and {len(box.nics)} network cards", marks, y + _ROW_PX, tips=tips)
+            if way != "X":
+                x = LEFT_PX + column * cell_px
+                fill = _FILLS[kind_of(way)]
+                marks.append(Box(x, y, cell_px - 2, _ROW_PX - 2, fill, text=fitting(way), key=(row, column)))
+                tips[row, column] = f"GPU {row} and {names[column]}: {way}"
+    title = title or f"{num_gpus} GPUs and {len(box.nics)} network cards"
+    return Drawing(title, marks, _HEAD_PX + num_gpus * _ROW_PX, "from each GPU to GPUs and network cards", tips)

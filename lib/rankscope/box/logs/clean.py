@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 _CODE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\u200b-\u200f\u2060\ufeff]")
-_BLANK = re.compile(r"[\t\u00a0\u2000-\u200a\u202f\u3000]")
+_BLANK = re.compile(r"[\t|\u00a0\u2000-\u200a\u202f\u3000]")  # and the lines of a table of Markdown
 # Quotes of an e-mail or of an issue, and what srun --label puts before a line.
 _BEFORE = re.compile(r"^\s*(?:>\s?)*(?:\s*\[?(?:rank ?)?\d+\]?:(?!\S))?")
 _TAG = re.compile(r"\[\d+,\d+\]<std\w+>:?|\[\d+,\d+\](?=:? )")  # of mpirun --tag-output, also within a row
@@ -32,16 +32,25 @@ def without_info(lines: Iterable[str]) -> list[tuple[int, str]]:
     """Return what a program printed, with the numbers of lines: without NCCL's own lines, and with cut rows whole."""
     printed: list[tuple[int, str]] = []
     for number, line in enumerate(lines, 1):
-        info = _INFO.search(line) if "NCCL " in line else None
-        if info:
-            line = line[: info.start(1)] if line[: info.start()].strip() else ""
+        if "NCCL " in line:
+            line = _before_info(line)
         line = _RANK_TAG.sub(" ", line)
         if not line.strip():
             continue
         is_continued = printed and all(map(_CELL.fullmatch, line.split()))
         if is_continued:
-            begun_in, beginning = printed.pop()
-            printed.append((begun_in, f"{beginning} {line}"))
+            first_number, beginning = printed.pop()
+            printed.append((first_number, f"{beginning} {line}"))
         else:
             printed.append((number, line))
     return printed
+
+
+def _before_info(line: str) -> str:
+    """Return what stands before NCCL's own words, if that is more than a prefix of them."""
+    info = _INFO.search(line)
+    if info is None:
+        return line
+    if not line[: info.start()].strip():
+        return ""
+    return line[: info.start(1)]

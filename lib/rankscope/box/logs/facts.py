@@ -10,21 +10,23 @@ import msgspec
 
 from ...provenance import command_words
 
-_VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?: set by environment to |=)([^\s;]+)")
+_VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?: set by environment to |=)['\"]?([^\s;'\"]*[^\s;'\".,])")
 _OWN_NETWORK = re.compile(r"Using network (?=(?:IB|Socket)\b)")  # elsewhere NCCL calls these NET/IB and NET/Socket
 _WAY = re.compile(r"Using network (\w[^\n]*)|(GPU Direct RDMA (?:En|Dis)abled)|via (P2P|SHM|NET/\w+)")
 _PATH = re.compile(r"via NET/(?!Socket)[\w ]+/([^\n]*)")
 _CARDS = re.compile(r"NET/\w+ ?: Using ([^\n]*)")
 _CARD = re.compile(r"\[\d+\](\w+):\d+/\w+")
 _SPEED = re.compile(r"(?:name=(\w+)|(\w+):uverbs\S+)[^\n]*? speed=(\d+)000\b")
-_NVLS = re.compile(r"NVLS multicast support is (not )?available")
-_NCCL = re.compile(r"CCL version *:? *(\d+(?:\.\d+)+)(?:\S*?\+cuda([\d.]+))?")
+_NVLS = re.compile(r"NVLS multicast support is (no)?(?:t )?available")
+_VERSIONS = {
+    "nccl": re.compile(r"CCL version *:? *(\d+(?:\.\d+)+)"),
+    "cuda": re.compile(r"\+cuda([\d.]+)"),
+    "driver": re.compile(r"(?:cudaDriverVersion|Driver Version:) ([\d.]+)"),
+}
 _LIBRARY = re.compile(r"nccl-library=(\d)(\d\d)(\d\d)\b")
-_DRIVER = re.compile(r"(?:cudaDriverVersion|Driver Version:) ([\d.]+)")
 _TESTS = re.compile(r"nccl-tests version (\S+)")
+_WORDS = re.compile(r"CCL|nccl|iters:|Driver")  # each pattern needs one of them, and logs are long
 _ITERATIONS = re.compile(r"warmup iters: (\d+) +iters: (\d+)")
-_QUOTES = ",'\""  # around a value or behind it
-_WORDS = ("CCL", "nccl", "iters:", "Driver")  # each of the patterns needs one of them, and logs are long
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -38,39 +40,36 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def facts_of(lines: Sequence[str]) -> Facts:
-    text = "\n".join(line for line in lines if any(word in line for word in _WORDS))
-    (tests_version,) = _found(_TESTS, text)
-    nccl, cuda = _found(_NCCL, text)
-    library = _found(_LIBRARY, text)
-    if not nccl and library[0]:
-        nccl = ".".join(str(int(digits)) for digits in library)
-    (driver,) = _found(_DRIVER, text)
-    versions = {"nccl": nccl, "cuda": cuda, "driver": driver}
+    text = "\n".join(filter(_WORDS.search, lines))
+    found = {name: pattern.search(text) for name, pattern in _VERSIONS.items()}
+    software = {name: version[1] for name, version in found.items() if version}
+    library = _LIBRARY.search(text)
+    if library and "nccl" not in software:
+        software["nccl"] = ".".join(str(int(digits)) for digits in library.groups())
+    repetitions = {}
     iterations = _ITERATIONS.search(text)
-    variables = [f"{name}={value.strip(_QUOTES)}" for name, value in _VARIABLE.findall(text)]
+    if iterations:
+        repetitions = {"warm_up": int(iterations[1]), "iterations": int(iterations[2])}
+    variables = dict.fromkeys(f"{name}={value}" for name, value in _VARIABLE.findall(text))
     return Facts(
-        program=f"nccl-tests {tests_version}".strip(),
-        software={name: version for name, version in versions.items() if version},
+        program=" ".join(["nccl-tests", *_TESTS.findall(text)[:1]]),
+        software=software,
         network=", ".join(_network(text)),
-        environment=command_words(list(dict.fromkeys(variables))),
-        repetitions={"warm_up": int(iterations[1]), "iterations": int(iterations[2])} if iterations else {},
+        environment=command_words(list(variables)),
+        repetitions=repetitions,
     )
-
-
-def _found(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
-    """Return the groups of a pattern, all of them empty if the text does not have it."""
-    match = pattern.search(text)
-    return match.groups("") if match else ("",) * pattern.groups
 
 
 def _network(text: str) -> Iterator[str]:
     """Yield how ranks communicate, in the order of the log; the cards of the node that names most; paths; NVLS."""
     ways = _WAY.findall(_OWN_NETWORK.sub("via NET/", text))
     yield from dict.fromkeys("".join(way).strip() for way in ways)
-    gbits = {virtual or card: gbits for virtual, card, gbits in _SPEED.findall(text)}
+    gbits = {virtual or card: f" {gbits} Gbit/s" for virtual, card, gbits in _SPEED.findall(text)}
     for card in max(map(_CARD.findall, _CARDS.findall(text)), key=len, default=[]):
-        yield f"card {card} {gbits[card]} Gbit/s" if card in gbits else f"card {card}"
-    paths = Counter("with" if "GDRDMA" in path else "without" for path in _PATH.findall(text))
-    yield from (f"{number} paths {kind} GDRDMA" for kind, number in sorted(paths.items()))
-    for refusal in _NVLS.findall(text)[:1]:
-        yield "no NVLS" if refusal else "NVLS"
+        yield f"card {card}{gbits.get(card, '')}"
+    paths = Counter("GDRDMA" in path for path in _PATH.findall(text))
+    for has_gpudirect, word in ((True, "with"), (False, "without")):
+        if paths[has_gpudirect]:
+            yield f"{paths[has_gpudirect]} paths {word} GDRDMA"
+    for negation in _NVLS.findall(text)[:1]:
+        yield f"{negation} NVLS".strip()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..profile import NATIVE, Profile
-from .log import Log, Times
+from .log import Log, timed
 
 _COLLECTIVE = {
     "AllReduce": "allreduce",
@@ -20,7 +20,7 @@ _COLLECTIVE = {
     "ReduceScatter": "reduce_scatter",
 }
 _OF_ONE_RANK = ("allgather", "reduce_scatter")  # whose stated size is one rank's part
-_NOTE = "a time includes the wait for other ranks; of a call by several ranks of the file, that of the last one counts"
+_NOTE = "a time includes the wait for other ranks, if the file has only one rank of the call"
 
 
 def inspector(log: Log) -> Iterator[Profile]:
@@ -40,13 +40,15 @@ def inspector(log: Log) -> Iterator[Profile]:
         collective = _COLLECTIVE.get(call.get("coll"))
         if collective is None or not call["coll_exec_time_us"]:  # a message between two ranks, or less than 1 µs
             continue
-        num_bytes = call["coll_msg_size_bytes"] * (header["n_ranks"] if collective in _OF_ONE_RANK else 1)
+        num_bytes = call["coll_msg_size_bytes"]
+        if collective in _OF_ONE_RANK:
+            num_bytes *= header["n_ranks"]
         calls = shortest_us.setdefault((header["n_ranks"], header["nnodes"]), {})
         key = (collective, num_bytes, header["id"], call["coll_sn"])
         calls[key] = min(call["coll_exec_time_us"], calls.get(key, call["coll_exec_time_us"]))
     for (num_ranks, num_nodes), calls in shortest_us.items():
-        times = Times()
+        points = []
         for (collective, num_bytes, _, _), time_us in calls.items():
-            times.add(collective, num_bytes, [time_us * 1e-6], {"algorithm": NATIVE})
-        how = {"statistic": "each call"}
-        yield times.profile(log, "NCCL Inspector", notes, how, backend="nccl", num_ranks=num_ranks, num_nodes=num_nodes)
+            points.append(timed(collective, num_bytes, [time_us * 1e-6], {"algorithm": NATIVE}))
+        about = {"backend": "nccl", "num_ranks": num_ranks, "num_nodes": num_nodes}
+        yield log.profile(points, "NCCL Inspector", notes, {"statistic": "each call"}, **about)

@@ -1,4 +1,4 @@
-"""`Log`: a file and what the user states about it; `Times`: its times by operation, and the profile of them."""
+"""`Log`: a file and what the user states about it; the points and the profile of what was read from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...common.files import FileError
-from ..profile import Point, Profile
+from ..profile import Point, PointKey, Profile
 
 
 class Log(NamedTuple):
@@ -22,29 +22,31 @@ class Log(NamedTuple):
     def error(self, where: str, problem: str) -> FileError:
         return FileError(self.path, f"{where}: {problem}")
 
-
-class Times:
-    """The times of a log by operation; several times of the same operation are its iterations."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[tuple[str, int, tuple[tuple[str, Any], ...]], list[float]] = {}
-
-    def add(self, what: str, num_bytes: int, seconds: Iterable[float], options: Mapping[str, Any]) -> None:
-        self.seconds.setdefault((what, num_bytes, tuple(options.items())), []).extend(seconds)
-
-    def points(self) -> tuple[Point, ...]:
-        points = []
-        for (what, num_bytes, options), seconds in self.seconds.items():
-            is_clean = (True,) * len(seconds)  # logs state no disturbance
-            points.append(Point(what, num_bytes, tuple(seconds), is_clean, dict(options)))
-        return tuple(points)
-
     def profile(
-        self, log: Log, program: str, notes: Sequence[str], how: Mapping[str, Any] = {}, **about: Any
+        self,
+        points: Iterable[Point],
+        program: str,
+        notes: Sequence[str],
+        how: Mapping[str, Any] = {},
+        **about: Any,
     ) -> Profile:
-        """Return the profile of these times; facts that are empty were not stated."""
+        """Return the profile of these points; facts that are empty were not stated."""
         source = {"program": program}
         if notes:
             source["notes"] = "; ".join(dict.fromkeys(notes))
-        stated = {"name": Path(log.path).stem, "source": source, **about}
-        return Profile({key: value for key, value in stated.items() if value}, how, self.points())
+        stated = {"name": Path(self.path).stem, "source": source, **about}
+        return Profile({key: value for key, value in stated.items() if value}, how, joined(points))
+
+
+def timed(what: str, num_bytes: int, seconds: Iterable[float], options: Mapping[str, Any]) -> Point:
+    """Return a point of a log, which states no disturbance: all of its times are clean."""
+    times_s = tuple(seconds)
+    return Point(what, num_bytes, times_s, (True,) * len(times_s), options)
+
+
+def joined(points: Iterable[Point]) -> tuple[Point, ...]:
+    """Return one point per operation: several times of the same operation are its iterations."""
+    seconds: dict[PointKey, list[float]] = {}
+    for point in points:
+        seconds.setdefault(point.key, []).extend(point.seconds)
+    return tuple([timed(key.what, key.num_bytes, times_s, dict(key.options)) for key, times_s in seconds.items()])

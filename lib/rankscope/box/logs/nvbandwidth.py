@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..profile import Profile
-from .log import Log, Times
+from .log import Log, timed
 
 _DEVICE = re.compile(r"^ *(?:Device|GPU) \d+: (.+?)(?: \(|$)")
 _RUNNING = re.compile(r"^ *Running (\w+)\.")
@@ -22,18 +22,21 @@ _OTHER = re.compile(
     r"\bAll G(?:PU|pu)s\b|all_to_one|one_to_all|\(ns\)|\b(?:Read[12]|Write[12]|Total) bandwidth|multinode_"
 )
 # A test of such a name copies in one direction at a time, or in both between the host and one GPU.
-_MEMCPY = re.compile(r"(?:host|device)_to_(?:host|device)(_bidirectional)?_memcpy(?:_(read|write))?_(ce|sm)")
+_MEMCPY = re.compile(
+    r"(?:host|device)_to_(?:host|device)(?P<both>_bidirectional)?_memcpy"
+    r"(?:_(?P<end>read|write))?_(?P<engine>ce|sm)"
+)
 _NUM_BYTES = 10**9  # assumed for a copy, because only its rate is printed
 _SIZE_NOTE = "the size of a copy is not stated: times are those of 1 GB at the rate that is printed"
 
 
 class _Test(msgspec.Struct):
-    """A test: the title of its matrix, the numbers of its columns, and the cells by the number of the row."""
+    """A test: the title of its matrix, the number of its columns, and its whole rows."""
 
     name: str
     title: str
-    columns: list[int] = []
-    rows: dict[int, Sequence[str]] = {}
+    num_columns: int = 0
+    rows: list[list[str]] = []
 
     @property
     def is_between_gpus(self) -> bool:
@@ -44,15 +47,19 @@ class _Test(msgspec.Struct):
         """Why the test is left out; "" if it is not."""
         if _OTHER.search(f"{self.title} {self.name}") or not _TITLE.search(self.title):
             return "it has no copies that run alone"
-        num_rows = len(self.columns) if self.is_between_gpus else 1
-        return "" if self.name and self.columns and len(self.rows) == num_rows else "it is cut"
+        num_rows = 1
+        if self.is_between_gpus:
+            num_rows = self.num_columns
+        if not self.name or len(self.rows) != num_rows:
+            return "it is cut"
+        return ""
 
     def read(self, words: list[str]) -> None:
-        """Add a line below the title, if it has the numbers of the columns or is a whole row."""
-        if not self.columns:
-            self.columns = [int(word) for word in words if word.isdigit()]
-        elif len(words) == 1 + len(self.columns) and all(map(_CELL.fullmatch, words[1:])):
-            self.rows[int(words[0])] = words[1:]
+        """Add a line below the title: the numbers of the columns, or a row. One that is cut is left out."""
+        if not self.num_columns:
+            self.num_columns = len(words)
+        elif len(words) == 1 + self.num_columns and all(map(_CELL.fullmatch, words[1:])):
+            self.rows.append(words[1:])
 
 
 def nvbandwidth_json(log: Log, content: Mapping[str, Any]) -> list[Profile]:
@@ -60,8 +67,7 @@ def nvbandwidth_json(log: Log, content: Mapping[str, Any]) -> list[Profile]:
     for case in content["testcases"]:
         rows = case.get("bandwidth_matrix")
         if rows:  # otherwise it was not run
-            columns = list(range(len(rows[0])))
-            tests.append(_Test(case["name"], case["bandwidth_description"], columns, dict(enumerate(rows))))
+            tests.append(_Test(case["name"], case["bandwidth_description"], len(rows[0]), rows))
     # As in "0: NVIDIA H100 80GB HBM3 (00000000:0c:00): (host)".
     names = [gpu.partition(": ")[2].rsplit(" (", 2)[0] for gpu in content.get("GPU Device list", ())]
     return _profiles(log, tests, names)
@@ -87,24 +93,26 @@ def nvbandwidth_text(log: Log) -> list[Profile]:
 
 def _profiles(log: Log, tests: Sequence[_Test], gpu_names: Sequence[str]) -> list[Profile]:
     """Return the profile of all copies; none if there are no tests."""
-    times = Times()
+    points = []
     notes = [_SIZE_NOTE]
     num_gpus = 0
     for test in tests:
         if test.why_not:
             notes.append(f"{test.name or test.title} is left out: {test.why_not}")
             continue
-        num_gpus = max(num_gpus, 1 + max(test.columns))
-        for row, words in test.rows.items():
-            for column, word in zip(test.columns, words, strict=True):
+        num_gpus = max(num_gpus, test.num_columns)
+        for row, words in enumerate(test.rows):
+            for column, word in enumerate(words):
                 # From a GPU to itself is no copy between two: old versions print 0.00 there, not N/A.
                 if word != "N/A" and not (test.is_between_gpus and row == column):
                     seconds = _NUM_BYTES / (float(word) * 1e9)
-                    times.add("transfer", _NUM_BYTES, [seconds], _options(test, row, column))
-    if not times.seconds:
+                    points.append(timed("transfer", _NUM_BYTES, [seconds], _options(test, row, column)))
+    if not points:
         return []
-    gpus = [{"name": name} for name in gpu_names] if len(gpu_names) == num_gpus else []  # else which one is missing?
-    return [times.profile(log, "nvbandwidth", notes, backend="cuda", num_ranks=num_gpus, gpus=gpus, num_nodes=1)]
+    gpus = []
+    if len(gpu_names) == num_gpus:  # otherwise nobody knows which one is missing
+        gpus = [{"name": name} for name in gpu_names]
+    return [log.profile(points, "nvbandwidth", notes, backend="cuda", num_ranks=num_gpus, gpus=gpus, num_nodes=1)]
 
 
 def _options(test: _Test, row: int, column: int) -> dict[str, Any]:
@@ -115,21 +123,23 @@ def _options(test: _Test, row: int, column: int) -> dict[str, Any]:
     """
     method = "device"
     ends = {"gpu": column}
-    if test.is_between_gpus:
-        direction = "p2p"
-        ends = {"src": column, "dst": row} if "_read_" in test.name else {"src": row, "dst": column}
-    elif test.name == "device_local_copy":
+    if test.name == "device_local_copy":
         direction = "d2d"
+    elif test.is_between_gpus:
+        direction = "p2p"
+        ends = {"src": row, "dst": column}
+        if "_read_" in test.name:
+            ends = {"src": column, "dst": row}
     else:
-        direction = "d2h" if test.name.startswith(("device_to_host", "all_to_host")) else "h2d"
         method = "pinned"
-    is_both_ways = False
+        direction = "h2d"
+        if test.name.startswith(("device_to_host", "all_to_host")):
+            direction = "d2h"
     memcpy = _MEMCPY.fullmatch(test.name)
     if memcpy:
-        both, end, engine = memcpy.groups()
-        is_both_ways = both is not None
-        special = [end, "sm" if engine == "sm" else None]  # the copy engine is usual
+        special = [memcpy["end"], memcpy["engine"].removeprefix("ce")]  # the copy engine is usual
         method = " ".join(filter(None, special)) or method
     elif direction != "d2d":
         method = test.name
+    is_both_ways = memcpy is not None and memcpy["both"] is not None
     return {"direction": direction, "method": method, "pieces": 1, "both": is_both_ways, **ends, "size": "not stated"}

@@ -14,7 +14,7 @@ from ...provenance import difference
 from ..profile import Profile
 from .clean import clean_lines
 from .inspector import inspector
-from .log import Log, Times
+from .log import Log, joined
 from .nccl_tests import COLLECTIVE, nccl_tests_json, nccl_tests_text
 from .nvbandwidth import nvbandwidth_json, nvbandwidth_text
 from .table import FAULT
@@ -36,7 +36,7 @@ def read_log(
     if num_ranks is not None:
         whole("num_ranks", num_ranks, 1)
     if collective is not None:
-        collective = COLLECTIVE.get(collective, collective)
+        collective = COLLECTIVE.get(collective.removesuffix("_perf"), collective)
         one_of("collective", collective, (*COLLECTIVES, "together"))
     text = read_bytes(path).decode("utf-8", "replace")
     log = Log(path, clean_lines(text), num_ranks or 0, collective or "")
@@ -55,7 +55,7 @@ def read_log(
 
 
 def _profiles(log: Log, text: str) -> Iterator[Profile]:
-    if '"coll_perf"' in text:
+    if '"n_ranks"' in text:
         yield from inspector(log)
     elif text.lstrip().startswith("{"):
         content = json.loads(text)
@@ -68,9 +68,8 @@ def _profiles(log: Log, text: str) -> Iterator[Profile]:
         yield from nvbandwidth_text(log)
 
 
-# What must agree in the provenance and the protocol of profiles that are merged.
-_SAME_MACHINE = ("backend", "num_ranks", "num_nodes", "ranks_per_node", "gpus", "environment", "device")
-_SAME_PROTOCOL = ("dtype", "statistic")  # other entries, such as iterations, are left out where they differ
+# What must agree in profiles that are merged; other facts, such as iterations, are left out where they differ.
+_SAME = ("backend", "num_ranks", "num_nodes", "ranks_per_node", "gpus", "environment", "device", "dtype", "statistic")
 
 
 def merged(profiles: Sequence[Profile], name: str) -> Profile:
@@ -79,28 +78,19 @@ def merged(profiles: Sequence[Profile], name: str) -> Profile:
     Raises ValueError if they are of different machines or numbers of ranks.
     """
     first = profiles[0]
-    times = Times()
+    notes = set()
     for profile in profiles:
-        problem = difference(first.provenance, profile.provenance, _SAME_MACHINE)
-        problem = problem or difference(first.protocol, profile.protocol, _SAME_PROTOCOL)
+        problem = difference({**first.provenance, **first.protocol}, {**profile.provenance, **profile.protocol}, _SAME)
         if problem:
-            raise ValueError(
-                f"the logs are of different machines, or were measured in different ways: {problem}; "
-                "--num-ranks selects a number of ranks"
-            )
-        for point in profile.points:
-            times.add(point.what, point.num_bytes, point.seconds, point.options)
-    sources = [profile.provenance["source"] for profile in profiles]
-    source = {}
-    for key in ("program", "notes"):
-        words = dict.fromkeys(each[key] for each in sources if key in each)
-        if words:
-            source[key] = "; ".join(sorted(words, key=lambda text: not text.startswith(FAULT)))
+            raise ValueError(f"the logs are of different machines or ranks (select with --num-ranks): {problem}")
+        notes.add(profile.provenance["source"].get("notes", ""))
+    faults_first = sorted(notes, key=lambda text: (not text.startswith(FAULT), text))
+    source = {**first.provenance["source"], "notes": "; ".join(filter(None, faults_first))}
     provenance = {**_common([profile.provenance for profile in profiles]), "name": name, "source": source}
-    return Profile(provenance, _common([profile.protocol for profile in profiles]), times.points())
+    protocol = _common([profile.protocol for profile in profiles])
+    return Profile(provenance, protocol, joined(point for profile in profiles for point in profile.points))
 
 
 def _common(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the entries in which all mappings agree."""
-    first, *others = mappings
-    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+    return {key: value for key, value in mappings[0].items() if all(each.get(key) == value for each in mappings)}

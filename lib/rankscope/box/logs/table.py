@@ -11,10 +11,10 @@ import msgspec
 
 from ..profile import NATIVE, Profile, busbw_factor
 from .facts import Facts
-from .log import Log, Times
+from .log import Log, timed
 
-HALF = ("time", "algbw", "busbw", "#wrong")
-USUAL_COLUMNS = ("redop", "root", *HALF, *HALF)  # where a paste has no header
+_HALF = ("time", "algbw", "busbw", "#wrong")
+USUAL_COLUMNS = ("redop", "root", *_HALF, *_HALF)  # where a paste has no header
 TYPE_BYTES = {
     **dict.fromkeys(("int8", "uint8", "char", "fp8_e4m3", "fp8_e5m2", "f8e4m3", "f8e5m2"), 1),
     **dict.fromkeys(("half", "bfloat16", "float16"), 2),
@@ -28,7 +28,7 @@ _LATE = 1.1  # a process is slow in an iteration that takes it so many times the
 
 
 class Rank(NamedTuple):
-    """A rank as it is listed. Host and pid tell processes apart, host and bus GPUs; `bus` is "" if it is not whole."""
+    """A rank as it is listed. Host and pid tell processes apart, host and bus GPUs; old versions state part of it."""
 
     number: int
     host: str
@@ -38,7 +38,7 @@ class Rank(NamedTuple):
 
 
 class Half(NamedTuple):
-    """The out-of-place or the in-place half of a row, with the cells of the whole row by column.
+    """The out-of-place or the in-place half of a row, with its cells by column: words, or numbers of JSON.
 
     `shared` has those of both halves: the type, the operation and the root. JSON also has the times of each iteration,
     those of the slowest process and those of each process.
@@ -49,7 +49,7 @@ class Half(NamedTuple):
     num_elements: int
     in_place: bool
     shared: dict[str, str]
-    cells: dict[str, str]
+    cells: dict[str, Any]
     times_us: Sequence[float] = ()
     process_times_us: Sequence[Sequence[float]] = ()
 
@@ -85,31 +85,37 @@ def profile_of(log: Log, table: Table) -> Profile:
     if not collective:
         raise log.error(first.where, "the collective of the table is not stated: state it with --collective")
     num_ranks = _num_ranks(log, table, collective, per_count)
-    listed = table.ranks if is_whole(table.ranks) and len(table.ranks) == num_ranks else []
+    listed = []
+    if is_whole(table.ranks) and len(table.ranks) == num_ranks:
+        listed = table.ranks
     ranks_per_node = list(Counter(rank.host for rank in listed).values())
     varying = [name for name in first.shared if len({half.shared[name] for half in table.halves}) > 1]
-    times = Times()
+    points = []
     for half in table.halves:
         options = _options(collective, num_ranks, len(ranks_per_node))
         options["in_place"] = half.in_place
         options |= {name: half.shared[name] for name in varying}
-        times.add(collective, half.num_bytes, _seconds(log, half), options)
+        points.append(timed(collective, half.num_bytes, _seconds(log, half), options))
     how: dict[str, Any] = {"statistic": "mean", **table.facts.repetitions}
+    if first.times_us:
+        how["statistic"] = "each iteration"
     if "dtype" not in varying:
         how["dtype"] = first.shared["dtype"]
     num_wrong = [float(half.cells["#wrong"]) for half in table.halves if half.cells.get("#wrong", "N/A") != "N/A"]
     if num_wrong:
         how["verified"] = not any(num_wrong)
     software = table.facts.software
-    gpus = [{"name": rank.card, **software} if rank.card else software for rank in listed] or [software] * num_ranks
-    return times.profile(
-        log,
+    gpus = [software] * num_ranks
+    if any(rank.card for rank in listed):
+        gpus = [{"name": rank.card, **software} for rank in listed]
+    return log.profile(
+        points,
         table.facts.program,
         [*_notes(table, num_ranks, sum(num_wrong)), *_slow_process(table)],
         how,
         backend="nccl",
         num_ranks=num_ranks,
-        gpus=gpus if any(gpus) else [],
+        gpus=list(filter(None, gpus)),
         num_nodes=len(ranks_per_node),
         ranks_per_node=ranks_per_node,
         network=table.facts.network,
@@ -136,21 +142,28 @@ def _by_columns(table: Table, per_count: int) -> str:
         if per_count > 1:
             return "reduce_scatter"
         unverified = {half.in_place for half in table.halves if half.cells.get("#wrong") == "N/A"}
-        return "" if unverified == {True} else "allreduce"
+        if unverified == {True}:
+            return ""
+        return "allreduce"
     if has_root and per_count == 1:
         return "broadcast"
     if "root" in shared or per_count == 1:
         return ""
-    return "all_to_all" if "redop" in shared else "allgather"
+    if "redop" in shared:
+        return "all_to_all"
+    return "allgather"
 
 
 def _num_ranks(log: Log, table: Table, collective: str, per_count: int) -> int:
     """Return the number of ranks that is listed or that the user states, else the only one that fits the bandwidths."""
-    stated = len(table.ranks) if is_whole(table.ranks) else 0
-    stated = stated or log.num_ranks
+    stated = log.num_ranks
+    if table.ranks and is_whole(table.ranks):
+        stated = len(table.ranks)
     if stated and per_count in (1, stated) and _fits(table, collective, stated):
         return stated
-    possible = [per_count] if per_count > 1 else range(1, _MOST_RANKS)
+    possible: Sequence[int] = range(1, _MOST_RANKS)
+    if per_count > 1:
+        possible = (per_count,)
     fitting = [number for number in possible if _fits(table, collective, number)]
     if len(fitting) == 1:
         return fitting[0]
@@ -164,11 +177,15 @@ def _num_ranks(log: Log, table: Table, collective: str, per_count: int) -> int:
 
 def _fits(table: Table, collective: str, num_ranks: int, slack: float = 0.0) -> bool:
     """Return whether all bus bandwidths belong to so many ranks, apart from rounding and this share of them."""
-    factor = 1.0 if collective == "together" else busbw_factor(collective, num_ranks)
+    factor = busbw_factor(collective, num_ranks)
+    if collective == "together":
+        factor = 1.0
     for half in reversed(table.halves):  # the last ones tell most
         algbw = float(half.cells["algbw"])
         busbw = float(half.cells["busbw"])
-        rounding = 0.00501 if max(algbw, busbw) < 1000 else 0.0501  # half of the last digit
+        rounding = 0.00501  # half of the last digit
+        if max(algbw, busbw) >= 1000:
+            rounding = 0.0501
         if abs(busbw - factor * algbw) > rounding * (1 + factor) + slack * busbw:
             return False
     return True
@@ -178,8 +195,10 @@ def _options(collective: str, num_ranks: int, num_nodes: int) -> dict[str, Any]:
     """Return the options that all points share: the algorithm, or the link of sendrecv if all messages take one."""
     if collective != "together":
         return {"algorithm": NATIVE}
-    if num_ranks > 1 and num_nodes in (1, num_ranks):
-        return {"link": "intra" if num_nodes == 1 else "inter"}
+    if num_ranks > 1 and num_nodes == 1:
+        return {"link": "intra"}
+    if num_ranks > 1 and num_nodes == num_ranks:
+        return {"link": "inter"}
     return {}
 
 
@@ -188,7 +207,7 @@ def _seconds(log: Log, half: Half) -> list[float]:
 
     Raises FileError if the mean contradicts the algbw.
     """
-    time = half.cells["time"]
+    time = str(half.cells["time"])
     seconds = float(time) * 1e-6
     rate = float(half.cells["algbw"]) * 1e9
     if "e" in time and rate:  # printed with two digits
@@ -209,7 +228,7 @@ def _seconds(log: Log, half: Half) -> list[float]:
 def _notes(table: Table, num_ranks: int, num_wrong: float) -> list[str]:
     """Return what is special about a run, first what makes its figures worthless."""
     notes = [*table.notes]
-    buses = Counter((rank.host, rank.bus) for rank in table.ranks if rank.bus)
+    buses = Counter((rank.host, rank.bus) for rank in table.ranks if ":" in rank.bus)
     num_sharing = sum(number for number in buses.values() if number > 1)
     if num_sharing:
         notes.append(f"{FAULT}{num_sharing} ranks share a GPU with another one")

@@ -24,7 +24,7 @@ Row = tuple[float, float, float]  # of LL, LL128 and Simple; or of one node, two
 
 # ---- tables of src/graph/tuning.cc, which depend on the version
 
-# Before the first step ("base"), and per step over a link.
+# Before the first step ("base"), per step over a link, and the least of a step on several nodes ("overhead", by CPU).
 LATENCY_US: dict[tuple[str, str], Row] = {
     ("base", "tree"): (6.8, 14.0, 8.4),
     ("base", "ring"): (6.6, 14.0, 8.4),
@@ -39,13 +39,16 @@ LATENCY_US: dict[tuple[str, str], Row] = {
     ("net", "ring"): (2.7, 4.0, 14.0),
     ("net", "nvls_tree"): (0, 0, 20.9),
     ("net", "pat"): (0, 0, 14),
+    ("overhead", "intel"): (1, 1, 3),
+    ("overhead", "amd"): (2, 2, 6),
+    ("overhead", "other"): (1, 1, 3),
 }
 CORRECTION = {  # factors of a tree's bandwidth at 64 B, 128 B … 256 MiB
     "ll": [1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1],
     "ll128": [1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1],
     "simple": [0.9] * 7 + [0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9],
 }
-NET_OVERHEAD_US = {"intel": 1.0, "amd": 2.0, "other": 1.0}  # three times as much for Simple
+CPUS = {"intel": "volta", "amd": "ampere", "other": "volta"}  # whose row of `ll_max` counts between nodes
 
 
 class Terms(msgspec.Struct, frozen=True):

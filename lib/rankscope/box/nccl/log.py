@@ -31,11 +31,12 @@ def _printed(text: str) -> dict[tuple[str, str, str], tuple[float, float]]:
     pairs: list[tuple[str, str]] = []
     for line in text.splitlines():
         row = line.rpartition("NCCL INFO")[2]  # without the host and process in front
-        head, _, cells = row.partition("|")
-        if head.strip() == "Algorithm":
+        head = row.partition("|")[0].strip().lower()
+        cells = row.partition("|")[2]
+        if head == "algorithm":
             words = [_NAMES.get(cell.strip().lower()) for cell in cells.split("|")]
             pairs = [(algorithm, protocol) for algorithm in words if algorithm for protocol in PROTOCOLS]
-        collective = _NAMES.get(head.strip().lower())
+        collective = _NAMES.get(head)
         figures = _FIGURES.findall(cells)
         if collective in COLLECTIVES and len(figures) == len(pairs):
             for pair, (latency, bandwidth) in zip(pairs, figures, strict=True):
@@ -53,13 +54,12 @@ def _printed_graphs(text: str) -> dict[str, Graph]:
         fields = _GRAPH.match(statement)
         if fields is None or fields[1] not in _PATTERNS:
             continue
-        pattern, *figures = fields.groups()
-        num_channels, intra, inter = map(float, figures)
-        if num_channels and intra and inter:
-            is_plain_tree = pattern not in _SPLIT_TREES
+        figures = [float(figure) for figure in fields.groups()[1:]]  # channels, and rates within and between nodes
+        if all(figures):
+            is_plain_tree = fields[1] not in _SPLIT_TREES
             same_channels = "sameChannels 0" not in statement.partition("\n")[0]
-            graph = Graph(int(num_channels), intra, inter, is_plain_tree, same_channels)
-            graphs.setdefault(_PATTERNS[pattern], graph)
+            graph = Graph(int(figures[0]), figures[1], figures[2], is_plain_tree, same_channels)
+            graphs.setdefault(_PATTERNS[fields[1]], graph)
     return graphs
 
 

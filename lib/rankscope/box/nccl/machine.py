@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ...common.checks import check_field, number, one_of, optional, whole
-from .constants import GPUS, NET_OVERHEAD_US, VERSIONS, Generation, Gpu, Graph, Row, Terms, Version
+from .constants import CPUS, GPUS, VERSIONS, Generation, Gpu, Graph, Row, Terms, Version
 
 _VERSION = re.compile(r"2\.(\d{1,2})(?:\.(\d{1,2}))?")
 UNSTATED_PATCH = 99  # of a version without its third number: the latest
@@ -47,7 +47,7 @@ class Machine(msgspec.Struct, frozen=True, dict=True, eq=False):
         check_field(self, "gpus_per_node", whole, 1, 72)
         check_field(self, "num_nodes", whole, 1, 4096)
         check_field(self, "version", _version)
-        check_field(self, "cpu", one_of, tuple(NET_OVERHEAD_US))
+        check_field(self, "cpu", one_of, tuple(CPUS))
         check_field(self, "nics", optional, whole, 1, 64)
         check_field(self, "nic_bytes_per_s", optional, number, above=0)
         if self.num_ranks < 2:

@@ -17,7 +17,9 @@ def expected_graphs(machine: Machine) -> dict[str, Graph]:
         return _between_nodes(machine)
     gpu = machine.facts
     rate = gpu.channel_gb_per_s
-    tree_rate = 2 * rate if machine.gpus_per_node == 2 else rate  # as NCCL's log prints it for a pair
+    tree_rate = rate
+    if machine.gpus_per_node == 2:  # as NCCL's log prints it for a pair
+        tree_rate = 2 * rate
     speeds = machine.generation.nvls_speeds
     num_heads = min(machine.gpus_per_node, _MOST_HEADS)
     return {
@@ -89,8 +91,7 @@ def _raised(rate: float, speeds: Sequence[float], most: float) -> float:
 
     A rate that is none of the speeds, such as 21, half of 42, stays as it is.
     """
-    faster = [speed for speed in speeds if rate < speed <= most]
+    faster = [speed for speed in reversed(speeds) if rate < speed <= most]
     if rate not in speeds or not faster:
         return rate
-    enough = [speed for speed in faster if speed >= 2 * rate]
-    return min(enough) if enough else max(faster)
+    return next((speed for speed in faster if speed >= 2 * rate), faster[-1])

@@ -18,7 +18,10 @@ from ...provenance import topology as without_legend
 WAYS = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")  # the words of topo -m, from the shortest way to the longest
 _DIRECT = ("NV", "PIX", "PXB")  # by default, NCCL uses GPUDirect over no other way (src/graph/paths.cc)
 _ROW = re.compile(r"GPU\d+((?:\s+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS)\b)+)")
-_GPU, _NVSWITCH = "0x03", "0x0680"  # beginnings of PCI classes
+# Beginnings of PCI classes.
+_GPU = "0x03"
+_CARD = "0x02"
+_NVSWITCH = "0x0680"
 _LEAST_NIC_MBIT = 25000  # slower cards are of a control network
 _MBIT_PER_GB = 8000
 
@@ -55,11 +58,11 @@ def read_topology(path: str | os.PathLike[str]) -> Topology:
 
 def _of_matrix(text: str) -> Topology:
     """Parse a table with a row and a column per GPU, and a column per network card."""
-    table = without_legend(text).replace("|", " ")
-    ways = [row.split() for row in _ROW.findall(table)]
+    table = without_legend(text).replace("|", " ").replace("SOC", "SYS")  # SOC until 2018
     header = next((line for line in table.splitlines() if "GPU0" in line), "")
     names = header[header.find("GPU0") :].partition("CPU")[0].split()
     num_gpus = sum(name.startswith("GPU") for name in names)
+    ways = [row.split() for row in _ROW.findall(table)][:num_gpus]  # another table may follow
     num_columns = [len(row) for row in ways]
     if not ways or num_columns != [len(names)] * num_gpus:
         raise ValueError(f"its header has {num_gpus} GPUs and {len(names)} columns, and its rows of GPUs {num_columns}")
@@ -75,34 +78,47 @@ def _walk(tag: Element, above: tuple[Element, ...] = ()) -> Iterator[Device]:
         yield from _walk(child, (*above, tag))
 
 
+def _bridges(above: tuple[Element, ...]) -> tuple[Element, ...]:
+    """Return the tags around a port without its own: a nic, usually in a PCI device."""
+    return above[:-2] if above[-2].tag == "pci" else above[:-1]
+
+
 def _of_xml(text: str) -> Topology:
     """Parse nested tags of the system, its CPUs, PCIe bridges and devices, and their NVLinks."""
     tags = [*_walk(fromstring(text.lower()))]
     gpus = [(tag, above) for tag, above in tags if tag.get("class", "").startswith(_GPU)]
-    ports = [(tag, above) for tag, above in tags if int(tag.get("speed", 0)) >= _LEAST_NIC_MBIT]
+    # A network card is a port that is fast enough, or a PCI device whose ports the file does not state.
+    cards = [(tag, _bridges(above)) for tag, above in tags if int(tag.get("speed", 0)) >= _LEAST_NIC_MBIT]
+    cards += [one for one in tags if one[0].get("class", "").startswith(_CARD) and one[0].find(".//net") is None]
     if not gpus:
         raise ValueError("it has no GPU")
     nvlinks = Counter[tuple[str | None, str | None]]()  # from a GPU to another one or to the switches
     for gpu, _ in gpus:
         for link in gpu.iter("nvlink"):
-            target = _NVSWITCH if link.get("tclass", "").startswith(_NVSWITCH) else link.get("target")
+            target = link.get("target")
+            if link.get("tclass", "").startswith(_NVSWITCH):
+                target = _NVSWITCH
             nvlinks[gpu.get("busid"), target] += int(link.get("count", 0))
 
     def way(gpu: Device, other: Device) -> str:
-        one, two = gpu[0].get("busid"), other[0].get("busid")
+        if gpu is other:
+            return "X"
+        one = gpu[0].get("busid")
+        two = other[0].get("busid")
         num_nvlinks = nvlinks[one, two] or min(nvlinks[one, _NVSWITCH], nvlinks[two, _NVSWITCH])
         if num_nvlinks:
             return f"NV{num_nvlinks}"
         shared = [tag for tag, theirs in zip(gpu[1], other[1], strict=False) if tag is theirs]
         if shared[-1].tag == "pci":
-            return "PIX" if len(shared) == len(gpu[1]) == len(other[1]) else "PXB"
+            has_one_bridge = len(shared) == len(gpu[1]) == len(other[1])
+            return "PIX" if has_one_bridge else "PXB"
         return "PHB" if shared[-1].tag == "cpu" else "SYS"
 
-    devices = [*gpus, *[(port, above[:-2]) for port, above in ports]]  # a port is in a nic of a pci device
+    slowest_mbit = min([int(card.get("speed", 0)) for card, _ in cards], default=0)
     return Topology(
-        ways=[["X" if gpu is other else way(gpu, other) for other in devices] for gpu in gpus],
-        nics=[port.get("name", "") for port, _ in ports],
-        nic_gb_per_s=min([int(port.get("speed", 0)) / _MBIT_PER_GB for port, _ in ports], default=None),
+        ways=[[way(gpu, other) for other in (*gpus, *cards)] for gpu in gpus],
+        nics=[card.get("name", card.get("busid", "")) for card, _ in cards],
+        nic_gb_per_s=slowest_mbit / _MBIT_PER_GB or None,
     )
 
 
@@ -111,16 +127,20 @@ def explained(box: Topology) -> list[str]:
     num_gpus = len(box.ways)
     gpus = range(num_gpus)
     pairs = Counter([box.ways[one][other] for one, other in combinations(gpus, 2)])
-    lines = [", ".join(f"{count_of(number, 'pair')} {way}" for way, number in pairs.items())]
-    for what, kinds in (("NVLink connects", ("X", "NV")), ("One NUMA node or socket has", ("X", *WAYS[:-1]))):
+    counts = [f"{count_of(number, 'pair')} {way}" for way, number in pairs.items()]
+    lines = [", ".join([count_of(num_gpus, "GPU"), *counts])]
+    for what, kinds in (("NVLink connects", ("X", "NV")), ("Only SYS leads between", ("X", *WAYS[:-1]))):
         groups = {tuple([other for other in gpus if kind_of(box.ways[one][other]) in kinds]) for one in gpus}
         if 1 < len(groups) < num_gpus:
             lines.append(f"{what} {'; '.join(listed('GPU', group) for group in sorted(groups))}.")
     num_indirect = sum(number for way, number in pairs.items() if kind_of(way) not in _DIRECT)
     if num_indirect:
-        lines.append(f"By default, NCCL sends through host memory between {count_of(num_indirect, 'pair')} of GPUs.")
+        pairs_words = count_of(num_indirect, "pair")
+        lines.append(f"By default, NCCL sends through host memory, or NVLinks of a third GPU, for {pairs_words}.")
+    if not box.nics:
+        return lines
     near: dict[tuple[str, ...], list[int]] = {}
-    for gpu in gpus if box.nics else ():
+    for gpu in gpus:
         ways = box.ways[gpu][num_gpus:]
         nearest = min(ways, key=WAYS.index)
         cards = [name for name, way in zip(box.nics, ways, strict=True) if way == nearest]

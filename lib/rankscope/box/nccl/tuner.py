@@ -6,7 +6,7 @@ import math
 from functools import cached_property
 
 from ...common.checks import one_of
-from .constants import COLLECTIVES, CORRECTION, GENERATIONS, MOST_CHANNELS, NET_OVERHEAD_US, PROTOCOLS, SPLIT, Graph
+from .constants import COLLECTIVES, CORRECTION, CPUS, GENERATIONS, MOST_CHANNELS, PROTOCOLS, SPLIT, Graph
 from .machine import Machine
 from .paths import expected_graphs
 
@@ -31,7 +31,9 @@ class Tuner(Machine, frozen=True, dict=True, eq=False):
         """Return the number of steps of a ring, as NCCL counts them."""
         if collective in ("broadcast", "reduce"):
             return self.num_ranks
-        return (self.num_ranks - 1) * (2 if collective == "allreduce" else 1)
+        if collective == "allreduce":
+            return 2 * (self.num_ranks - 1)
+        return self.num_ranks - 1
 
     def eligible(self, collective: str) -> list[tuple[str, str]]:
         """Return the pairs of an algorithm and a protocol of which NCCL chooses one; CollNet is off by default.
@@ -52,14 +54,18 @@ class Tuner(Machine, frozen=True, dict=True, eq=False):
             "nvls_tree": has_nvls and self.num_nodes > 1 and collective == "allreduce",
             "pat": is_alone and collective in SPLIT,
         }
-        protocols = dict.fromkeys(("tree", "ring"), PROTOCOLS if self.is_on_nvlink else ("ll", "simple"))
-        names = [name for name, possible in is_possible.items() if possible]
-        return [(name, protocol) for name in names for protocol in protocols.get(name, ("simple",))]
+        pairs = []
+        for name, possible in is_possible.items():
+            for protocol in PROTOCOLS:
+                supports = protocol == "simple" or name in ("tree", "ring")
+                if possible and supports and (self.is_on_nvlink or protocol != "ll128"):
+                    pairs.append((name, protocol))
+        return pairs
 
     # ---- latency and bandwidth, which NCCL prints in its log
 
     def hop_us(self, link: str, algorithm: str, protocol: str) -> float:
-        """Return the latency of a step over a link, "nvlink", "pcie" or "net"; of "base" that before the first step."""
+        """Return the latency of a step over a link, "nvlink", "pcie" or "net"; also "base" and "overhead"."""
         return self.rules.latency_us.get((link, algorithm), _NO_ROW)[PROTOCOLS.index(protocol)]
 
     def latency_us(self, collective: str, algorithm: str, protocol: str) -> float:
@@ -80,20 +86,23 @@ class Tuner(Machine, frozen=True, dict=True, eq=False):
 
     def _ring_hops_us(self, collective: str, protocol: str) -> float:
         steps = self.num_steps(collective)
-        link = self.facts.link
+        slowest = "net"
+        if self.num_nodes == 1:
+            slowest = self.facts.link
         if collective in ("broadcast", "reduce"):
-            slowest = link if self.num_nodes == 1 else "net"
             if self.graph("ring").same_channels:  # then NCCL charges for a single step
                 return self.hop_us(slowest, "ring", protocol)
-            # For Simple, NCCL has the tree's latency here, to account for chunks.
-            return steps * self.hop_us(slowest, "tree" if protocol == "simple" else "ring", protocol)
-        intra = self.hop_us(link, "ring", protocol)
+            if protocol == "simple":  # NCCL has the tree's latency here, to account for chunks
+                return steps * self.hop_us(slowest, "tree", protocol)
+            return steps * self.hop_us(slowest, "ring", protocol)
+        intra = self.hop_us(self.facts.link, "ring", protocol)
         if self.num_nodes == 1:
             return steps * intra
         # With several nodes, NCCL charges the network's overhead for each step within a node, too.
-        intra = max(intra, NET_OVERHEAD_US[self.cpu] * (3 if protocol == "simple" else 1))
-        # With one GPU per node, nothing hides latencies, so NCCL has the tree's.
-        inter = self.hop_us("net", "tree" if self.gpus_per_node == 1 else "ring", protocol)
+        intra = max(intra, self.hop_us("overhead", self.cpu, protocol))
+        inter = self.hop_us("net", "ring", protocol)
+        if self.gpus_per_node == 1:  # nothing hides latencies, so NCCL has the tree's
+            inter = self.hop_us("net", "tree", protocol)
         inter_steps = self.num_nodes - 1
         if collective == "allreduce":
             inter_steps = 2 * inter_steps + self.rules.extra_inter_steps
@@ -105,7 +114,7 @@ class Tuner(Machine, frozen=True, dict=True, eq=False):
             return self.printed[collective, algorithm, protocol][1]
         graph = self.graph(algorithm)
         generation = self.generation
-        bus = graph.num_channels * (graph.intra if self.num_nodes <= 2 else graph.inter)
+        bus = graph.num_channels * self.by_nodes((graph.intra, graph.intra, graph.inter))
         if algorithm == "pat":
             return 0.75 * bus
         if algorithm == "tree":
@@ -113,43 +122,44 @@ class Tuner(Machine, frozen=True, dict=True, eq=False):
             if protocol == "ll":
                 bus = min(bus / 3.8, self._most_ll())
             elif protocol == "ll128":
-                share = 7 / 9 if self.num_nodes == 1 else 120 / 128
-                bus = min(share * bus, graph.num_channels * self.by_nodes(generation.tree_ll128))
-            return bus / 2 * (0.85 if graph.is_plain_tree else 1)
+                bus *= self.by_nodes((7 / 9, 120 / 128, 120 / 128))
+                bus = min(bus, graph.num_channels * self.by_nodes(generation.tree_ll128))
+            if graph.is_plain_tree:
+                bus *= 0.85
+            return bus / 2
         if algorithm != "ring":
             return graph.num_channels * self._nvls_channel(collective, graph)
         if protocol == "ll":
-            is_one_way = self.num_nodes == 1 and collective in ("broadcast", *SPLIT)
-            bus = min(bus * (self.rules.ll_share_one_way if is_one_way else self.rules.ll_share), self._most_ll())
+            share = self.rules.ll_share
+            if self.num_nodes == 1 and collective in ("broadcast", *SPLIT):
+                share = self.rules.ll_share_one_way
+            bus = min(share * bus, self._most_ll())
         elif protocol == "ll128":
-            share = 0.92 if self.gpus_per_node > 1 else self.rules.ll128_alone
+            share = 0.92
+            if self.gpus_per_node == 1:
+                share = self.rules.ll128_alone
             bus = min(share * bus, graph.num_channels * self.by_nodes(generation.ring_ll128))
         return bus * self.num_ranks / self.num_steps(collective)
 
     def _most_ll(self) -> float:
         """Return the most that LL reaches. For several nodes, NCCL chooses the row of its table by CPU, not by GPU."""
-        generation = self.generation
-        if self.num_nodes > 1:
-            generation = GENERATIONS["ampere" if self.cpu == "amd" else "volta"]
-        return self.by_nodes(generation.ll_max)
+        if self.num_nodes == 1:
+            return self.generation.ll_max[0]
+        return self.by_nodes(GENERATIONS[CPUS[self.cpu]].ll_max)
 
     def _nvls_channel(self, collective: str, graph: Graph) -> float:
         """Return the bandwidth of the whole buffer on a channel of NVLS or NVLSTree."""
-        is_allreduce = collective == "allreduce"
+        intra = graph.intra
         inter = graph.inter
         if not self.rules.is_nvls_by_efficiency:
-            if self.num_nodes > 2:
-                inter /= 2
-            rate = graph.intra if self.num_nodes == 1 else min(graph.intra, inter)
-            return rate * (5 / 6 if is_allreduce else 1)
-        # How much bus bandwidth a GPU's links are worth. In an allreduce the switch adds, so the links carry the buffer
-        # once, while bus bandwidth counts it twice. Otherwise a GPU's own part of the buffer crosses no link.
-        bus_per_link = 2 if is_allreduce else 1 - 1 / self.gpus_per_node
-        intra = graph.intra * self.generation.nvls_efficiency * (1 - 1 / graph.num_channels) * bus_per_link
-        if self.num_nodes == 2:
-            inter *= 2
-        bus = min(intra, inter, self.by_nodes(self.generation.nvls_tree))
-        return bus * (self.num_ranks / self.num_steps(collective) if is_allreduce else 1)
+            rate = self.by_nodes((intra, min(intra, inter), min(intra, inter / 2)))
+            return rate * 5 / 6 if collective == "allreduce" else rate
+        links = intra * self.generation.nvls_efficiency * (1 - 1 / graph.num_channels)
+        most = min(self.by_nodes((inter, 2 * inter, inter)), self.by_nodes(self.generation.nvls_tree))
+        if collective == "allreduce":
+            # The switch adds, so the links carry the buffer once, while bus bandwidth counts it twice.
+            return min(2 * links, most) * self.num_ranks / self.num_steps(collective)
+        return min(links * (1 - 1 / self.gpus_per_node), most)  # a GPU's own part of the buffer crosses no link
 
     # ---- by size
 
@@ -197,8 +207,10 @@ class Tuner(Machine, frozen=True, dict=True, eq=False):
         if not least_bytes:
             return number
         own_bytes = num_bytes  # what a rank contributes, or keeps
-        traffic_per_byte = 2 if collective == "allreduce" else 1
-        if collective in SPLIT:
+        traffic_per_byte = 1
+        if collective == "allreduce":
+            traffic_per_byte = 2
+        elif collective in SPLIT:
             own_bytes = math.ceil(num_bytes / self.num_ranks)
             traffic_per_byte = self.num_ranks
         if protocol == "ll":

@@ -8,28 +8,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...common.extras import when_used
-from .buckets import assign_buckets, buckets
+from .architectures import architecture_step
 from .cost import cost
-from .job import job
-from .observed import DDPRun
+from .gradients import DDPBuckets, Gradient, assign
+from .local import Contention, LocalStep
 from .recommend import recommend
-from .step import Contention, LocalStep, simulate
+from .step import simulate
 from .sweep import load_sweeps
 
 if TYPE_CHECKING:
-    from .followed import follow
-    from .run import Where, measure, measure_contention, measure_local_step
+    from .measured import MeasuredSteps, measure, measure_contention, measure_local_step
+    from .observed import buckets
 
 __all__ = [
     "Contention",
-    "DDPRun",
+    "DDPBuckets",
+    "Gradient",
     "LocalStep",
-    "Where",
-    "assign_buckets",
+    "MeasuredSteps",
+    "architecture_step",
+    "assign",
     "buckets",
     "cost",
-    "follow",
-    "job",
     "load_sweeps",
     "measure",
     "measure_contention",
@@ -39,7 +39,12 @@ __all__ = [
 ]
 
 __getattr__ = when_used(
-    __name__, Where="run", follow="followed", measure="run", measure_contention="run", measure_local_step="run"
+    __name__,
+    MeasuredSteps="measured",
+    buckets="observed",
+    measure="measured",
+    measure_contention="measured",
+    measure_local_step="measured",
 )
 
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from ...cluster import Link
-from ...common.checks import function, whole
-from ...networks import Cost, CostTable, HasCost, Seconds, ring_cost
-
-__all__ = ["Cost", "CostTable", "Seconds", "cost", "costs_s", "no_allreduce"]
+from ...common.checks import whole
+from ...networks import Cost, HasCost, ring_cost
 
 
 def cost(machine: HasCost | Link, num_ranks: int | None = None) -> Cost:
@@ -30,18 +24,3 @@ def cost(machine: HasCost | Link, num_ranks: int | None = None) -> Cost:
     if not callable(getattr(machine, "cost", None)):
         raise ValueError(f"machine must be a Profile or a Link, got {machine!r}")
     return machine.cost(num_ranks)
-
-
-def no_allreduce(num_bytes: Any) -> float:
-    """Return 0 s, the cost of an allreduce on a single rank."""
-    return 0.0
-
-
-def costs_s(cost: Cost, num_bytes: Seconds) -> Seconds:
-    """Return the cost of each size. Raises ValueError unless `cost` returns a finite time of at least 0 for each."""
-    function("cost", cost, "of bytes, such as ddp.cost makes")
-    seconds = np.asarray(cost(num_bytes), dtype=float)
-    has_right_shape = seconds.shape in ((), num_bytes.shape)
-    if not has_right_shape or not (np.isfinite(seconds) & (seconds >= 0)).all():
-        raise ValueError(f"cost must give finite seconds of at least 0, one for each size, got {seconds}")
-    return np.broadcast_to(seconds, num_bytes.shape)

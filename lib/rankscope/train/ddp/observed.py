@@ -1,188 +1,92 @@
-"""`DDPRun`: observed steps of a real DistributedDataParallel, their file, and the model's inputs from them."""
+"""`buckets`: which gradients share an allreduce, as DistributedDataParallel's own Reducer says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import copy
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
-import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from ...common.checks import check_field, number, optional, truth, whole
-from ...common.files import PathLike, read_json, write_json
-from ...timeline import Timeline
-from .buckets import Buckets, ParameterSpec
-from .contention import OverlappedStep
-from .cost import Seconds
-from .step import MOST_ACCUMULATION, NO_ITEM, LocalStep
+from ...common.checks import function, number, of_type, optional
+from ..fake_group import fake_group
+from ..losses import checked_loss
+from .gradients import DDPBuckets, Gradient, caps_bytes
 
-_LEAST_CLEAN = 4  # iterations
-
-
-def used_iterations(clean: Sequence[bool]) -> tuple[int, ...]:
-    """Return the indices of the clean iterations, or of all if fewer than four are clean."""
-    used = tuple(index for index, is_clean in enumerate(clean) if is_clean)
-    return used if len(used) >= _LEAST_CLEAN else tuple(range(len(clean)))
+Loss = Callable[[nn.Module], Tensor]
+_ITERATIONS = 3  # DDP rebuilds its buckets in the second one, with a static graph in the third
 
 
-class Iterations:
-    """The iterations of a value with `step_s` and `clean`: which of them are used, and how long these took."""
+def gradients_of(module: nn.Module) -> dict[Tensor, Gradient]:
+    """Return each parameter that requires a gradient, in the order in which DDP numbers them, and its gradient.
 
-    step_s: tuple[float, ...]
-    clean: tuple[bool, ...]
-
-    @property
-    def used(self) -> tuple[int, ...]:
-        """The indices of the iterations that are used; see `used_iterations`."""
-        return used_iterations(self.clean)
-
-    @property
-    def used_s(self) -> Seconds:
-        """The seconds of the iterations that are used."""
-        return np.array(self.step_s)[list(self.used)]
-
-    @property
-    def median_s(self) -> float:
-        return float(np.median(self.used_s))
-
-
-class DDPSettings(msgspec.Struct, frozen=True):
-    """DDP's settings: its own options, the micro-batches of a step, and whether it communicates at all."""
-
-    bucket_cap_mb: float | None = None
-    accumulation: int = 1
-    gradient_as_bucket_view: bool = False
-    find_unused_parameters: bool = False
-    static_graph: bool = False
-    communicate: bool = True
-
-    def __post_init__(self) -> None:
-        check_field(self, "bucket_cap_mb", optional, number, above=0)
-        check_field(self, "accumulation", whole, 1, MOST_ACCUMULATION)
-        check_field(self, "gradient_as_bucket_view", truth)
-        check_field(self, "find_unused_parameters", truth)
-        check_field(self, "static_graph", truth)
-        check_field(self, "communicate", truth)
-        if self.static_graph and self.accumulation > 1:
-            raise ValueError(
-                "static_graph must be False with accumulation: DDP's first backward of one must communicate"
-            )
-
-    @property
-    def ddp(self) -> dict[str, Any]:
-        """The options of DistributedDataParallel itself."""
-        options = msgspec.structs.asdict(self)
-        del options["accumulation"]
-        del options["communicate"]
-        return options
-
-
-class ObservedStep(msgspec.Struct, frozen=True, eq=False):
-    """One step: its buckets, when each gradient was in its bucket, and all spans.
-
-    `ready_s` has a row for each rank and a column for each parameter, in seconds from the start of the rank's last
-    backward, or nan if the parameter got no gradient. The timeline has the lanes and kinds of `ddp.simulate`, for every
-    rank. A bucket's allreduce starts when it is launched and one of the backend's workers is free. Gloo has two
-    workers; the allreduces of the second one are on lane "allreduce 2".
+    One that several modules share counts as one of the first. Raises ValueError if there is none.
     """
+    found: dict[Tensor, Gradient] = {}
+    for prefix, owner in module.named_modules():
+        sparse = isinstance(owner, nn.Embedding | nn.EmbeddingBag) and owner.sparse
+        for name, parameter in owner.named_parameters(prefix, recurse=False):
+            if parameter.requires_grad and parameter not in found:
+                dtype = str(parameter.dtype).removeprefix("torch.")
+                found[parameter] = Gradient(name, parameter.nbytes, dtype, sparse)
+    if not found:
+        raise ValueError("module must have a parameter that requires a gradient, and has none")
+    return found
 
-    buckets: tuple[tuple[int, ...], ...]
-    ready_s: Seconds
-    timeline: Timeline
 
+def buckets(module: nn.Module, loss: Loss, bucket_cap_mb: float | None = None, **options: Any) -> DDPBuckets:
+    """Train a copy of the module for three steps under DistributedDataParallel, and return the buckets that it makes.
 
-class DDPRun(Iterations, msgspec.Struct, frozen=True, eq=False, tag_field="format", tag="rankscope ddp run"):
-    """Steps of DDP: the time of each iteration on its slowest rank in seconds, and its observed events.
+    ``loss(module)`` returns a tensor of one number. The steps run in this process, on torch's fake process group, which
+    communicates nothing. `options` are DDP's own, such as ``find_unused_parameters`` and ``static_graph``. If ranks
+    differ in the order in which gradients get ready, all follow rank 0.
 
-    `parameters` are those that get gradients, in the order of ``module.parameters()``. `provenance` describes the
-    machine, as in a Profile, and `setting` the options. `clean` states for each iteration whether the host left the
-    ranks undisturbed. `steps` has one entry per iteration.
+    In the first iteration all gradients of a dtype share a bucket. DDP then knows in which order they get ready, and
+    fills buckets in that order, up to the cap in MiB; with ``static_graph`` an iteration later. With
+    ``find_unused_parameters`` it fills them once, in the order of definition. If there is no cap, it is 25, and that of
+    the bucket that is launched first after the rebuild is 1.
+
+    Raises ValueError if no parameter requires a gradient, or if the module is on the device "meta"; RuntimeError as DDP
+    does, such as if a parameter gets no gradient, and in a process that has a process group already.
+
+    >>> layers = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)])
+    >>> print(buckets(layers, lambda module: module(torch.ones(1, 512)).sum(), bucket_cap_mb=2))
+    from iteration 0: 1 bucket
+        0  4 gradients, 4 MiB           0.weight … 3.weight
+    from iteration 1: 2 buckets
+        0  2 gradients, 2 MiB           3.weight … 2.weight
+        1  2 gradients, 2 MiB           1.weight … 0.weight
     """
+    copied = copy.deepcopy(of_type("module", module, nn.Module))
+    function("loss", loss, "of the module")
+    optional("bucket_cap_mb", bucket_cap_mb, number, 0)
+    gradients = gradients_of(copied)
+    if any(parameter.is_meta for parameter in copied.parameters()):
+        raise ValueError("module must have values, and has parameters on the device meta")
+    numbers = {parameter: number for number, parameter in enumerate(gradients)}
+    iterations = []
+    with fake_group(num_ranks=2):
+        wrapped = DistributedDataParallel(copied, bucket_cap_mb=bucket_cap_mb, **options)
+        launched: list[tuple[int, ...]] = []
 
-    provenance: Mapping[str, Any]
-    setting: DDPSettings
-    parameters: tuple[ParameterSpec, ...]
-    step_s: tuple[float, ...]
-    clean: tuple[bool, ...]
-    steps: tuple[ObservedStep, ...]
+        def note(bucket: Any) -> torch.futures.Future[Tensor]:
+            launched.append(tuple([numbers[parameter] for parameter in bucket.parameters()]))
+            return unreduced(bucket)
 
-    def __repr__(self) -> str:
-        size = f"{len(self.parameters)} parameters, {self.num_ranks} ranks, {len(self.step_s)} iterations"
-        return f"<DDPRun: {size}, {self.median_s:.3g} s>"
+        wrapped.register_comm_hook(None, lambda state, bucket: note(bucket))
+        for _ in range(_ITERATIONS):
+            launched.clear()
+            value: Any = checked_loss(loss(wrapped))
+            value.backward()
+            iterations.append(tuple(launched))
+        del wrapped  # a DDP that outlives its group may hang at exit
+    return DDPBuckets(tuple(gradients.values()), tuple(iterations), caps_bytes(bucket_cap_mb))
 
-    @property
-    def num_ranks(self) -> int:
-        return int(self.provenance["num_ranks"])
 
-    @property
-    def buckets(self) -> tuple[tuple[int, ...], ...]:
-        """The buckets of the last iteration, which DDP keeps, in launch order."""
-        return self.steps[-1].buckets
-
-    @property
-    def ready_s(self) -> Seconds:
-        """The median time at which each gradient is ready on the last rank, from the start of the backward pass."""
-        on_last_rank_s = [self.steps[index].ready_s.max(axis=0) for index in self.used]  # of each iteration
-        return np.asarray(np.median(np.array(on_last_rank_s), axis=0))
-
-    def timeline(self, iteration: int | None = None) -> Timeline:
-        """Return the timeline of all ranks in an iteration, by default in the one of median length.
-
-        For a single rank, use ``timeline().select(rank=0)``.
-        """
-        if iteration is not None:
-            return self.steps[whole("iteration", iteration, 0, len(self.steps) - 1)].timeline
-        typical = min(self.used, key=lambda index: abs(self.step_s[index] - self.median_s))
-        return self.steps[typical].timeline
-
-    def overlapped(self) -> OverlappedStep:
-        """Return the input of `fit_contention`: the medians of the ranks' mean backward pass and of the step.
-
-        Raises ValueError if a step has several micro-batches.
-        """
-        if self.setting.accumulation > 1:
-            raise ValueError(f"accumulation must be 1 to fit contention, got {self.setting.accumulation}")
-        means_s = []
-        for index in self.used:
-            backward = self.steps[index].timeline.select(kind="backward")  # one span of each rank
-            means_s.append(float((backward.stop_s - backward.start_s).sum()) / self.num_ranks)
-        return OverlappedStep(Buckets(self.buckets), float(np.median(means_s)), self.median_s)
-
-    def local_step(self) -> LocalStep:
-        """Return the local step, with the time of the slowest rank for each event, as a median over iterations.
-
-        Use a run with ``communicate=False``; in all others, ranks hold each other up.
-        """
-        ready_s = self.ready_s
-        return LocalStep(
-            self.parameters,
-            ready_s,
-            forward_s=self._median_s("forward"),
-            # It computes until the last gradient is ready (0 if there is none), after which DDP waits and unpacks.
-            backward_s=float(np.nanmax(ready_s, initial=0.0)),
-            optimizer_s=self._median_s("optimizer"),
-            unpack_s=self._median_s("unpack"),
-        )
-
-    def _median_s(self, kind: str) -> float:
-        """Return the time from the last rank's start to the last rank's stop, as a median over iterations.
-
-        Of a kind with one span for each micro-batch, it is that of the last micro-batch. It is 0 if there are no spans.
-        """
-        seconds = []
-        for index in self.used:
-            spans = self.steps[index].timeline.select(kind=kind)
-            last_item = int(spans.item.max(initial=NO_ITEM))
-            last_spans = spans.select(item=last_item)  # one of each rank
-            seconds.append(float(last_spans.stop_s.max(initial=0.0)) - float(last_spans.start_s.max(initial=0.0)))
-        return float(np.median(seconds))
-
-    def save(self, path: PathLike) -> Path:
-        """Write the run as JSON, atomically. Raises OSError if the file cannot be written."""
-        return write_json(path, self)
-
-    @classmethod
-    def load(cls, path: PathLike) -> DDPRun:
-        """Read a run that `save` wrote. Raises FileError, a one-line ValueError, if the file is anything else."""
-        return read_json(path, cls)
+def unreduced(bucket: Any) -> torch.futures.Future[Tensor]:
+    """Return what a communication hook of DDP returns if it leaves the bucket as it is."""
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future

@@ -1,4 +1,4 @@
-"""`CapSweep`: steps measured at several bucket caps, their predictions by the model, and their file."""
+"""`CapSweep`: steps measured at several bucket caps, and their predictions by the model."""
 
 from __future__ import annotations
 
@@ -9,72 +9,44 @@ import msgspec
 import numpy as np
 
 from ...common.files import PathLike, read_json
-from .cost import CostTable, Seconds
-from .observed import Iterations
-from .step import Contention, LocalStep, simulate
-
-
-class MeasuredCap(Iterations, msgspec.Struct, frozen=True):
-    """The seconds of each step at one cap (None is DDP's default), which of them were clean, and the buckets."""
-
-    bucket_cap_mb: float | None
-    buckets: tuple[tuple[int, ...], ...]
-    step_s: tuple[float, ...]
-    clean: tuple[bool, ...]
+from ...networks import CostTable, Seconds
+from .local import Contention, LocalStep
+from .step import simulate
 
 
 class CapSweep(msgspec.Struct, frozen=True, eq=False):
     """The measured steps of one module at several caps on some ranks, and the model's input to predict them.
 
     None of that was fitted to these steps: `local` is the step without allreduces, `cost` the allreduce by itself, and
-    `contention` was fitted to another module. `provenance` is as a Profile's.
+    `contention` was fitted to another module. `measured` has the cap (None is DDP's default) and the seconds of steps.
     """
 
     name: str
-    provenance: Mapping[str, Any]
+    num_ranks: int
+    network: str
     local: LocalStep
     cost: CostTable
     contention: Contention
-    measured: tuple[MeasuredCap, ...]
-
-    @property
-    def num_ranks(self) -> int:
-        return int(self.provenance["num_ranks"])
-
-    @property
-    def network(self) -> str:
-        return str(self.provenance["network"])
-
-    @property
-    def caps_mb(self) -> tuple[float | None, ...]:
-        return tuple(cap.bucket_cap_mb for cap in self.measured)
+    measured: tuple[tuple[float | None, tuple[float, ...]], ...]
 
     @property
     def measured_s(self) -> Seconds:
         """The median step at each cap."""
-        return np.array([cap.median_s for cap in self.measured])
+        return np.array([np.median(step_s) for _, step_s in self.measured])
 
     def predicted_s(self, contention: Contention | None = None) -> Seconds:
-        """Return the predicted step at each cap, with DDP's observed buckets, by default with the sweep's contention.
-
-        >>> load_sweeps("notebooks/profiles/ddp_steps.json")[0].predicted_s().shape  # doctest: +SKIP
-        (5,)
-        """
-        if contention is None:
-            contention = self.contention
+        """Return the predicted step at each cap, by default with the sweep's contention."""
         predicted_s = []
-        for cap in self.measured:
-            step = simulate(self.local, self.cost, buckets=cap.buckets, contention=contention)
-            predicted_s.append(step.makespan_s)
+        for cap_mb, _ in self.measured:
+            used = contention or self.contention
+            predicted_s.append(simulate(self.local, self.cost, bucket_cap_mb=cap_mb, contention=used).makespan_s)
         return np.array(predicted_s)
 
 
 class CapSweeps(msgspec.Struct, frozen=True, eq=False, tag_field="format", tag="rankscope cap sweeps"):
-    """The content of a file: sweeps, and the torch, date and command of the last one."""
+    """The content of a file: sweeps, and where and when they were measured."""
 
-    torch: str
-    date: str
-    command: str
+    provenance: Mapping[str, Any]
     sweeps: tuple[CapSweep, ...]
 
 

@@ -1,0 +1,295 @@
+"""Each rule speaks of its case, published or made up, and of no machine that is as it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import product
+from typing import Any
+
+import pytest
+
+from rankscope.box import Profile, bank
+from rankscope.box.expected import Box, compare_with_peers, gpu_of, stated
+from rankscope.box.machines import is_sick, provenances
+from rankscope.box.profile import Point, busbw_factor
+from rankscope.box.rules import FAULTS, REMARKS, findings
+
+PUBLISHED = {  # the sick, its healthy twin, the rule, and figures that its sentence has
+    "peer-to-peer off": ("runpod_a100_2_no_p2p", "runpod_a100_2", "p2p_off", ("13.6 GB/s", "187 GB/s", "7 %")),
+    "no plug-in": ("alps_gh200_2x4_no_plugin", "alps_gh200_2x4", "plug_in_missing", ("5.41 GB/s", "123 GB/s", "4 %")),
+    "no GPUDirect": ("v100_25gbe_2x1_no_gdr", "abci_v100_2x4", "no_gpudirect", ("1.74 GB/s",)),
+    "pairs of 8": ("h100_fleet_a_pairs_2x8", "h100_fleet_b_pairs_2x8", "degraded_pair", ("50 of 131 pairs", "7.62")),
+    "pairs of 1": ("h100_fleet_a_pairs_2x1", "h100_fleet_b_pairs_2x1", "degraded_pair", ("8 of 134 pairs", "27 GB/s")),
+    "8 nodes": ("abci_a100_8x8", "abci_a100_4x8", "degraded_node", ("15.2 GB/s", "26.4 GB/s to 31.3 GB/s")),
+    "NCCL 2.29 on 8": ("b200_8", "b200_nccl_2_28_8", "dips", ("166 GB/s at 8 MiB", "141 GB/s", "276 GB/s")),
+    "NCCL 2.29 on 4": ("b200_4", "b200_nccl_2_28_4", "dips", ("176 GB/s at 4 MiB", "148 GB/s", "259 GB/s")),
+    "NVLS": ("dgx_h100_8", "h100_fleet_4", "switch_adds", ("480 GB/s", "450 GB/s")),
+    "latency": ("snellius_h100_4", "h100_4", "slow_start", ("allgather takes 2.3 times as long", "32 KiB")),
+}
+SIZES = tuple(2**power for power in range(10, 31))
+
+
+def found(profile: Profile, peers: Mapping[str, Profile] | None = None) -> dict[str, str]:
+    return {finding.rule: finding.sentence for finding in findings(compare_with_peers(profile, peers))}
+
+
+def faults(profile: Profile, peers: Mapping[str, Profile] | None = None) -> set[str]:
+    return {finding.rule for finding in findings(compare_with_peers(profile, peers)) if finding.is_fault}
+
+
+@pytest.mark.parametrize("case", PUBLISHED)
+def test_a_rule_speaks_of_its_published_case_and_not_of_the_healthy_twin(case: str) -> None:
+    sick, healthy, rule, figures = PUBLISHED[case]
+    profile = Profile.load(f"bank:{sick}")
+    sentence = next(one.sentence for one in findings(compare_with_peers(profile)) if one.rule == rule)
+    assert all(figure in sentence for figure in figures), sentence
+    assert faults(profile) == ({rule} if rule in {fault.__name__ for fault in FAULTS} else set())
+    assert rule not in found(Profile.load(f"bank:{healthy}"))
+
+
+def test_nothing_is_wrong_with_the_healthy_machines_of_the_bank() -> None:
+    healthy = [name for name in bank() if not is_sick(provenances()[name])]
+    results = {name: found(Profile.load(f"bank:{name}")) for name in healthy}
+    names = {rule.__name__ for rule in REMARKS} | {"reaches", "fine", "nothing_to_compare"}
+    assert {name: rules for name, rules in results.items() if not set(rules) <= names} == {}
+    assert sum("reaches" in rules for rules in results.values()) >= 20
+    assert sum("fine" in rules for rules in results.values()) >= 8
+
+
+def test_the_sick_machines_of_the_bank_have_a_fault_but_one() -> None:
+    """Nothing says what the L40S's PCIe should reach next to that of eight, so no rule can speak."""
+    sick = {name for name in bank() if is_sick(provenances()[name])}
+    assert {name for name in sick if not faults(Profile.load(f"bank:{name}"))} == {"l40s_8"}
+
+
+def test_none_is_beside_itself_or_beside_a_sick_one() -> None:
+    for name in bank():
+        profile = Profile.load(f"bank:{name}")
+        again = Profile({**profile.provenance, "name": "read anew"}, profile.protocol, profile.points[::-1])
+        for box in (compare_with_peers(profile), compare_with_peers(again)):
+            assert f"bank:{name}" not in box.peers
+            assert not any(is_sick(peer.provenance) for peer in box.peers.values())
+
+
+# ---- machines made up
+
+
+def made(alpha_s: float, busbw: float, nodes: int = 2, each: int = 4, what: str = "allreduce", **said: Any) -> Profile:
+    number = nodes * each
+    about = {"name": "made up", "backend": "nccl", "num_ranks": number, "num_nodes": nodes}
+    about |= {"ranks_per_node": [each] * nodes, "gpus": [{"name": "NVIDIA A100-SXM4-40GB"}] * number, **said}
+    by = busbw_factor(what, number)
+    options = {"algorithm": "native", "in_place": True}
+    points = [Point(what, size, (alpha_s + size * by / busbw,), (True,), options) for size in SIZES]
+    return Profile(about, {}, points)
+
+
+def h100(busbw: float, nodes: int = 2, each: int = 8, **said: Any) -> Profile:
+    return made(30e-6, busbw, nodes, each, gpus=[{"name": "NVIDIA H100 80GB HBM3"}], **said)
+
+
+HEALTHY = made(25e-6, 36.8e9)
+NODE = made(20e-6, 200e9, nodes=1, each=8)
+ONE_CARD = "NET/IB, card mlx5_0"
+EIGHT = "NCCL_IB_HCA=mlx5_0,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_9,mlx5_10,mlx5_11"
+WITH_PEERS = {  # a profile, similar machines, and the rules that speak
+    "sockets by figures": (made(80e-6, 4.3e9), HEALTHY, ["plug_in_missing"]),
+    "peer-to-peer by its variable": (made(27e-6, 12e9, environment="NCCL_P2P_DISABLE=1"), HEALTHY, ["p2p_off"]),
+    "all is well": (made(26e-6, 35e9), HEALTHY, ["reaches"]),
+    "a third of the rate": (made(25e-6, 36.8e9 / 2.83), HEALTHY, ["unexplained"]),
+    "sockets, as profiles stored them": (made(35e-6, 20e9, network="Socket"), HEALTHY, ["plug_in_missing"]),
+    "sockets": (made(35e-6, 20e9, network="NET/Socket, SHM"), HEALTHY, ["p2p_off", "plug_in_missing"]),
+    "peer-to-peer at the rate of PCIe": (made(20e-6, 20e9, 1, 8, network="P2P"), NODE, ["nvlink_unused"]),
+    "InfiniBand at the rate of sockets": (made(80e-6, 4.3e9, network="NET/IB"), HEALTHY, ["unexplained"]),
+    "GPUDirect for some pairs": (
+        made(35e-6, 20e9, network="NET/IB, GPU Direct RDMA Enabled, GPU Direct RDMA Disabled"),
+        HEALTHY,
+        ["unexplained"],
+    ),
+    "small sizes at twice the time": (made(50e-6, 36.8e9), HEALTHY, ["reaches", "slow_start"]),
+    "small sizes at 1.4 times the time": (made(35e-6, 36.8e9), HEALTHY, ["reaches"]),
+}
+ALONE: dict[str, tuple[Profile, str]] = {  # without similar machines: a profile, and the rule that speaks first
+    "one card for eight GPUs": (h100(46.8e9, network=ONE_CARD), "few_cards"),
+    "one card, but more than it carries": (h100(300e9, network=ONE_CARD), "fine"),
+    "eight cards at the rate of one": (h100(46.8e9, environment=EIGHT), "few_cards"),
+    "eight cards of 200 Gbit/s": (h100(180e9, environment=EIGHT), "nothing_to_compare"),
+    "cards by the beginning of their names": (h100(46.8e9, environment="NCCL_IB_HCA=mlx5"), "nothing_to_compare"),
+    "cards that are excluded": (h100(46.8e9, environment="NCCL_IB_HCA=^mlx5_2,mlx5_3"), "nothing_to_compare"),
+    "cards with stated rates": (h100(370e9, network="card mlx5_0 400 Gbit/s, " * 8), "fine"),
+    "cards at half of their stated rates": (h100(190e9, network="card mlx5_0 400 Gbit/s, " * 8), "few_cards"),
+    "one GPU a node": (h100(48e9, each=1, environment="NCCL_IB_HCA=mlx5_0,mlx5_3"), "fine"),
+    "paths without GPUDirect": (h100(20e9, network="NET/IB, 4 paths without GDRDMA"), "no_gpudirect"),
+    "paths with GPUDirect": (h100(20e9, network="NET/IB, 4 paths with GDRDMA"), "nothing_to_compare"),
+    "sockets": (h100(5e9, network="NET/Socket"), "plug_in_missing"),
+    "peer-to-peer off": (h100(13e9, 1, environment="NCCL_P2P_DISABLE=1"), "p2p_off"),
+    "host memory by figures": (h100(13e9, 1), "p2p_off"),
+    "NVLink unused": (h100(20e9, 1, network="P2P"), "nvlink_unused"),
+    "NVLink": (h100(350e9, 1), "fine"),
+    "NVLS": (h100(480e9, 1), "fine"),
+    "more than NVLS can": (h100(950e9, 1), "impossible"),
+    "NVLS that the log denies": (h100(480e9, 1, network="no NVLS"), "impossible"),
+    "A100s, whose switches do not reduce": (made(20e-6, 420e9, 1, 8), "impossible"),
+    "half of NVLink": (made(20e-6, 150e9, 1, 8), "nothing_to_compare"),
+    "a V100 pair with one link": (
+        made(20e-6, 22e9, 1, 2, gpus=[{"name": "Tesla V100-SXM2-16GB"}]),
+        "nothing_to_compare",
+    ),
+    "unknown GPUs": (made(25e-6, 1e9, gpus=[{"name": "A card of tomorrow"}] * 8), "nothing_to_compare"),
+    "ranks that share a GPU": (h100(5e9, source={"notes": "inferred; fault: 4 ranks share a GPU"}), "stated_fault"),
+}
+
+
+@pytest.mark.parametrize("case", WITH_PEERS)
+def test_figures_and_the_log_decide_next_to_similar_machines(case: str) -> None:
+    profile, other, rules = WITH_PEERS[case]
+    assert list(found(profile, {"others": other})) == rules
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_the_log_and_the_hardware_decide_without_similar_machines(case: str) -> None:
+    profile, rule = ALONE[case]
+    first = findings(Box(profile, {}))[0]
+    assert first.rule == rule, first.sentence
+    assert first.is_fault == (rule not in ("fine", "nothing_to_compare"))
+
+
+def test_a_rule_that_speaks_states_the_figures() -> None:
+    one = found(ALONE["one card for eight GPUs"][0], {})["few_cards"]
+    assert "8 GPUs" in one
+    assert "1 network card" in one
+    assert "94 %" in one
+    eight = found(ALONE["eight cards at the rate of one"][0], {})["few_cards"]
+    assert "8 network cards" in eight
+    assert "12 %" in eight
+    assert "46.8 GB/s at 1 GiB" in eight.replace("allreduce at 1 GiB reaches 46.8 GB/s", "46.8 GB/s at 1 GiB")
+    unset = found(made(27e-6, 12e9, environment="NCCL_P2P_LEVEL=LOC"), {})["p2p_off"]
+    assert "Unset NCCL_P2P_LEVEL" in unset
+    doubtful = found(h100(13e9), {})["nothing_to_compare"]
+    assert "one network card of 400 Gbit/s" in doubtful
+
+
+@pytest.mark.parametrize("network", ["NET/Socket", "GPU Direct RDMA Disabled, NET/IB", ONE_CARD])
+def test_a_network_that_a_log_names_is_no_cause_unless_there_are_several_nodes(network: str) -> None:
+    one_node = made(80e-6, 4.3e9, nodes=1, each=8, network=network)
+    about = {name: value for name, value in one_node.provenance.items() if name not in ("num_nodes", "ranks_per_node")}
+    for profile in (one_node, Profile(about, {}, one_node.points)):
+        for others in ({}, {"others": HEALTHY}):
+            assert not {"plug_in_missing", "no_gpudirect", "few_cards"} & set(found(profile, others))
+
+
+def test_what_is_as_fast_as_others_is_no_fault_whatever_the_log_states() -> None:
+    for said in ("NET/Socket", "GPU Direct RDMA Disabled, NET/IB", ONE_CARD):
+        assert faults(made(25e-6, 36e9, network=said), {"others": HEALTHY}) == set()
+
+
+def test_a_stall_is_no_switch_of_the_algorithm() -> None:
+    times_s = [(70e-3 if 2**21 <= size < 2**24 else 0) + 1e-4 + size / 10e9 for size in SIZES]
+    points = [
+        Point("allreduce", size, (time_s,), (True,), {"algorithm": "native"})
+        for size, time_s in zip(SIZES, times_s, strict=True)
+    ]
+    sentence = found(Profile(HEALTHY.provenance, {}, points), {})["dips"]
+    assert "at 2 MiB" in sentence
+    assert "up to 8 MiB" in sentence
+    assert "NCCL_ALGO" not in sentence
+    falling = [Point(one.what, one.num_bytes, (one.median_s * (1 + (one.num_bytes > 2**25)),), (True,), one.options)
+               for one in HEALTHY.points]  # fmt: skip
+    assert "does not recover" in found(Profile(HEALTHY.provenance, {}, falling), {})["dips"]
+    assert "dips" not in found(HEALTHY, {})
+
+
+def copies(rate: Callable[[int, int], float]) -> Profile:
+    points = []
+    for src, dst in product(range(8), range(8)):
+        if src != dst:
+            options = {"direction": "p2p", "method": "device", "pieces": 1, "both": False, "src": src, "dst": dst}
+            points.append(Point("transfer", 2**26, (2**26 / rate(src, dst),), (True,), options))
+    return Profile({"name": "made up", "backend": "nccl", "num_ranks": 8, "num_nodes": 1}, {}, points)
+
+
+def test_slow_pairs_of_gpus_are_named_and_a_gpu_that_all_have_in_common() -> None:
+    assert found(copies(lambda src, dst: 240e9)) == {}
+    two = found(copies(lambda src, dst: 12e9 if {src, dst} in ({2, 5}, {3, 4}) else 240e9))["degraded_pair"]
+    assert "4 of 56 pairs reach less than 50 % of the median 240 GB/s, the slowest 12 GB/s (2 and 5)" in two
+    assert " of them" not in two
+    assert "3 is in 14 of them" in found(copies(lambda src, dst: 12e9 if 3 in (src, dst) else 240e9))["degraded_pair"]
+
+
+def test_many_slow_pairs_without_an_end_in_common_may_be_as_built() -> None:
+    """Of the eight V100s of a DGX-1, each has two NVLinks to two others, one to two more, and none to three."""
+
+    def dgx_1(src: int, dst: int) -> float:
+        apart = src ^ dst
+        if src // 4 != dst // 4 and apart != 4:
+            return 9e9
+        return {1: 24e9, 2: 24e9, 3: 48e9, 4: 48e9}[apart]
+
+    assert found(copies(dgx_1)) == {}
+
+
+def test_where_nothing_is_known_nothing_is_said() -> None:
+    assert found(Profile(HEALTHY.provenance, {}, ())) == {}
+    ring = Point("allreduce", 2**20, (1e-3,), (True,), {"algorithm": "ring"})
+    gloo = made(25e-6, 1e9, backend="gloo")
+    assert found(gloo.add(ring)) == {}  # algorithms are compared with each other
+    assert list(found(gloo)) == ["nothing_to_compare"]
+
+
+# ---- what is known of a machine
+
+
+def test_networks_of_another_kind_and_other_nodes_are_no_measure() -> None:
+    def peers(**about: Any) -> set[str]:
+        return {name.removeprefix("bank:") for name in compare_with_peers(made(25e-6, 1e9, each=8, **about)).peers}
+
+    assert peers() == {"abci_a100_2x8", "aws_p4d_2x8"}
+    assert peers(network="AWS Libfabric") == {"aws_p4d_2x8"}
+    assert peers(nodes=8) == {"abci_a100_4x8", "abci_a100_16x8"}
+    assert not peers(nodes=64)
+    assert not peers(gpus=[])
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100 SXM4"),
+        ("Tesla V100-SXM2-16GB", "V100 SXM2"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100 PCIE"),
+        ("NVIDIA GH200 120GB", "GH200"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000"),
+        ("NVIDIA GeForce RTX 5090", "RTX 5090"),
+        ("", ""),
+    ],
+)
+def test_a_gpu_is_known_by_its_model(name: str, model: str) -> None:
+    assert gpu_of({"gpus": [{"name": name}]}) == model
+    assert gpu_of({"gpus": [{"name": name}, {"name": "another"}]}) == ""
+
+
+STATED: list[tuple[str, str, dict[str, Any]]] = [  # network, environment, and what they state
+    ("4 × HDR200 InfiniBand", "", {}),
+    ("NET/Socket, P2P", "", {"uses_sockets": True, "is_p2p_off": False}),
+    ("NET/Socket, NET/IB", "", {"uses_sockets": None}),
+    ("NET/IB, SHM", "", {"uses_sockets": False, "is_p2p_off": True}),
+    ("P2P", "NCCL_P2P_DISABLE=1", {"is_p2p_off": False, "p2p_variable": "NCCL_P2P_DISABLE"}),
+    ("", "NCCL_IB_HCA=mlx5 NCCL_P2P_LEVEL=0", {"is_p2p_off": True, "p2p_variable": "NCCL_P2P_LEVEL"}),
+    ("", "NCCL_NET_GDR_LEVEL=LOC", {"is_gpudirect_off": True}),
+    ("8 paths with GDRDMA, 4 paths without GDRDMA", "", {"is_gpudirect_off": True}),
+    ("8 paths with GDRDMA", "", {"is_gpudirect_off": False}),
+    ("card mlx5_0, card mlx5_bond_1", "", {"cards": ("mlx5_0", "mlx5_bond_1")}),
+    ("card a0 200 Gbit/s, card a1 200 Gbit/s", "", {"cards": ("a0", "a1"), "cards_bytes_per_s": 50e9}),
+    ("card a0", "NCCL_IB_HCA==mlx5_1:1,mlx5_2 NCCL_ALGO=RING", {"cards": ("mlx5_1:1", "mlx5_2")}),
+    ("NVLS", "", {"has_nvls": True}),
+    ("no NVLS", "", {"has_nvls": False}),
+]
+
+
+@pytest.mark.parametrize(("network", "environment", "expected"), STATED)
+def test_what_a_log_states(network: str, environment: str, expected: dict[str, Any]) -> None:
+    gpus = [{"name": "NVIDIA A100-SXM4-40GB"}]
+    facts = stated({"network": network, "environment": environment, "gpus": gpus})
+    others = {"uses_sockets", "is_p2p_off", "is_gpudirect_off", "has_nvls"} - expected.keys()
+    assert {name: getattr(facts, name) for name in expected} == expected
+    assert others - {name for name in others if getattr(facts, name) is None} <= {"uses_sockets"}
