@@ -1,9 +1,8 @@
-"""FSDP's collectives, steps and memory, and ZeRO's memory and traffic, of real modules."""
+"""FSDP's collectives, steps and memory, of real modules."""
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
 from typing import Any
 
 import torch
@@ -11,13 +10,11 @@ from torch import nn
 
 from rankscope.cluster import Link
 from rankscope.networks import ring_cost
-from rankscope.train import fsdp, zero
+from rankscope.train import fsdp
 
-from .values import Cases, attempt, ints, plain, timeline
+from .values import Cases, ints, plain, timeline
 
 _LINK = Link(20e-6, 5e9)
-_RECIPES = ("fp32", "mixed", "bf16")
-_OPTIMIZERS = ("sgd", "momentum", "adam", "adam_8bit")
 # "*" are the parts that may be wrapped by themselves.
 _SETTINGS: list[dict[str, Any]] = [
     {"num_ranks": 2},
@@ -35,12 +32,9 @@ _SETTINGS: list[dict[str, Any]] = [
 def cases() -> Cases:
     all_cases: Cases = {}
     for name in _MODULES:
-        all_cases[f"zero of {name}"] = partial(_zero, name)
         for number, settings in enumerate(_SETTINGS):
             all_cases[f"fsdp of {name}, {number}"] = partial(_fsdp, name, settings)
         all_cases[f"fsdp of {name}, recommended"] = partial(_recommended, name)
-    for size in (1e6, 7.5e9):
-        all_cases[f"zero of {size:.0f} parameters"] = partial(_stages, size)
     return all_cases
 
 
@@ -108,31 +102,3 @@ def _recommended(name: str) -> list[Any]:
         rows = {str(row): [row.step_s, row.wait_s, row.peak_bytes] for row in advice.candidates}
         values.append([None if advice.chosen is None else str(advice.chosen), rows])
     return values
-
-
-def _zero(name: str) -> dict[str, Any]:
-    module = _MODULES[name][0]()
-    values: dict[str, Any] = {"partition": plain(zero.partition([tensor.numel() for tensor in module.parameters()], 3))}
-    for way, recipe, optimizer, rank in product(zero.WAYS, _RECIPES, _OPTIMIZERS, (None, 0, 3)):
-        options = {"rank": rank, "activation_bytes": 1000}
-        values[f"{way} {recipe} {optimizer} {rank}"] = attempt(_terms, module, 4, way, recipe, optimizer, **options)
-    return values | {f"{way}, traffic": attempt(_exchanges, module, 4, way) for way in zero.WAYS}
-
-
-def _stages(size: float) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for stage, num_ranks in product(range(4), (1, 7, 64)):
-        values[f"{stage} {num_ranks}, traffic"] = attempt(_exchanges, size, num_ranks, stage)
-        for recipe, optimizer in product(_RECIPES, _OPTIMIZERS):
-            options = {"largest_layer": size / 10}
-            terms = attempt(_terms, size, num_ranks, stage, recipe, optimizer, **options)
-            values[f"{stage} {num_ranks} {recipe} {optimizer}"] = terms
-    return values
-
-
-def _terms(*arguments: Any, **options: Any) -> Any:
-    return plain(zero.memory(*arguments, **options).terms)
-
-
-def _exchanges(*arguments: Any) -> Any:
-    return plain(zero.traffic(*arguments).exchanges)
