@@ -45,7 +45,7 @@ def _sizes_table(box: Box, collective: str, by_size: BySize) -> Table:
         cells = {"size": bytes_words(size), "fastest": fastest_of(points), "time": cell_words(point.median_s)}
         rate = point.busbw_bytes_per_s(box.profile.num_ranks)
         cells["busbw"] = "" if math.isnan(rate) else rate_words(rate)
-        if point.has_spread:
+        if len(point.seconds) > 1:
             cells["spread"] = f"{point.iqr_s / point.median_s:.0%}"
         if size in compared:
             cells["expected"] = rate_words(compared[size].low)
