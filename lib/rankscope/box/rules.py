@@ -157,7 +157,7 @@ def _result(box: Box, has_fault: bool) -> Iterator[Finding]:
         if box.rows:
             reason = "no buffer is so large that bandwidth decides"
         elif not box.hardware.slot:
-            reason = "its GPUs are not known"
+            reason = "the links of its GPUs are not known"
         words = f"There is nothing to compare this machine with, because {reason}. {figures}"
         if box.share_of_limit and box.num_nodes == 1:
             words += f" {of_limit}"
