@@ -114,6 +114,7 @@ WITH_PEERS = {  # a profile, similar machines, and the rules that speak
 ALONE: dict[str, tuple[Profile, str]] = {  # without similar machines: a profile, and the rule that speaks first
     "one card for eight GPUs": (h100(46.8e9, network=ONE_CARD), "few_cards"),
     "one card, but more than it carries": (h100(300e9, network=ONE_CARD), "fine"),
+    "one name that may stand for several": (h100(80e9, environment="NCCL_IB_HCA=mlx5_1"), "nothing_to_compare"),
     "eight cards at the rate of one": (h100(46.8e9, environment=EIGHT), "few_cards"),
     "eight cards of 200 Gbit/s": (h100(180e9, environment=EIGHT), "nothing_to_compare"),
     "cards by the beginning of their names": (h100(46.8e9, environment="NCCL_IB_HCA=mlx5"), "nothing_to_compare"),

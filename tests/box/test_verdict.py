@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.box import Profile, verdict
+from rankscope.box import Profile, bank, verdict
 from rankscope.box.points import Point
 from rankscope.box.sentences import copies, fastest, groups
+from rankscope.box.tables import overview
 from rankscope.cli import main
 from tests.box.made import collective, links, point, profile
 from tests.golden.box import MEASUREMENTS
@@ -98,6 +99,11 @@ def test_the_first_line_is_the_verdict_and_ten_more_are_enough(capsys: pytest.Ca
     assert len([line for line in lines if line.strip()]) <= 14  # of 80 columns
     assert len(printed(capsys, "show", "bank:runpod_a100_2_no_p2p", "--all")) > len(lines)
     assert "There is nothing to compare" in printed(capsys, "show", "bank:nvlink_8_copies")[0]
+
+
+def test_every_machine_of_the_bank_can_be_shown_in_full() -> None:
+    for name in bank():
+        assert len(list(overview(Profile.load(f"bank:{name}"), everything=True))) > 1
 
 
 def test_show_draws_a_picture_and_import_replaces_only_profiles(

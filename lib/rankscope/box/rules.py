@@ -22,7 +22,8 @@ _THROUGH_HOST = 40e9  # bytes/s that copies through the host's memory can reach
 _FINE = 0.6  # of what the hardware carries: rings of healthy machines reach 0.6 to 0.95, two GPUs sometimes less
 _FULL_BYTES = 2**27  # from this size on, and from _FULL_BYTES_PER_RANK for each rank, machines reach their full rate
 _FULL_BYTES_PER_RANK = 2**22
-_SLOWEST_CARD, _FASTEST_CARD = 12.5e9, 100e9  # bytes/s of network cards of machines with several GPUs
+_SLOWEST_CARD = 12.5e9  # bytes/s of network cards of machines with several GPUs
+_FASTEST_CARD = 100e9
 _SLOW_GPUS = 0.5  # of the median pair of GPUs: of healthy ones, some may have one NVLink where others have two
 _SLOW_NODES = 0.9  # of the median pair of nodes (in the bank, healthy pairs reach 96 % or more)
 _MOST_OF = 0.6  # share of the slow pairs that include one node
@@ -60,7 +61,9 @@ def _faults(box: Box) -> Rows:
 
     A log of one node names a network that the node's ranks do not use, so networks count only between nodes.
     """
-    stated, hardware, best = box.stated, box.hardware, box.best
+    stated = box.stated
+    hardware = box.hardware
+    best = box.best
     figures = _figures(box)
     is_in_node = box.ranks_per_node != 1 and not _is_high(box)
     is_between = box.num_nodes > 1 and not _is_high(box)
@@ -83,14 +86,14 @@ def _faults(box: Box) -> Rows:
     # Where the rate of cards is not stated, that of the slowest ones decides. Some machines have several slow cards for
     # each GPU.
     number = len(stated.cards)
+    carried = stated.cards_bytes_per_s or number * hardware.card
     most_bytes_per_s = 0.0
     if number == 1:
-        most_bytes_per_s = _ROUNDED * (stated.cards_bytes_per_s or _FASTEST_CARD)
+        most_bytes_per_s = _ROUNDED * (carried or _FASTEST_CARD)
     elif _is_full(box) and (stated.cards_bytes_per_s or number <= box.ranks_per_node):
         most_bytes_per_s = _FINE * (stated.cards_bytes_per_s or _SLOWEST_CARD * number)
     is_several = box.num_nodes > 1 and box.ranks_per_node > 1
     has_few_cards = is_several and 0 < best.rate <= most_bytes_per_s and not uses_sockets
-    carried = stated.cards_bytes_per_s or number * hardware.card
     cards = f"For the {box.ranks_per_node} GPUs of a node, NCCL uses {count_of(number, 'network card')}"
     if carried:
         cards += f" and reaches {percent_words(best.rate / carried)} of the {rate_words(carried)}"
@@ -154,7 +157,7 @@ def _result(box: Box, has_fault: bool) -> Iterator[Finding]:
         if box.rows:
             reason = "no buffer is so large that bandwidth decides"
         elif not box.hardware.slot:
-            reason = "its GPUs are not known"
+            reason = "the links of its GPUs are not known"
         words = f"There is nothing to compare this machine with, because {reason}. {figures}"
         if box.share_of_limit and box.num_nodes == 1:
             words += f" {of_limit}"
@@ -171,8 +174,7 @@ def _figures(box: Box) -> str:
     if row is None:
         where = f"{box.best.collective} at {bytes_words(box.best.num_bytes)}"
         return f"{where} reaches {rate_words(box.best.rate)}." if box.best.rate else ""
-    low, high = rate_words(row.low), rate_words(row.high)
-    expected = low if low == high else f"{low} to {high}"
+    expected = " to ".join(dict.fromkeys([rate_words(row.low), rate_words(row.high)]))
     where = f"{row.collective} at {bytes_words(row.num_bytes)} reaches {rate_words(row.rate)}"
     return f"{where}, {percent_words(row.share)} of the {expected} of {and_joined(list(box.peers))}."
 
@@ -241,9 +243,8 @@ def _dips(box: Box) -> Iterator[str]:
             if len(equal) > 2 and times_s[size] > _STALL * times_s[before]:
                 words += f". Sizes up to {bytes_words(equal[-1])} take as long, which is a stall, such as a timeout"
             elif row:
-                words += (
-                    f". Similar machines reach {rate_words(row.high)}; try another NCCL_ALGO, NCCL_PROTO or version"
-                )
+                others = f"Similar machines reach {rate_words(row.high)}"
+                words += f". {others}; try another NCCL_ALGO, NCCL_PROTO or version"
             yield f"{words}."
 
 

@@ -91,10 +91,11 @@ def _is_clearly_slower(point: Point, best: Point) -> bool:
 def copies(profile: Profile) -> Iterator[str]:
     """The rates of copies to and from the GPU, at the largest sizes."""
     for direction, name in (("h2d", "to the GPU"), ("d2h", "to the host")):
-        rates = []
-        for method in ("pinned_non_blocking", "pinned", "pageable"):
+        rates = {}
+        for method in ("pinned", "pinned_non_blocking", "pageable"):
+            memory = method.removesuffix("_non_blocking")
             for point in transfers_of(profile, direction, method)[-1:]:
-                memory = f"{method.removesuffix('_non_blocking')} memory"
-                rates.append(f"{rate_words(point.algbw_bytes_per_s)} with {memory} at {bytes_words(point.num_bytes)}")
+                rate = rate_words(point.algbw_bytes_per_s)
+                rates[memory] = f"{rate} with {memory} memory at {bytes_words(point.num_bytes)}"
         if rates:
-            yield f"Copies {name}: {', '.join(rates)}."
+            yield f"Copies {name}: {', '.join(rates.values())}."

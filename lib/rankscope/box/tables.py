@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -27,9 +28,9 @@ def overview(profile: Profile, everything: bool = False) -> Iterator[RenderableT
     for collective, by_size in groups(profile).items():
         every = 1 if everything else math.ceil(len(by_size) / _FEW)
         yield _sizes_table(box, collective, dict(list(by_size.items())[::-every][::-1]))
-    for where in LINKS:
-        if everything and profile.select(link=where):
-            yield Text(f"link {where}: {profile.best_link(where)}")
+    for where in LINKS if everything else ():
+        with suppress(ValueError):  # not measured, or at too few sizes
+            yield Text(f"link {where}: {profile.link(where)}")
     if everything and profile.select("transfer"):
         yield _copies_table(profile.select("transfer"))
     if not everything:
@@ -44,8 +45,9 @@ def _sizes_table(box: Box, collective: str, by_size: BySize) -> Table:
         point = points[fastest_of(points)]
         cells = {"size": bytes_words(size), "fastest": fastest_of(points), "time": cell_words(point.median_s)}
         rate = point.busbw_bytes_per_s(box.profile.num_ranks)
-        cells["busbw"] = "" if math.isnan(rate) else rate_words(rate)
-        if point.has_spread:
+        if rate > 0:  # 0 on one rank, nan where it has no meaning
+            cells["busbw"] = rate_words(rate)
+        if len(point.seconds) > 1:
             cells["spread"] = f"{point.iqr_s / point.median_s:.0%}"
         if size in compared:
             cells["expected"] = rate_words(compared[size].low)
