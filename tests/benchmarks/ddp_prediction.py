@@ -25,17 +25,18 @@ from rankscope.common.files import PathLike, write_json
 from rankscope.networks import CostTable
 from rankscope.provenance import of_machine, of_run
 from rankscope.ranks.recorder import Recording, _record_rank, record
-from rankscope.train.ddp import Contention, MeasuredSteps, load_sweeps
-from rankscope.train.ddp.measured import FITTED_MB, WARM_UP, calibration, fit_contention, steps_of, training
+from rankscope.train.ddp import Contention, MeasuredSteps, fit_contention
+from rankscope.train.ddp.measured import WARM_UP, steps_of, training
 from rankscope.train.ddp.observed import gradients_of
-from rankscope.train.ddp.sweep import CapSweep, CapSweeps
 from tests.tools.emulate import emulated
 
-from ._ddp_modules import MODULES
+from ._ddp_modules import CALIBRATION, MODULES
+from ._ddp_sweeps import CapSweep, CapSweeps, load_sweeps
 
 COMMAND = "python -m tests.benchmarks.ddp_prediction"
 RECORDED = Path(__file__).parents[2] / "notebooks" / "profiles" / "ddp_steps.json"
 SIZES = tuple(2**power for power in range(14, 28))  # bytes of an allreduce
+FITTED_MB = (5.0, 20.0)  # at which contention is fitted, to a module of 40 MiB: five buckets, and two
 CAPS_MB = (None, 1.0, 5.0, 25.0, 100.0)  # None is DDP's default
 
 
@@ -99,8 +100,9 @@ def joined(rounds: Sequence[MeasuredSteps]) -> MeasuredSteps:
 def measured(num_ranks: int, args: argparse.Namespace) -> list[CapSweep]:
     """Measure cost, contention and the modules on one network, in turns: a sweep for each module."""
     torch.manual_seed(0)
-    cases = {"": calibration(), **{name: (MODULES[name][0](), MODULES[name][1]) for name in args.modules}}
-    costs_s, runs = [], {name: [] for name in cases}
+    cases = {"": CALIBRATION, **{name: (MODULES[name][0](), MODULES[name][1]) for name in args.modules}}
+    costs_s = []
+    runs: dict[str, list[list[MeasuredSteps]]] = {name: [] for name in cases}
     for _ in range(args.rounds):
         with network_of(args.mbit, num_ranks) as network:
             where = num_ranks, args.iterations, network

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...common.checks import function, number, of_type, optional, several, truth, whole
+from ...common.checks import function, number, of_type, optional, several, whole
 from ...networks import Cost
 from ...timeline import Span, Tape, Timeline
 from .gradients import Buckets
@@ -60,7 +60,7 @@ def simulate(
         raise ValueError(f"bucket_cap_mb must be None where buckets are given, got {bucket_cap_mb!r}")
     else:
         used = _checked(buckets, len(local.gradients))
-    last = last_backward(local, used, cost, of_type("contention", contention, Contention), truth("overlap", overlap))
+    last = last_backward(local, used, cost, contention, overlap)
     compute = Tape()
     num_passes = whole("accumulation", accumulation, 1)
     for micro in range(num_passes - 1):
@@ -135,9 +135,9 @@ def last_backward(
 def _costs_s(cost: Cost, num_bytes: list[int]) -> list[float]:
     sizes = np.array(num_bytes, dtype=float)
     seconds = np.asarray(function("cost", cost, "of bytes, such as ddp.cost makes")(sizes), dtype=float)
-    if seconds.shape not in ((), sizes.shape) or not (np.isfinite(seconds) & (seconds >= 0)).all():
-        raise ValueError(f"cost must give finite seconds of at least 0, one for each size, got {seconds}")
-    return list(np.broadcast_to(seconds, sizes.shape).tolist())
+    if not (np.isfinite(seconds) & (seconds >= 0)).all():
+        raise ValueError(f"cost must give finite seconds of at least 0, got {seconds}")
+    return list(np.broadcast_to(seconds, sizes.shape))
 
 
 def _overlapped(

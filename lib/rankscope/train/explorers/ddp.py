@@ -30,7 +30,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "a network of 3 GB/s": {"network": BY_HAND, "gb_per_s": 3},
     "the same, 4 micro-batches": {"network": BY_HAND, "gb_per_s": 3, "accumulation": 4},
     "GPT-2, contention 100 %": {"model": "GPT-2", "slower": 100},
-    "GPT-2 without overlap": {"model": "GPT-2", "overlap": False},
 }
 
 
