@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from ...cluster import Link
-from ...common.checks import check_field, each, number, of_type, several, whole
+from ...common.checks import check_field, each, number, of_type, whole
 from ...networks import Cost, HasCost, Seconds, ring_cost
 from .gradients import Buckets, Gradient, assign
 
@@ -40,11 +40,10 @@ class LocalStep(msgspec.Struct, frozen=True, eq=False):
         check_field(self, "ready_s", lambda name, values: np.array(values, dtype=np.float64))
         for name in ("forward_s", "backward_s", "optimizer_s", "unpack_s"):
             check_field(self, name, number, 0)
-        if self.ready_s.shape != (len(self.gradients),):
-            raise ValueError(f"ready_s must have {len(self.gradients)} times, got shape {self.ready_s.shape}")
-        in_backward = (self.ready_s >= 0) & (self.ready_s <= self.backward_s)
-        if not (in_backward | np.isnan(self.ready_s)).all():
-            raise ValueError(f"ready_s must lie in the backward of {self.backward_s} s, got {self.ready_s}")
+        in_backward = (self.ready_s >= 0) & (self.ready_s <= self.backward_s) | np.isnan(self.ready_s)
+        if self.ready_s.shape != (len(self.gradients),) or not in_backward.all():
+            wanted = f"{len(self.gradients)} times in a backward of {self.backward_s} s"
+            raise ValueError(f"ready_s must have {wanted}, got {self.ready_s}")
 
     @classmethod
     def modelled(
@@ -62,18 +61,13 @@ class LocalStep(msgspec.Struct, frozen=True, eq=False):
         default half of `backward_s`, because a backward pass multiplies two matrices where a forward pass multiplies
         one.
         """
-        gradients = []
-        for index, num_bytes in enumerate(several("sizes", sizes, "bytes")):
-            gradients.append(Gradient(str(index), num_bytes))
-        backward_s = number("backward_s", backward_s, 0)
+        gradients = tuple([Gradient(str(index), num_bytes) for index, num_bytes in enumerate(sizes)])
         if forward_s is None:
             forward_s = backward_s / 2
         # the bytes of each gradient and of all that are ready before it, which are those of later parameters
         ready_bytes = np.cumsum([float(gradient.num_bytes) for gradient in reversed(gradients)])[::-1]
         total_bytes = max(ready_bytes.max(initial=0.0), 1.0)  # parameters may be empty tensors
-        return cls(
-            tuple(gradients), ready_bytes / total_bytes * backward_s, forward_s, backward_s, optimizer_s, unpack_s
-        )
+        return cls(gradients, ready_bytes / total_bytes * backward_s, forward_s, backward_s, optimizer_s, unpack_s)
 
     @property
     def num_bytes(self) -> int:

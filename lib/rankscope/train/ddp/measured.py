@@ -46,8 +46,8 @@ class MeasuredSteps(NamedTuple):
 
     @property
     def step_s(self) -> Seconds:
-        """The seconds of each step, from the first rank's start to the last one's end."""
-        return np.array([step.makespan_s for step in self.steps])
+        """The seconds of each step, from the last rank's start to the last one's end."""
+        return np.array([step.end_s - step.select(kind="forward").start_s.max() for step in self.steps])
 
     @property
     def median_s(self) -> float:
