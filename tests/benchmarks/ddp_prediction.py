@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from rankscope.common.files import PathLike, write_json
 from rankscope.networks import CostTable
@@ -132,22 +133,19 @@ def save_sweeps(path: PathLike, sweeps: Sequence[CapSweep], command: str) -> Pat
 
 
 def print_table(sweeps: Sequence[CapSweep]) -> None:
-    """Print a row a cap, in milliseconds; then, for each number of ranks and network, what is held to bars."""
+    """Print a row a cap, in milliseconds; then, for each number of ranks and network, how far predictions are off."""
     print("ranks, network                  module        cap  measured  predicted    error    free")
-    groups: dict[str, list[CapSweep]] = {}
+    groups: dict[str, list[NDArray[np.float64]]] = {}
     for sweep in sweeps:
         where = f"{sweep.num_ranks}, {sweep.network}"
-        groups.setdefault(where, []).append(sweep)
-        columns = sweep.measured_s, sweep.predicted_s(), sweep.predicted_s(Contention())
-        for (cap, _), step_s, predicted_s, free_s in zip(sweep.measured, *columns, strict=True):
-            times = f"{step_s * 1e3:10.1f}{predicted_s * 1e3:11.1f}"
-            errors = f"{predicted_s / step_s - 1:+9.1%}{free_s / step_s - 1:+8.1%}"
-            print(f"{where:32}{sweep.name:12}{cap or 'None':>5}{times}{errors}")
-    for where, group in groups.items():
-        off = np.concatenate([np.abs(sweep.predicted_s() / sweep.measured_s - 1) for sweep in group])
-        lost = [sweep.measured_s[sweep.predicted_s().argmin()] / sweep.measured_s.min() - 1 for sweep in group]
-        print(f"{where}: {group[0].contention}; off by {np.median(off):.1%} (median), {off.max():.1%} (worst)")
-        print(f"  the cap with the best prediction takes up to {max(lost):.1%} longer than the best measured")
+        errors = sweep.predicted_s() / sweep.measured_s - 1
+        free = sweep.predicted_s(Contention()) / sweep.measured_s - 1
+        groups.setdefault(f"{where}: {sweep.contention}", []).append(np.abs(errors))
+        for row, (cap, _) in enumerate(sweep.measured):
+            times = f"{sweep.measured_s[row] * 1e3:10.1f}{sweep.predicted_s()[row] * 1e3:11.1f}"
+            print(f"{where:32}{sweep.name:12}{cap or 'None':>5}{times}{errors[row]:+9.1%}{free[row]:+8.1%}")
+    for where, off in groups.items():
+        print(f"{where}; off by {np.median(off):.1%} (median), {np.max(off):.1%} (worst)")
 
 
 def main() -> None:
