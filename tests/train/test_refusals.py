@@ -81,7 +81,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: CostTable((1, 2), (1, -1)), "seconds"),
     (lambda: ddp.measure(LINEAR, mean, num_ranks=0), "num_ranks"),
     (lambda: ddp.measure(LINEAR, 3), "loss"),  # type: ignore[arg-type]
-    (lambda: ddp.measure_contention(proportional, num_steps=0), "num_steps"),
+    (lambda: ddp.measure(LINEAR, mean, num_steps=0), "num_steps"),
     # fsdp
     (lambda: fsdp.observe(LINEAR, 3, num_ranks=2), "loss"),  # type: ignore[arg-type]
     (lambda: fsdp.observe(3, mean, num_ranks=2), "module"),  # type: ignore[arg-type]

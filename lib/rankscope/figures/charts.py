@@ -149,10 +149,9 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
             "shrinkA": 0,
             "shrinkB": 0,
         }
-        at = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "arrowprops": hair}
-        ax.annotate(
-            printable(name), (1.0, y), xytext=(14, lowest - height_of[name]), annotation_clip=False, **at, **style
-        )
+        style |= {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "arrowprops": hair}
+        shift = lowest - height_of[name]
+        ax.annotate(printable(name), (1.0, y), xytext=(14, shift), annotation_clip=False, **style)
 
 
 # ---- over any quantity
