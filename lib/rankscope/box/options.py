@@ -32,7 +32,7 @@ def parse_sizes(text: str) -> list[int]:
     ([1024, 2048, 4096], [512, 1572864])
     """
     from ..common.units import parse_bytes
-    from .measuring.plan import powers
+    from .measuring.plan import Protocol
 
     first, colon, last = text.partition(":")
     if not colon:
@@ -40,7 +40,7 @@ def parse_sizes(text: str) -> list[int]:
     low, high = parse_bytes("--sizes", first), parse_bytes("--sizes", last)
     if not 0 < low <= high:
         raise ValueError(f"--sizes must increase from a size above 0, got {text!r}")
-    return list(powers(low, high, 2))
+    return Protocol(thorough=True).powers(low, high)  # powers of two
 
 
 def names_of(text: str) -> list[str]:

@@ -24,7 +24,7 @@ from ..provenance import MeasuredHow, Provenance, converted
 from .curve import Curve
 from .fit import LinkFit, fit_link
 from .machines import origin_of, published
-from .points import LEAST_CLEAN, LINKS, NAMED, NATIVE, PATTERNS, TRANSFERS, WHAT, Point, PointKey, busbw_factor
+from .points import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, TRANSFERS, WHAT, Point, PointKey, busbw_factor
 
 if TYPE_CHECKING:
     from ..timeline import Timeline
@@ -33,7 +33,6 @@ __all__ = [
     "FORMAT",
     "LEAST_CLEAN",
     "LINKS",
-    "NAMED",
     "NATIVE",
     "PATTERNS",
     "TRANSFERS",
@@ -46,7 +45,6 @@ __all__ = [
 
 FORMAT = "rankscope profile"
 _PREDICTED_BYTES = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB
-_BACKENDS = {"gloo": "Gloo", "mpi": "MPI", "nccl": "NCCL"}
 
 
 class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FORMAT):
@@ -120,13 +118,6 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         """Return the median time in seconds of each size in `native`, or an empty dict if the collective is missing."""
         return {size: point.median_s for size, point in self.native.get(collective, {}).items()}
 
-    def native_points(self, collective: str) -> dict[int, list[Point]]:
-        """Return all points of the backend's own collective by size, ascending: in place, out of place, or by pairs."""
-        by_size: dict[int, list[Point]] = {}
-        for point in sorted(self.select(collective, algorithm=NATIVE), key=lambda point: point.num_bytes):
-            by_size.setdefault(point.num_bytes, []).append(point)
-        return by_size
-
     @property
     def num_ranks(self) -> int:
         return int(self.provenance["num_ranks"])
@@ -151,19 +142,19 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         return str(self.provenance["backend"])
 
     def __str__(self) -> str:
-        """A few lines that describe the machine and how it was measured."""
+        """The machine, its versions and what each time is, as one line."""
         about = self.provenance
-        nodes = f"on {count_of(self.num_nodes, 'node')}" if self.num_nodes else "(nodes not stated)"
-        gpus = Counter(gpu["name"] for gpu in about.get("gpus", ()) if "name" in gpu)
-        rows: list[list[str | None]] = [
-            [f"{about['name']}: {count_of(self.num_ranks, 'rank')} {nodes}", self.backend, about.get("network")],
-            [about.get("cpu"), *[f"{count} × {name}" for name, count in gpus.items()], about.get("system")],
-            [*origin_of(about.get("source", {}))],
-            [about.get("environment")],
-            [about.get("date", "date not stated"), count_of(len(self.points), "point"), self.protocol.get("statistic")],
-        ]
-        lines = [", ".join(filter(None, row)) for row in rows]
-        return "\n".join(filter(None, lines))
+        nodes = f" on {count_of(self.num_nodes, 'node')}" if self.num_nodes else ""
+        words = [f"{about['name']}: {count_of(self.num_ranks, 'rank')}{nodes}", self.backend]
+        words += [about[key] for key in ("device", "network", "environment") if about.get(key)]
+        gpus = about.get("gpus", ())
+        models = Counter(gpu["name"] for gpu in gpus if "name" in gpu)
+        words += [f"{count} × {name}" for name, count in models.items()] or [about.get("cpu", "hardware not stated")]
+        for gpu in gpus[:1]:  # all have the same software
+            words += [f"{name} {gpu[name.lower()]}" for name in ("NCCL", "driver") if gpu.get(name.lower())]
+        statistic = "mean" if self.protocol.get("statistic") == "mean" else "median"
+        iterations = self.protocol.get("iterations", "several")
+        return ", ".join([*words, f"each time is the {statistic} of {iterations} iterations"])
 
     # ---- links, and predictions from them
 
@@ -291,10 +282,10 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         key = (collective, in_place, *sorted(wanted.items()))
         if key not in self._curves:
             points = self.select(collective, **wanted)
-            if in_place is None:
-                points = tuple(point for point in points if point.options.get("in_place")) or points
-            else:
-                points = tuple(point for point in points if point.options.get("in_place") == in_place)
+            place = in_place is None or in_place  # by default in place, if there are such points
+            in_that_place = tuple(point for point in points if point.options.get("in_place") == place)
+            if in_that_place or in_place is not None:
+                points = in_that_place
             measured_s = {point.num_bytes: point.median_s for point in points}
             named = ", ".join(f"{name}={value}" for name, value in wanted.items())
             with while_processing(f"{collective} ({named})"):
@@ -321,30 +312,23 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         profile's, or if that allreduce was measured at fewer than two sizes, it joins the times that `predict` gives
         for a ring from 1 KiB to 1 GiB. Raises ValueError if these cannot be predicted.
         """
-        measured_s = self._fastest_allreduce_s
+        measured_s = self.native_s("allreduce")
         if num_ranks in (None, self.num_ranks) and len(measured_s) > 1:
             return CostTable(tuple(measured_s), tuple(measured_s.values()))
         seconds = (self.predict("allreduce", "ring", size, num_ranks).makespan_s for size in _PREDICTED_BYTES)
         return CostTable(_PREDICTED_BYTES, tuple(seconds))
-
-    @cached_property
-    def _fastest_allreduce_s(self) -> dict[int, float]:
-        """The least median of each size of the backend's own allreduce, in seconds."""
-        points = self.native_points("allreduce")
-        return {size: min(point.median_s for point in of_size) for size, of_size in points.items()}
 
     def network(self, name: str) -> Network:
         """Return the profile's network for explorers, under a name, with the profile's ranks and `cost`.
 
         Raises ValueError if the backend's own allreduce was measured at fewer than two sizes.
         """
-        measured_s = self._fastest_allreduce_s
+        measured_s = self.native_s("allreduce")
         if len(measured_s) < 2:
             machine = self.provenance["name"]
             raise ValueError(f"profile {machine!r} must have the backend's own allreduce at two sizes or more")
         ranks = count_of(self.num_ranks, "rank")
-        backend = _BACKENDS.get(self.backend, self.backend)
-        about = [f"network: {self.provenance['name']}, {ranks}, measured with {backend}"]
+        about = [f"network: {self.provenance['name']}, {ranks}, measured with {self.backend}"]
         origin = origin_of(self.provenance.get("source", {}))
         if origin:
             about.append(f"source: {'; '.join(origin)}")

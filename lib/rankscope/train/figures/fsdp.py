@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from ...common.checks import of_type
 from ...common.units import decimal_words, percent_words, time_words
-from ...figures.marks import RIGHT_PX, Box, Drawing, Line, Mark, Text, moved_down
+from ...figures.marks import RIGHT_PX, Box, Drawing, Line, Mark, Text, key_marks, moved_down
 from ...figures.palette import MEMORY
-from ...figures.plots import Key, key_marks
 from ...figures.timelines import draw_timeline, time_scale
 from ..fsdp.step import Cost, Step
 
@@ -34,8 +33,7 @@ def draw_fsdp_step(step: Step, cost: Cost, overlap: bool = True, title: str | No
     terms = [f"{term.replace('_', ' ')} {decimal_words(num_bytes)}" for term, num_bytes in step.largest(2)]
     deck = f"peak of {decimal_words(step.peak_bytes)}, such as {' and '.join(terms)}"
     above = draw_timeline(timeline, title=title or finding, deck=deck)
-    keys = [Key(term.replace("_", " "), *MEMORY[term]) for term in step.memory()]
-    named, keys_px = key_marks(keys)
+    named, keys_px = key_marks({term.replace("_", " "): MEMORY[term] for term in step.memory()})
     top = above.height_px + keys_px + _GAP_PX
     left, px_per_s = time_scale(timeline)
     changes_px = np.minimum(left + step.memory_times(cost, overlap) * px_per_s, RIGHT_PX)

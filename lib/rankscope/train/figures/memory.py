@@ -34,6 +34,7 @@ def memory_bars(
         raise ValueError(f"memories must be at least one, by name, got {memories!r}")
     terms = {name: getattr(memory, "terms", memory) for name, memory in memories.items()}
     names = list(terms)
+    limits = {name: number("limits_bytes", limit, 0) for name, limit in (limits_bytes or {}).items()}
     longest = max(1.0, *(sum(parts.values()) for parts in terms.values()))
     scale, unit = decimal_unit(longest)
     ax = chart(ax, title, f"memory of one rank [{unit}]", "", inches=1.5 + 0.36 * len(names))
@@ -51,8 +52,8 @@ def memory_bars(
         note(ax, decimal_words(end * scale), (end, row), (6, 0), va="center", color=INK, zorder=4)
         if names[row] == chosen:
             ax.barh(row, end, 0.78, fill=False, edgecolor=INK, linewidth=1.5)
-    for name, limit_bytes in (limits_bytes or {}).items():
-        limit = number("limits_bytes", limit_bytes, 0) / scale
+    for name, limit_bytes in limits.items():
+        limit = limit_bytes / scale
         if limit < ax.get_xlim()[1]:
             ax.axvline(limit, color=TONES["mute"], linewidth=1, linestyle="--")
             note(ax, name, (limit, -0.62), (0, 0), ha="center", va="center", color=TONES["mute"], zorder=4)
