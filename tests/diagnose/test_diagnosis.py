@@ -39,8 +39,6 @@ def test_every_fourth_step_two_ranks_and_two_culprits():
     assert {culprit[:2] for culprit in diagnosis.culprits} == {(0, "loader"), (2, "backward")}
     saved_s = diagnosis.step_s - diagnose(job(phases())).step_s
     assert sum(culprit.cost_s for culprit in diagnosis.culprits) == pytest.approx(saved_s, rel=0.05)
-    on_one = phases(loader=on_rank(1, 0.04), forward=on_rank(1, 0.05))
-    assert [culprit[:2] for culprit in diagnose(job(on_one)).culprits] == [(1, "forward"), (1, "loader")]
 
 
 def test_where_the_late_rank_has_no_trace_nobody_is_named_or_called_balanced():

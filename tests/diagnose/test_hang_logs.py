@@ -200,7 +200,6 @@ def test_the_folder_of_torchrun_of_a_large_job(tmp_path: Path) -> None:
             error = f"[rank{local_rank}]: KeyError: 3"
             (folder / "stderr.log").write_text("\n".join(said) if attempt else error)
     logs = read_logs(tmp_path)
-    assert len(logs.sources) == 500
     assert [culprit.rank for culprit in explain_hang(logs=logs).culprits] == [2]
 
 

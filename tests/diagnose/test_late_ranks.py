@@ -101,7 +101,7 @@ def test_one_pause_is_told_with_its_step() -> None:
     phase_s = healthy("", 4, 12, 1)
     phase_s[7, 1, PHASES.index("host")] += 2.0
     assert named(phase_s) == {}
-    assert "in step 7, in which rank 1" in words(phase_s)
+    assert "in step 7, for rank 1" in words(phase_s)
 
 
 def test_how_ranks_share_the_lateness() -> None:

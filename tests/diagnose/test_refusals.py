@@ -63,7 +63,7 @@ REFUSED: list[tuple[str, Callable[[Path], Any]]] = [
     ("traceEvents", lambda folder: read_traces(text_file(folder, "rank0.json", "{}"))),
     ("Expecting value", lambda folder: read_traces(text_file(folder, "rank0.json", '{"traceEvents": [{"ph":'))),
     ("both of rank 0", lambda folder: traces(folder, {"rank": 0}, {"rank": 0})),
-    ("job of 4 ranks", lambda folder: traces(folder, {"rank": 0}, {"rank": 1, "world_size": 4})),
+    ("of one job", lambda folder: traces(folder, {"rank": 0}, {"rank": 1, "world_size": 4})),
     ("its rank", lambda folder: traces(folder, {"rank": None}, {"rank": None})),
     ("its rank", lambda folder: traces(folder, {"rank": -1})),
     ("traces must be", lambda folder: diagnose([])),

@@ -156,8 +156,7 @@ def test_micro_batches_belong_to_the_step_that_reduces_their_gradients() -> None
     assert [line.partition(",")[0] for line in lines] == ["steps 1 to 2: balanced", "steps 3 to 4: balanced"]
     counts = {kind: len(trace.timeline.select(kind=kind)) for kind in ("step", "loader", "forward", "backward")}
     assert counts == {"step": 5, "loader": 10, "forward": 10, "backward": 10}
-    parameters = sum(parameter.nbytes for parameter in Net().parameters())
-    assert sum(call.num_bytes for call in trace.calls if call.kind == "allreduce") == 5 * parameters
+    assert sum(call.kind == "allreduce" for call in trace.calls) == 5
 
 
 def unequal() -> list[int]:

@@ -33,7 +33,6 @@ class CallCost(NamedTuple):
     kind: str
     group: str
     num_calls: float
-    num_bytes: float  # that a rank puts in; -1 where the traces do not say
     exposed_s: float
     hidden_s: float
 
@@ -41,10 +40,10 @@ class CallCost(NamedTuple):
 class JobDiagnosis(msgspec.Struct, frozen=True, eq=False):
     """Why a job's steps take as long as they do. ``str()`` says it in words.
 
-    `window_s`, `waiting_s` (exposed communication), `covered_s` (hidden communication) and `idle_s` (the GPU does
-    nothing, because the host is late) have a row per step of `steps` and a column per rank of `ranks`. `phase_s` has a
-    last axis for `PHASES`. `missing` are ranks of the job without a trace. `problems` are sentences on traces that do
-    not fit together. `offset_s`, by rank, turns seconds of its trace into those of the first one.
+    `window_s`, `waiting_s` (exposed communication) and `covered_s` (hidden communication) have a row per step of
+    `steps` and a column per rank of `ranks`. `phase_s` has a last axis for `PHASES`. `missing` are ranks of the job
+    without a trace. `problems` are sentences on traces that do not fit together. `offset_s`, by rank, turns seconds of
+    its trace into those of the first one.
     """
 
     ranks: tuple[int, ...]
@@ -53,7 +52,6 @@ class JobDiagnosis(msgspec.Struct, frozen=True, eq=False):
     phase_s: Seconds
     waiting_s: Seconds
     covered_s: Seconds
-    idle_s: Seconds
     lateness: Lateness
     calls: tuple[CallCost, ...]
     problems: tuple[str, ...]
@@ -83,11 +81,8 @@ class JobDiagnosis(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def late_s(self) -> Seconds:
-        """How much more own time each rank has in each step than the median of the other ranks that are not late."""
+        """How much more own time each rank has in each step than the middle one of the ranks that are not late."""
         return self.lateness.late_s
-
-    def __repr__(self) -> str:
-        return f"<JobDiagnosis: {count_of(len(self.ranks), 'rank')}, {count_of(len(self.steps), 'step')}>"
 
     def __str__(self) -> str:
         lines = [*self.problems]
@@ -110,6 +105,8 @@ class JobDiagnosis(msgspec.Struct, frozen=True, eq=False):
         lines.append(f"{step} Of this, {exposed}; another {in_ms(self.hidden_s)} is hidden under work.")
         return "\n".join(lines)
 
+    __repr__ = __str__
+
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with a row per step and rank: its seconds by phase, and the other times."""
         import pandas as pd
@@ -124,7 +121,6 @@ class JobDiagnosis(msgspec.Struct, frozen=True, eq=False):
             columns[f"{phase}_s"] = self.phase_s[:, :, index].ravel()
         columns["exposed_s"] = self.waiting_s.ravel()
         columns["hidden_s"] = self.covered_s.ravel()
-        columns["idle_s"] = self.idle_s.ravel()
         columns["late_s"] = self.late_s.ravel()
         return pd.DataFrame(columns)
 
@@ -171,7 +167,6 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         phase_s=phase_s,
         waiting_s=stacked("exposed_s"),
         covered_s=stacked("hidden_s"),
-        idle_s=stacked("idle_s"),
         lateness=lateness(ranks, window_s, phase_s),
         calls=_call_costs(traces, times_of_ranks, steps),
         problems=tuple(problems),
@@ -185,22 +180,19 @@ def _call_costs(
     traces: Sequence[Trace], times_of_ranks: Sequence[OwnTimes], steps: Sequence[int]
 ) -> tuple[CallCost, ...]:
     """Return what the collectives of these steps cost, by kind, phase and group, in the order of their first calls."""
-    costs = defaultdict[tuple[str, str, str], list[tuple[float, float, float]]](list)
+    costs = defaultdict[tuple[str, str, str], list[tuple[float, float]]](list)
     for trace, times in zip(traces, times_of_ranks, strict=True):
         numbers = zip(trace.calls, *(field.tolist() for field in times.calls), strict=True)
-        for call, row, phase, of_fsdp, exposed_s, hidden_s in numbers:
-            if row >= 0 and times.steps[row] in steps:  # not a call of a step without a window
+        for call, step, phase, of_fsdp, exposed_s, hidden_s in numbers:
+            if step in steps:  # not a call of a step without a window
                 where = "between phases" if PHASES[phase] == "host" else f"in {PHASES[phase]}"
                 whose = "FSDP " if of_fsdp else ""
                 key = (f"{whose}{call.kind} {where}", call.kind, call.group)
-                costs[key].append((call.num_bytes, exposed_s, hidden_s))
+                costs[key].append((exposed_s, hidden_s))
     found = []
     num_windows = len(steps) * len(traces)
     for key, of_calls in costs.items():
-        num_bytes, exposed_s, hidden_s = (np.sum(of_calls, axis=0) / num_windows).tolist()
-        if min(of_calls)[0] < 0:
-            num_bytes = -1.0
-        found.append(CallCost(*key, len(of_calls) / num_windows, num_bytes, exposed_s, hidden_s))
+        found.append(CallCost(*key, len(of_calls) / num_windows, *(np.sum(of_calls, axis=0) / num_windows).tolist()))
     return tuple(found)
 
 

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..common.checks import several
 from ..common.files import FileError, PathLike, read_bytes, read_start
 from ..common.words import one_line
 from .hang_groups import DEFAULT_GROUP, Call, Group, Progress
+from .inputs import paths_of
 
 _RANK = re.compile(r"(\d{1,9})(\.json|\.pkl|\.pickle)?$", re.ASCII)
 # how a dump begins: a pickle with its opcode PROTO, and JSON with a field of the dump
@@ -80,16 +80,8 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Dump, ..
     Raises FileError if no file can be read; ValueError if there are no dumps, two dumps of one rank, or dumps of jobs
     of different sizes.
     """
-    paths: Iterable[Path]
-    if not isinstance(folder_or_files, str | Path):
-        paths = [Path(path) for path in several("folder_or_files", folder_or_files, "files")]
-    elif Path(folder_or_files).is_dir():
-        files = sorted(Path(folder_or_files).iterdir())
-        paths = [file for file in files if _RANK.search(file.name) and file.is_file()]
-    else:
-        paths = [Path(folder_or_files)]
     dumps: dict[int, Dump] = {}
-    for path in paths:
+    for path in paths_of(folder_or_files, lambda path: _RANK.search(path.name) is not None):
         dump = _read(path)
         if dump.rank in dumps:
             raise ValueError(f"{dump.source} and {dumps[dump.rank].source} are both of rank {dump.rank}")

@@ -87,9 +87,7 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
     notes = [f"Left out: {dump.source}, {dump.problem}." for dump in dumps if dump.problem]
     notes += [dump.note for dump in dumps if dump.note]
     if dumps and not findings:
-        num_calls = sum(len(one.calls) for group in groups for one in group.progress.values())
-        compared = f"{count_of(num_calls, 'call')} of {count_of(len(groups), 'group')}"
-        notes.insert(0, f"No hang: in {compared} no rank waits for another one.")
+        notes.insert(0, f"No hang: in {count_of(len(groups), 'group')} no rank waits for another one.")
     if logs is None:
         return Hang(tuple(findings), tuple(notes))
     notes += [f"Left out: {reason}." for reason in of_type("logs", logs, HangLogs).left_out]

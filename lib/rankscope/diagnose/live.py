@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -81,13 +81,6 @@ def watch(
     )
 
 
-class _Step(NamedTuple):
-    """What the recorder saw from one `next` of the loader to the first one after gradients were reduced."""
-
-    spans: list[Span]
-    num_bytes: list[int]
-
-
 class Watched:
     """A watch over the steps of this rank, open within its `with`, which is entered once."""
 
@@ -106,7 +99,7 @@ class Watched:
         self._keep = keep
         self._report = report
         self.loader = _Loader(self, loader)
-        self._steps: list[_Step] = []
+        self._steps: list[list[Span]] = []  # from a `next` of the loader to the first one after a reduction
         self._num_steps = 0  # that have begun
         self._is_reduced = False  # whether gradients were reduced since the step began
         self._num_windows = 0  # that were sent
@@ -158,7 +151,7 @@ class Watched:
             if message is None:
                 missing.append(rank)
             else:
-                traces.append(_trace(rank, msgspec.json.decode(message, type=list[_Step])))
+                traces.append(_trace(rank, msgspec.json.decode(message, type=list[list[Span]])))
         if missing:
             warnings.warn(f"no traces of ranks {missing}, which have not left their watch", stacklevel=2)
         return tuple(sorted(traces, key=lambda trace: trace.rank))
@@ -201,8 +194,7 @@ class Watched:
         try:
             num_new = 0
             for take in iter(self._posted.get, None):
-                timeline, num_bytes = take()
-                self._steps.append(_Step(list(timeline), num_bytes.tolist()))
+                self._steps.append(list(take().timeline))
                 num_new += 1
                 if num_new > self._every:  # a window has one step more, as a step begins where the one before it ends
                     self._judge(self._every + 1)
@@ -299,20 +291,19 @@ class _Loader:
         return getattr(self._loader, name)
 
 
-def _trace(rank: int, steps: Sequence[_Step]) -> Trace:
+def _trace(rank: int, steps: Sequence[list[Span]]) -> Trace:
     """Return the trace of these steps. DDP waits at the end of the backward, which so ends with its last collective."""
     spans = []
     calls: list[Call] = []
     for step in steps:
-        asked_s = [span.start_s for span in step.spans if span.lane.startswith("collectives")]
-        for span, num_bytes in zip(*step, strict=True):
+        asked_s = [span.start_s for span in step if span.lane.startswith("collectives")]
+        for span in step:
             if span.lane.startswith("collectives"):
                 spans.append(span._replace(lane="gloo", item=len(calls)))
-                calls.append(Call(span.kind, "", num_bytes, span.start_s, span.start_s, span.stop_s))
+                calls.append(Call(span.kind, "", span.start_s, span.start_s, span.stop_s))
             elif span.kind == "backward":
                 in_backward_s = [at_s for at_s in asked_s if span.start_s <= at_s <= span.stop_s]
                 spans.append(span._replace(lane="backward", stop_s=max(in_backward_s, default=span.stop_s)))
             else:
                 spans.append(span._replace(lane="main"))
-    timeline = Timeline.of(spans)
-    return Trace(rank, timeline, tuple(calls), source="watch")
+    return Trace(rank, Timeline.of(spans), tuple(calls), source="watch")

@@ -58,7 +58,7 @@ KINDS = {
     ),
     "error": Kind(
         r"^(?P<ignored>Exception ignored in.*\n)?"
-        r"(?:-- Process (?P<process>\d+) terminated with the following error:\n)?"
+        r"(?:-- (?P<who>Process \d+) terminated with the following error:\n)?"
         r"Traceback \(most recent call last\):\n(?:(?:[ \t].*)?\n)*"
         r"(?P<what>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Iteration|Interrupt|Failure|Timeout|Killed|OutOfMemory)\w*"
         r"(?:: .*)?)$",

@@ -136,12 +136,11 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
     has_ended = any(fact.values.get("code") == "1" for fact in exits)
     findings = []
     for found in same.values():
-        process = found[0].values.get("process")  # of torch.multiprocessing
-        (finding,) = _stated(found, **({"who": f"process {process}"} if process else {}))
-        is_certain = bool(finding.ranks or process or has_ended or found[0].kind == "CUDA error")
-        if not is_certain:
-            finding = finding._replace(words=f"{finding.words} rankscope cannot tell whether it was caught.")
-        findings.append(finding._replace(is_certain=is_certain))
+        (finding,) = _stated(found)
+        if not finding.ranks and not has_ended and found[0].kind != "CUDA error" and "who" not in found[0].values:
+            words = f"{finding.words} rankscope cannot tell whether it was caught."
+            finding = finding._replace(words=words, is_certain=False)
+        findings.append(finding)
     return findings
 
 

@@ -30,7 +30,7 @@ _FSDP_END = "range: FSDP::root_post_backward_callback"  # which reduces the last
 class CallTimes(NamedTuple):
     """What each of a rank's calls costs, in seconds."""
 
-    row: Ints  # of its step in `OwnTimes`, or -1
+    step: Ints  # the number of its step, or -1
     phase: Ints  # in which it was launched, as an index of `PHASES`
     of_fsdp: Bools  # whether it was launched within a range of FSDP
     # The time in which the call is the next one to end, and queues behind no other call: how much of it is exposed, and
@@ -48,7 +48,6 @@ class OwnTimes(NamedTuple):
     phase_s: Seconds  # own time, in which the rank waited for nobody: steps by `PHASES`
     exposed_s: Seconds  # communication that no work of the rank covers
     hidden_s: Seconds  # communication that work covers
-    idle_s: Seconds  # own time in which its GPU did nothing; 0 without one
     calls: CallTimes
 
 
@@ -111,6 +110,20 @@ def own_times(trace: Trace) -> OwnTimes:
         np.add.at(table_s, (window[chosen], phase[chosen]), length_s[chosen])
         return table_s
 
+    # Of calls that overlap, only the next one to end counts: a call counts from the end of the one that ended before.
+    by_end = np.argsort(calls.stop_s, kind="stable")
+    next_end = np.append(by_end, -1)[np.searchsorted(calls.stop_s[by_end], middle_s)]
+    has_call = np.append(calls.arrive_s, np.inf)[next_end] <= middle_s
+
+    def of_calls(chosen: Bools) -> Seconds:
+        """Return the seconds of the chosen slices, by call."""
+        chosen = chosen & has_call
+        of_each: Seconds = np.bincount(next_end[chosen], length_s[chosen], minlength=by_end.size)
+        return of_each
+
+    # before the first edge the slice is -1, and after the last one their number: both take the appended "host"
+    launched_in = np.append(phase, _HOST)[np.searchsorted(edge_s, calls.launch_s, side="right") - 1]
+    launched_in[_inside(calls.launch_s, host["backward"])] = PHASES.index("backward")
     return OwnTimes(
         steps=steps.item[windows.rows],
         window_s=windows.end_s - windows.begin_s,
@@ -118,8 +131,13 @@ def own_times(trace: Trace) -> OwnTimes:
         phase_s=seconds(~waits),
         exposed_s=seconds(waits).sum(axis=1),
         hidden_s=seconds(in_call & ~waits).sum(axis=1),
-        idle_s=seconds(~waits & ~gpu_works & has_gpu).sum(axis=1),
-        calls=_call_times(calls, windows, host["backward"], edge_s, waits, phase),
+        calls=CallTimes(
+            step=np.where(calls.step >= 0, np.append(steps.item, -1)[calls.step], -1),
+            phase=launched_in,
+            of_fsdp=calls.of_fsdp,
+            exposed_s=of_calls(waits),
+            hidden_s=of_calls(~waits),
+        ),
     )
 
 
@@ -202,36 +220,6 @@ def _blocked(spans: Timeline, calls: _Calls, host: dict[str, Intervals]) -> Inte
     back_s = np.maximum(calls.stop_s, np.append(stops_s, -np.inf)[last_range])
     in_fsdp = intersect(fsdp, merge(calls.arrive_s[calls.of_fsdp], back_s[calls.of_fsdp]))
     return merge(np.append(calls.arrive_s[blocks], in_fsdp[0]), np.append(until_s[blocks], in_fsdp[1]))
-
-
-# ---- what each call costs
-
-
-def _call_times(
-    calls: _Calls, windows: _Windows, backward: Intervals, edge_s: Seconds, waits: Bools, phase: Ints
-) -> CallTimes:
-    """Return what each call costs; the slices between the edges say when the rank waits, and in which phase it is."""
-    row_of_step = np.full(calls.step.max(initial=0) + 2, -1)  # the last entry serves step -1, before the first one
-    rows = np.flatnonzero(windows.rows < row_of_step.size - 1)
-    row_of_step[windows.rows[rows]] = rows
-    # before the first edge the slice is -1, and after the last one their number: both take the appended "host"
-    launched_in = np.append(phase, _HOST)[np.searchsorted(edge_s, calls.launch_s, side="right") - 1]
-    launched_in[_inside(calls.launch_s, backward)] = PHASES.index("backward")
-    # Of calls that overlap, only the next one to end counts: a call counts from the end of the one that ended before.
-    by_end = np.argsort(calls.stop_s, kind="stable")
-    previous_end_s = np.empty(by_end.size)
-    previous_end_s[by_end] = np.append(-np.inf, calls.stop_s[by_end])[:-1]
-    since_s = np.maximum(calls.arrive_s, previous_end_s)
-    # how long the rank has waited up to each edge; between two edges this grows evenly, or not at all
-    waited_s = np.append(0.0, np.cumsum(np.diff(edge_s) * waits))
-    exposed_s = np.interp(calls.stop_s, edge_s, waited_s) - np.interp(since_s, edge_s, waited_s)
-    return CallTimes(
-        row=row_of_step[calls.step],
-        phase=launched_in,
-        of_fsdp=calls.of_fsdp,
-        exposed_s=exposed_s,
-        hidden_s=calls.stop_s - since_s - exposed_s,
-    )
 
 
 # ---- intervals

@@ -15,13 +15,12 @@ PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "hos
 class Call(NamedTuple):
     """A collective of a rank that ended within its trace.
 
-    `kind` is one of `CALL_KINDS`. `group` is "" and `num_bytes`, which the rank puts in, is -1 where the trace does not
-    say. The CPU asked for the call at `launch_s`; NCCL's kernel or Gloo's work ran from `start_s` to `stop_s`.
+    `kind` is one of `CALL_KINDS`. `group` is "" where the trace does not say. The CPU asked for the call at `launch_s`;
+    NCCL's kernel or Gloo's work ran from `start_s` to `stop_s`.
     """
 
     kind: str
     group: str
-    num_bytes: int
     launch_s: float
     start_s: float
     stop_s: float

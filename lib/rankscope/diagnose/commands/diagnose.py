@@ -12,7 +12,6 @@ from rich.text import Text
 from typer import Option
 
 from ...common.words import count_of, printable
-from .traces import diagnose_traces
 
 if TYPE_CHECKING:
     from ..inputs import TraceFiles
@@ -35,8 +34,8 @@ def diagnose(
     the answer names the rank that did not reach a collective or called a different one, or states that the logs do not
     show it. Logs may be one per rank, or one log with the prefixes of torchrun or srun.
 
-    For traces, --json prints culprits, findings, ranks, steps, step_s, exposed_s, hidden_s, phases and calls. For dumps
-    and logs, --json prints culprits, findings, notes and ranks.
+    For traces, --json prints culprits, findings, ranks, steps, step_s, exposed_s, hidden_s, phase_s and calls. For
+    dumps and logs, --json prints culprits, findings, notes and ranks.
     """
     from ...common.files import check_output
     from ..inputs import TraceFiles, files_in
@@ -52,11 +51,11 @@ def diagnose(
             raise ValueError("--perfetto is for traces, and these are dumps or logs")
         _explain_hang(files, is_stdin, as_json)
         return
-    num_left_out = len(files.dumps)
-    if len(paths) > 1:  # the user named the logs, unlike those that lie in a folder of traces
-        num_left_out += len(files.logs)
+    num_left_out = len(files.dumps) + len(files.logs)
     if num_left_out:
         print(f"left out {count_of(num_left_out, 'file')}: pass dumps and logs without traces", file=sys.stderr)
+    from .traces import diagnose_traces
+
     # a folder without anything is passed on as well: the reader of traces says what it looked for
     diagnose_traces(files.traces or paths, as_json, perfetto)
 
