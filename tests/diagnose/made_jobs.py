@@ -58,7 +58,7 @@ def job(
         end_s = max(after_s, *(own - clock for own, clock in zip(launched_s, clocks_s, strict=True))) + WIRE_S
         for record, launch_s, clock_s in zip(ranks, launched_s, clocks_s, strict=True):
             start_s = max(launch_s, after_s + clock_s)
-            record.calls.append(Call(kind, "0", launch_s, start_s, end_s + clock_s))
+            record.calls.append(Call(kind, launch_s, start_s, end_s + clock_s))
             if gpu:
                 record.spans.append(
                     Span(record.rank, "stream 20", kind, len(record.calls) - 1, start_s, end_s + clock_s)

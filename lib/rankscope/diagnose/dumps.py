@@ -35,7 +35,6 @@ _RANK = re.compile(r"(\d{1,9})(\.json|\.pkl|\.pickle)?$", re.ASCII)
 _HEAD = re.compile(rb'\x80|\s*\{\s*"(version|entries|pg_config|pg_status|comm_lib_version)"')
 # names of files whose frames are not the user's code: installed packages, torch, Python itself and C++
 _LIBRARY = re.compile(r"site-packages|dist-packages|[/\\]torch[/\\]|[/\\]lib[/\\]python3|^<frozen|\.(cpp|so|hpp|h|cc)$")
-_DAMAGE = (ValueError, TypeError, LookupError, AttributeError, EOFError, OverflowError, pickle.UnpicklingError)
 
 
 class GroupKey(NamedTuple):
@@ -120,7 +119,7 @@ def _read(path: Path) -> Dump:
         if not contents.get("entries"):
             note = f"{path.name} has no entries: the recorder was off or empty, so only its status counts."
         return Dump(rank, path.name, _progress_of_groups(contents), note=note)
-    except _DAMAGE as error:
+    except Exception as error:  # a damaged file can fail in many ways
         reason = str(error) if type(error) is ValueError else "damaged or cut short"
         return Dump(rank, path.name, problem=one_line(reason))
 
@@ -185,12 +184,12 @@ def _call(entry: Mapping[str, Any]) -> Call:
     where = [f"{Path(frame['filename']).name}:{frame['line']} in {frame['name']}" for frame in own_frames[:1]]
     timeout_ms = entry.get("timeout_ms")
     return Call(
-        collective=one_line(collective),
+        collective=collective,
         size=" to ".join(dict.fromkeys(filter(None, numbers))),
-        dtype=one_line(" and ".join(dict.fromkeys(types))),
+        dtype=" and ".join(dict.fromkeys(types)),
         created_s=entry["time_created_ns"] / 1e9,
         timeout_s=math.inf if timeout_ms is None else timeout_ms / 1e3,
-        where=one_line("".join(where)),
+        where="".join(where),
     )
 
 

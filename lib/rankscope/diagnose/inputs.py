@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ..common.checks import several
 from ..common.files import PathLike
-from ..timeline.events import is_ours
 
 
 def paths_of(folder_or_files: PathLike | Iterable[PathLike], is_wanted: Callable[[Path], bool]) -> list[Path]:
@@ -25,19 +23,11 @@ def paths_of(folder_or_files: PathLike | Iterable[PathLike], is_wanted: Callable
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file is taken for a trace by its name, and is none that this package wrote."""
-    return path.name.endswith((".json", ".json.gz")) and not is_ours(path)
+    """Whether a file is taken for a trace, by its name."""
+    return path.name.endswith((".json", ".json.gz"))
 
 
-class TraceFiles(NamedTuple):
-    """Files to read: traces, flight-recorder dumps, and logs."""
-
-    traces: list[Path]
-    dumps: list[Path]
-    logs: list[Path]
-
-
-def files_in(paths: Sequence[Path]) -> TraceFiles:
+def files_in(paths: Sequence[Path]) -> tuple[list[Path], list[Path], list[Path]]:
     """Return the traces, dumps and logs among these files, or in a single folder.
 
     In a folder, only names of logs are read as such; if it has none of the three, the logs below it that torchrun's
@@ -47,16 +37,18 @@ def files_in(paths: Sequence[Path]) -> TraceFiles:
     from .logs import is_log, logs_in
 
     is_folder = len(paths) == 1 and paths[0].is_dir()
-    found = TraceFiles([], [], [])
+    traces: list[Path] = []
+    dumps: list[Path] = []
+    logs: list[Path] = []
     for file in paths_of(paths[0] if is_folder else paths, Path.is_file):
         if is_dump(file):
-            found.dumps.append(file)
+            dumps.append(file)
         elif is_log(file):
-            found.logs.append(file)
+            logs.append(file)
         elif is_trace(file):
-            found.traces.append(file)
+            traces.append(file)
         elif not is_folder:
-            found.logs.append(file)
-    if is_folder and not any(found):
-        found.logs.extend(logs_in(paths[0]))
-    return found
+            logs.append(file)
+    if is_folder and not (traces or dumps or logs):
+        logs = logs_in(paths[0])
+    return traces, dumps, logs

@@ -32,8 +32,8 @@ def read_traces(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Trace, 
     `distributedInfo` names, else the one in its name ("rank3.json"). A file that is not a profiler's trace, or is
     damaged, is left out if another one can be read; a diagnosis names it.
 
-    Raises ValueError if no file can be read, a folder has none, two are of the same rank, or of jobs of different
-    sizes; OSError if a file cannot be opened.
+    Raises ValueError if no file can be read, a folder has none, or two are of the same rank; OSError if a file cannot
+    be opened.
     """
     paths = paths_of(folder_or_files, is_trace)
     if not paths:
@@ -51,9 +51,6 @@ def read_traces(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Trace, 
         trace_of[trace.rank] = trace
     if not trace_of:
         raise errors[0]
-    sizes = {trace.num_ranks for trace in trace_of.values() if trace.num_ranks}
-    if len(sizes) > 1:
-        raise ValueError(f"traces must be of one job: they are of jobs of {sorted(sizes)} ranks")
     first, *others = (trace_of[rank] for rank in sorted(trace_of))
     return replace(first, left_out=tuple(map(str, errors))), *others
 
@@ -62,15 +59,11 @@ def _read(path: Path, num_files: int) -> Trace:
     file = read_trace(path, _KinetoFile)
     with readable(path):
         info = file.distributedInfo
-        groups = [group for group in info.get("pg_config") or [] if isinstance(group, dict)]
         events = events_by_role(file.traceEvents)
         if not events:
             raise ValueError("it has no event of torch.profiler")
-        # of several groups, Gloo's events do not say theirs
-        only_group = str(groups[0].get("pg_name")) if len(groups) == 1 else ""
-        trace = to_trace(events, _rank(path, info, num_files), only_group)
-        sizes = [len(group.get("ranks") or ()) for group in groups]
-        return replace(trace, source=path.name, num_ranks=info.get("world_size") or max(sizes, default=0))
+        trace = to_trace(events, _rank(path, info, num_files))
+        return replace(trace, source=path.name, num_ranks=info.get("world_size") or 0)
 
 
 def _rank(path: Path, info: dict[str, Any], num_files: int) -> int:

@@ -17,11 +17,10 @@ from ..timeline.chrome import collective
 
 
 # There are millions of these objects. None refers to itself, so Python's garbage collector need not visit them (`gc`).
-class KinetoArgs(msgspec.Struct, gc=False, rename={"collective": "Collective name", "group": "Process Group Name"}):
+class KinetoArgs(msgspec.Struct, gc=False, rename={"collective": "Collective name"}):
     """The arguments of an event that are read."""
 
     collective: Any = None
-    group: Any = None
     correlation: Any = None
 
 
@@ -39,7 +38,7 @@ class KinetoEvent(msgspec.Struct, gc=False):
 
 
 class Role(NamedTuple):
-    """What an event tells, and the kind of its span; `item` is the number of a step.
+    """What an event tells, and the kind of its span.
 
     The roles are "span" (a phase or a range on the CPU), "evaluate" (autograd computes a gradient), "launch" (of a
     collective), "gloo" (works on a collective), "kernel" (of a GPU, or a copy), "nccl" (a kernel of a collective),
@@ -48,11 +47,13 @@ class Role(NamedTuple):
 
     role: str
     kind: str = ""
-    item: int = -1
 
 
 class Event(NamedTuple):
-    """An event that is kept, in seconds from the first one; `thread` is a process and its thread, or a stream."""
+    """An event that is kept, in seconds from the first one.
+
+    `item` is the number of a step, and `thread` is a process and its thread, or a stream.
+    """
 
     kind: str
     item: int
@@ -91,7 +92,6 @@ _COLLECTIVES = {  # the letters in names of collectives, and our words; longer o
     "send": "send_recv",
     "recv": "send_recv",
 }
-_COPIES = {"htod": "memcpy h2d", "dtoh": "memcpy d2h", "dtod": "memcpy d2d", "ptop": "memcpy p2p"}
 
 
 def events_by_role(entries: list[Any]) -> dict[str, list[Event]]:
@@ -113,7 +113,9 @@ def events_by_role(entries: list[Any]) -> dict[str, list[Event]]:
         start_us = entry.ts - kept[0][0].ts  # absolute times need all bits of a float
         times_s = start_us / 1e6, (start_us + entry.dur) / 1e6
         args = entry.args if isinstance(entry.args, KinetoArgs) else KinetoArgs()
-        by_role[role.role].append(Event(role.kind, role.item, (entry.pid, entry.tid), *times_s, args))
+        number = entry.name.rpartition("#")[2] if role.kind == "step" else ""
+        item = int(number) if number.isdecimal() else -1
+        by_role[role.role].append(Event(role.kind, item, (entry.pid, entry.tid), *times_s, args))
     return by_role
 
 
@@ -128,8 +130,7 @@ def _role(category: str, name: str) -> Role:
         kind = collective(name)  # "kernel" for a kernel that is none of NCCL's
         return Role("kernel" if kind == "kernel" else "nccl", kind)
     if category in ("gpu_memcpy", "memcpy"):  # the name is such as "Memcpy HtoD (Pageable -> Device)"
-        direction = name.lower().removeprefix("memcpy").strip()[:4]
-        return Role("kernel", _COPIES.get(direction, "memcpy"))
+        return Role("kernel", "memcpy h2d" if "HtoD" in name else "memcpy")
     if category in ("gpu_memset", "memset"):
         return Role("kernel", "memset")
     if category in ("cuda_runtime", "cuda_driver", "runtime"):
@@ -138,10 +139,7 @@ def _role(category: str, name: str) -> Role:
         return Role("")
     for begin, role in _RANGES:
         if name.startswith(begin):
-            ending = name.removeprefix(begin)
-            if role.kind == "step" and ending.isdecimal():
-                return role._replace(item=int(ending))
-            return role if role.kind else role._replace(kind=collective_of(ending))
+            return role if role.kind else role._replace(kind=collective_of(name.removeprefix(begin)))
     return Role("span", f"range: {name}") if category == "user_annotation" else Role("")
 
 

@@ -16,8 +16,8 @@ _FSDP_FORWARD = ("range: FSDP::root_pre_forward", "range: FSDP::pre_forward", "r
 _PHASES = ("loader", "forward", "zero_grad", "optimizer")  # those that are events of their own
 
 
-def to_trace(events: dict[str, list[Event]], rank: int, group: str) -> Trace:
-    """Return the trace of a rank; `group` is that of Gloo's calls, "" if it is unknown.
+def to_trace(events: dict[str, list[Event]], rank: int) -> Trace:
+    """Return the trace of a rank.
 
     A trace without steps is one step, from its first event to its last.
     """
@@ -44,7 +44,7 @@ def to_trace(events: dict[str, list[Event]], rank: int, group: str) -> Trace:
         if event.kind != "step":
             placed.append(("main" if event.thread == main else f"thread {event.thread[1]}", event))
     spans = [Span(rank, lane, event.kind, event.item, event.start_s, event.stop_s) for lane, event in placed]
-    calls = [*_nccl_calls(events, launch_of), *_gloo_calls(events, group)]
+    calls = [*_nccl_calls(events, launch_of), *_gloo_calls(events)]
     calls.sort(key=attrgetter("launch_s"))
     for place, call in enumerate(calls):
         spans.append(Span(rank, call.lane, call.kind, place, call.start_s, call.stop_s))
@@ -145,12 +145,11 @@ def _nccl_calls(events: dict[str, list[Event]], launch_of: dict[Any, Event]) -> 
         kind = next((kind for kind in kinds if kind not in ("nccl", "send_recv")), "")
         if not kind:
             kind = "send_recv" if "send_recv" in kinds else "nccl"
-        group = next((str(event.args.group) for event in around if event.args.group), "")
         lane = f"stream {kernel.thread[1]}"
-        yield Call(kind, group, runtime.start_s, kernel.start_s, kernel.stop_s, lane)
+        yield Call(kind, runtime.start_s, kernel.start_s, kernel.stop_s, lane)
 
 
-def _gloo_calls(events: dict[str, list[Event]], group: str) -> Iterator[Call]:
+def _gloo_calls(events: dict[str, list[Event]]) -> Iterator[Call]:
     """Return a call for each piece of Gloo's work; those of a kind are launched in the order in which they start."""
     launches = defaultdict[str, deque[Event]](deque)
     for launch in events["launch"]:
@@ -161,4 +160,4 @@ def _gloo_calls(events: dict[str, list[Event]], group: str) -> Iterator[Call]:
         asked = launches[work.kind]
         if asked and asked[0].start_s <= work.start_s:
             launch = asked.popleft()
-        yield Call(launch.kind, group, launch.start_s, work.start_s, work.stop_s, "gloo")
+        yield Call(launch.kind, launch.start_s, work.start_s, work.stop_s, "gloo")

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from .late_causes import Culprit, Seconds, described_groups, lower_middle
@@ -33,7 +34,7 @@ class Suspicion(NamedTuple):
     is_chance: bool  # else they cost too little
 
 
-class Lateness(NamedTuple):
+class Lateness(msgspec.Struct, frozen=True, eq=False):
     """Who is late in a job. Times have a row per step and a column per rank; `phase_s` has a last axis for `PHASES`.
 
     `groups` are ranks that are late next to each other; a later group would be late once those before it are mended.

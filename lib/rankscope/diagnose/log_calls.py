@@ -41,16 +41,13 @@ def mismatches(facts: Facts) -> list[HangFinding]:
     is_mixed |= len(numbers) > 1 and len({call.parts[:3] for call in called.values()}) > 1
     if is_mixed or not in_job(found):
         return [unknown("the reports are of two calls, or their numbers of ranks are those of a group", found)]
-    if len(numbers) == 1:
-        called = {rank: call._replace(number="") for rank, call in called.items()}
     number = max(numbers, default=0)
     progress = {rank: Progress(number, number, {number: call}) for rank, call in called.items()}
     findings = []
     for finding in explain_groups([Group("", tuple(called), progress)] if found else []):
-        cause = "call" if _MISREAD in called.values() else finding.cause
-        lines = finding_of(cause, (), finding.words, found).lines
-        if finding.cause != "stuck":  # nobody differs, as far as whole lines show
-            findings.append(finding._replace(cause=cause, lines=lines))
+        if finding.cause != "stuck":  # else nobody differs, as far as whole lines show
+            cause = "call" if _MISREAD in called.values() else finding.cause
+            findings.append(finding._replace(cause=cause, lines=finding_of(cause, (), finding.words, found).lines))
     return findings
 
 

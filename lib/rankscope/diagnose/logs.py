@@ -58,7 +58,7 @@ def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
     errors: list[FileError] = []
     for path in files:
         try:
-            texts[str(path)] = decoded(read_bytes(path))
+            texts[str(path)] = read_bytes(path).decode("utf-8-sig", "replace")
         except FileError as error:
             errors.append(error)
     if not texts:
@@ -69,9 +69,3 @@ def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
 def read_hang_text(text: str) -> HangLogs:
     """Read text that was pasted from the logs of a job; the lines may be of several ranks."""
     return HangLogs(facts_of(clean_lines({"": of_type("text", text, str)})))
-
-
-def decoded(raw: bytes) -> str:
-    """Return the text of a log; what Windows writes may be UTF-16."""
-    is_utf16 = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
-    return raw.decode("utf-16" if is_utf16 else "utf-8-sig", "replace")

@@ -23,7 +23,6 @@ Bools = NDArray[np.bool_]
 
 _HOST = PHASES.index("host")
 _FSDP = ("range: FSDP::", "range: FullyShardedDataParallel")  # how the ranges begin that FSDP records
-_FSDP_CALLS = ("range: FSDP::all_gather", "range: FSDP::post_backward_reduce")  # that end when their collective has
 _FSDP_END = "range: FSDP::root_post_backward_callback"  # which reduces the last gradients, after autograd
 
 
@@ -44,7 +43,6 @@ class OwnTimes(NamedTuple):
 
     steps: Ints  # the numbers of the steps
     window_s: Seconds
-    end_s: Seconds  # when the window ends, by the rank's clock
     phase_s: Seconds  # own time, in which the rank waited for nobody: steps by `PHASES`
     exposed_s: Seconds  # communication that no work of the rank covers
     hidden_s: Seconds  # communication that work covers
@@ -118,8 +116,7 @@ def own_times(trace: Trace) -> OwnTimes:
     def of_calls(chosen: Bools) -> Seconds:
         """Return the seconds of the chosen slices, by call."""
         chosen = chosen & has_call
-        of_each: Seconds = np.bincount(next_end[chosen], length_s[chosen], minlength=by_end.size)
-        return of_each
+        return np.bincount(next_end[chosen], length_s[chosen], minlength=by_end.size).astype(float)
 
     # before the first edge the slice is -1, and after the last one their number: both take the appended "host"
     launched_in = np.append(phase, _HOST)[np.searchsorted(edge_s, calls.launch_s, side="right") - 1]
@@ -127,12 +124,11 @@ def own_times(trace: Trace) -> OwnTimes:
     return OwnTimes(
         steps=steps.item[windows.rows],
         window_s=windows.end_s - windows.begin_s,
-        end_s=windows.end_s,
         phase_s=seconds(~waits),
         exposed_s=seconds(waits).sum(axis=1),
         hidden_s=seconds(in_call & ~waits).sum(axis=1),
         calls=CallTimes(
-            step=np.where(calls.step >= 0, np.append(steps.item, -1)[calls.step], -1),
+            step=np.append(steps.item, -1)[calls.step],
             phase=launched_in,
             of_fsdp=calls.of_fsdp,
             exposed_s=of_calls(waits),
@@ -211,14 +207,7 @@ def _blocked(spans: Timeline, calls: _Calls, host: dict[str, Intervals]) -> Inte
     phase_start_s = np.sort(np.concatenate([starts_s for starts_s, _ in host.values()]))
     next_phase = np.searchsorted(phase_start_s, calls.arrive_s, side="right")
     until_s = np.minimum(calls.stop_s, np.append(phase_start_s, np.inf)[next_phase])
-    # Of FSDP's calls, only a rank within a range of FSDP waits. It is back at the end of the range in which the call
-    # ends: a thread that has waited gets its core late on a busy machine. That is no work, and there are so many
-    # collectives in a step that it would hide a late rank. The name of a range is followed by its group, as in
-    # "range: FSDP::all_gather (layer)".
-    starts_s, stops_s = _merged(spans, *(kind for kind in spans.kinds if kind.partition(" (")[0] in _FSDP_CALLS))
-    last_range = np.searchsorted(starts_s, calls.launch_s, side="right") - 1  # -1 before the first one
-    back_s = np.maximum(calls.stop_s, np.append(stops_s, -np.inf)[last_range])
-    in_fsdp = intersect(fsdp, merge(calls.arrive_s[calls.of_fsdp], back_s[calls.of_fsdp]))
+    in_fsdp = intersect(fsdp, merge(calls.arrive_s[calls.of_fsdp], calls.stop_s[calls.of_fsdp]))
     return merge(np.append(calls.arrive_s[blocks], in_fsdp[0]), np.append(until_s[blocks], in_fsdp[1]))
 
 

@@ -55,7 +55,7 @@ def headline(lateness: Lateness, steps: Sequence[int]) -> str:
         balanced = f"balanced, {step} per step"
         return balanced if lateness.is_balanced else _of_nobody(lateness, steps, is_complete=True)[0]
     group = lateness.groups[0]  # the others are late only once these ranks are mended
-    causes = dict.fromkeys(_word(late.cause) for late in group)
+    causes = dict.fromkeys(_WORDS.get(late.cause, late.cause) for late in group)
     how = f"are late {_pattern(group)}, because of their" if len(group) > 1 else "is late, because of its"
     cost = f"{in_ms(_cost_s(group))} of each step of {step}"
     return f"{_names(group)} {how} {and_joined([*causes])}: {cost}"
@@ -79,7 +79,7 @@ def _why(late: Culprit) -> str:
         )
     phase = PHASES.index(late.cause)
     takes, usual = in_ms(late.takes_s[phase]), in_ms(late.usual_s[phase])
-    return f"its {_word(late.cause)} takes {takes} in these, compared with {usual} on the other ranks"
+    return f"its {_WORDS.get(late.cause, late.cause)} takes {takes} in these, compared with {usual} on the other ranks"
 
 
 def _pattern(group: Sequence[Culprit]) -> str:
@@ -120,10 +120,6 @@ def _of_nobody(lateness: Lateness, steps: Sequence[int], is_complete: bool) -> l
 
 def _names(group: Sequence[Culprit]) -> str:
     return listed("rank", sorted(late.rank for late in group))
-
-
-def _word(cause: str) -> str:
-    return _WORDS.get(cause, cause)
 
 
 def _of_step(lateness: Lateness, seconds: float) -> str:

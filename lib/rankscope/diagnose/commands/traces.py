@@ -22,16 +22,11 @@ _MOST_ROWS = 16
 _LEAST_SHARE = 0.01  # of the own time: a phase with less has no column
 
 
-def diagnose_traces(paths: Sequence[Path], as_json: bool, perfetto: Path | None) -> None:
-    """Print who is late and why, and write the trace for Perfetto if there is a path for it."""
-    from ...timeline import Timeline
+def diagnose_traces(paths: Sequence[Path], as_json: bool) -> None:
+    """Print who is late and why."""
     from .. import diagnose, read_traces
 
-    traces = read_traces(paths[0] if len(paths) == 1 else paths)
-    diagnosis = diagnose(traces)
-    if perfetto is not None:
-        clocks = zip(traces, diagnosis.offset_s, strict=True)
-        Timeline.concat(trace.timeline.shifted(offset_s) for trace, offset_s in clocks).to_chrome_trace(perfetto)
+    diagnosis = diagnose(read_traces(paths[0] if len(paths) == 1 else paths))
     if as_json:
         print(json.dumps(_fields(diagnosis)))
         return
