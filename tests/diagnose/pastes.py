@@ -60,14 +60,6 @@ PASTES = [
         "out of memory",
     ),
     Paste(
-        "a store barrier that is not complete",
-        "Waiting in store based barrier to initialize process group for rank: 2, key: store_based_barrier_key:2 "
-        "(world_size=8, worker_count=7, timeout=0:30:00)",
-        (),
-        False,
-        "7 of 8",
-    ),
-    Paste(
         "stacks below a rank's name",
         'The stack for rank0:\nThread 1 (idle): "MainThread"\n    get (queue.py:170)\n'
         'The stack for rank1:\nThread 2 (idle): "MainThread"\n    all_reduce (torch/distributed/c10d.py:7)\n',

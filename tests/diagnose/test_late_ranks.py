@@ -60,15 +60,6 @@ def test_one_or_two_slow_spells_name_nobody_and_three_do() -> None:
         assert "balanced" not in words(phase_s)
 
 
-def test_ranks_have_no_order() -> None:
-    for seed in SEEDS:
-        order = np.random.default_rng(seed).permutation(NUM_RANKS)
-        phase_s = healthy("gaussian, sd 0.05", NUM_RANKS, 12, seed)
-        CASES["in turn"].spoil(phase_s)
-        after = {int(order[rank]): causes for rank, causes in named(phase_s[:, order]).items()}
-        assert after == named(phase_s)
-
-
 def test_no_job_is_called_balanced_in_which_a_rank_waits_for_long() -> None:
     num_waiting = 0
     for noise in NOISES:

@@ -159,18 +159,6 @@ def test_micro_batches_belong_to_the_step_that_reduces_their_gradients() -> None
     assert sum(call.kind == "allreduce" for call in trace.calls) == 5
 
 
-def unequal() -> list[int]:
-    model = DistributedDataParallel(Net())
-    with watch(model, batches(4 + 3 * dist.get_rank()), every=2, report=silent) as watched, model.join():
-        for inputs in watched.loader:
-            model(inputs).mean().backward()
-    return [len(trace.timeline.select(kind="step")) for trace in watched.traces]
-
-
-def test_ranks_with_different_numbers_of_steps_end() -> None:
-    assert in_ranks(unequal, 2) == [[4, 7], [4, 7]]
-
-
 def dies() -> None:
     model = DistributedDataParallel(Net())
     with watch(model, batches(9), every=2, report=silent) as watched:

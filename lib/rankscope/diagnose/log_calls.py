@@ -63,18 +63,18 @@ def calls(facts: Facts) -> list[HangFinding]:
     used = facts["wait"] + facts["queue"]
     if not used:
         return []
-    if why := _contradiction(facts, used):
+    if why := _contradiction(used):
         return [_waits(why, used)]
     groups = {group.name: group for group in _groups(used) if _is_one(group, used)}
     findings = [_judged(finding, groups[finding.group], used) for finding in explain_groups(groups.values())]
     return findings or [_waits("nothing shows that the lines are of one group", used)]
 
 
-def _contradiction(facts: Facts, used: Sequence[Fact]) -> str:
+def _contradiction(used: Sequence[Fact]) -> str:
     """Say why lines of the watchdog must not be compared; empty if they may be."""
     times_s = [fact.line.second_of_year for fact in used]
-    if facts["restart"] or max(times_s) - min(times_s) > _EVENT_S:
-        return "the lines are of several attempts, or of several times"
+    if max(times_s) - min(times_s) > _EVENT_S:
+        return "the lines are of several times"
     said = defaultdict[object, set[str]](set)
     for fact in used:
         rank = _rank(fact)

@@ -234,13 +234,6 @@ KINDS = {
         "(world_size=4, worker_count=3, timeout=0:30:00)",
         "unknown", "", "only {there} of {size} ranks joined the group",
     ),
-    "joining": Kind(
-        r"Waiting in store based barrier to initialize process group for rank: (?P<by>\d+), key: \S+ "
-        r"\(world_size=(?P<size>\d+), worker_count=(?P<there>\d+)",
-        "Waiting in store based barrier to initialize process group for rank: 2, key: store_based_barrier_key:2 "
-        "(world_size=8, worker_count=7, timeout=0:30:00)",
-        "unknown", "", "a group was not complete: {there} of {size} ranks had joined it when rank {by} said so",
-    ),
     "address": Kind(
         r"ait timeout after \d+ms, keys: \S*/default_pg/0//cpu//0/(?P<ranks>\d+)$",
         "wait timeout after 10000ms, keys: /default_pg/0//cpu//0/2",

@@ -175,7 +175,7 @@ def _joins(facts: Facts) -> list[HangFinding]:
     if any(there > size for there, size in counts):
         words = "more processes joined than the job has ranks: an earlier job, or another one, uses the same store"
         return [finding_of("store", (), words, found)]
-    is_whole_job = all(fact.values.get("key", "1").isdecimal() for fact in found) and not facts["restart"]
+    is_whole_job = all(fact.values.get("key", "1").isdecimal() for fact in found)
     if None not in came and is_whole_job and counts == {(len(came), len(came) + len(late))}:
         return [finding_of("missing", late, f"{listed('rank', late)} did not join the group", found)]
     came.add(0)  # which serves the store, so others wait for its address, too
@@ -209,7 +209,6 @@ _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
     "RAS, no answer",
     "RAS",
     _joins,
-    "joining",
     "stuck watchdog",
     "id",
     "actor",

@@ -23,6 +23,7 @@ Bools = NDArray[np.bool_]
 
 _HOST = PHASES.index("host")
 _FSDP = ("range: FSDP::", "range: FullyShardedDataParallel")  # how the ranges begin that FSDP records
+_FSDP_CALLS = ("range: FSDP::all_gather (", "range: FSDP::post_backward_reduce (")  # that end when their collective has
 _FSDP_END = "range: FSDP::root_post_backward_callback"  # which reduces the last gradients, after autograd
 
 
@@ -160,8 +161,8 @@ def _calls(trace: Trace, steps: Timeline, has_gpu: bool) -> _Calls:
         of_gradients = _inside(launch_s, _merged(trace.timeline, "backward", _FSDP_END))
     step = np.searchsorted(steps.start_s, launch_s, side="right") - 1
     arrive_s = start_s if has_gpu else launch_s  # Gloo starts a call only when one of its threads is free
-    fsdp = _merged(trace.timeline, *(kind for kind in trace.timeline.kinds if kind.startswith(_FSDP)))
-    return _Calls(launch_s, arrive_s, stop_s, of_gradients, _inside(launch_s, fsdp), step)
+    of_fsdp = _inside(launch_s, _named(trace.timeline, _FSDP))
+    return _Calls(launch_s, arrive_s, stop_s, of_gradients, of_fsdp, step)
 
 
 class _Windows(NamedTuple):
@@ -201,13 +202,18 @@ def _windows(steps: Timeline, calls: _Calls) -> _Windows:
 
 def _blocked(spans: Timeline, calls: _Calls, host: dict[str, Intervals]) -> Intervals:
     """Return when the host of a rank without a GPU is blocked in calls, apart from the wait at the end of a window."""
-    fsdp = _merged(spans, *(kind for kind in spans.kinds if kind.startswith(_FSDP)))
     # A collective that is not waited for at the end blocks the host, until that goes on with another phase.
     blocks = ~calls.of_gradients & ~calls.of_fsdp
     phase_start_s = np.sort(np.concatenate([starts_s for starts_s, _ in host.values()]))
     next_phase = np.searchsorted(phase_start_s, calls.arrive_s, side="right")
     until_s = np.minimum(calls.stop_s, np.append(phase_start_s, np.inf)[next_phase])
-    in_fsdp = intersect(fsdp, merge(calls.arrive_s[calls.of_fsdp], calls.stop_s[calls.of_fsdp]))
+    # Of FSDP's calls, only a rank within a range of FSDP waits. It is back at the end of the range in which the call
+    # ends: a thread that has waited gets its core late on a busy machine. That is no work, and there are so many
+    # collectives in a step that it would hide a late rank.
+    starts_s, stops_s = _named(spans, _FSDP_CALLS)
+    last_range = np.searchsorted(starts_s, calls.launch_s, side="right") - 1  # -1 before the first one
+    back_s = np.maximum(calls.stop_s, np.append(stops_s, -np.inf)[last_range])
+    in_fsdp = intersect(_named(spans, _FSDP), merge(calls.arrive_s[calls.of_fsdp], back_s[calls.of_fsdp]))
     return merge(np.append(calls.arrive_s[blocks], in_fsdp[0]), np.append(until_s[blocks], in_fsdp[1]))
 
 
@@ -217,6 +223,11 @@ def _blocked(spans: Timeline, calls: _Calls, host: dict[str, Intervals]) -> Inte
 def _merged(spans: Timeline, *kinds: str) -> Intervals:
     chosen = spans.select(kind=kinds)
     return merge(chosen.start_s, chosen.stop_s)
+
+
+def _named(spans: Timeline, begins: tuple[str, ...]) -> Intervals:
+    """Return the intervals of ranges whose names begin so; the group follows, as in "FSDP::all_gather (layer)"."""
+    return _merged(spans, *(kind for kind in spans.kinds if f"{kind} (".startswith(begins)))
 
 
 def _inside(times_s: Seconds, intervals: Intervals) -> Bools:

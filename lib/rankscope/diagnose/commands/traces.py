@@ -30,11 +30,10 @@ def diagnose_traces(paths: Sequence[Path], as_json: bool) -> None:
     if as_json:
         print(json.dumps(_fields(diagnosis)))
         return
-    print_parts(Text(printable(line), "bold") for line in str(diagnosis).splitlines())
+    parts: list[Any] = [Text(printable(line), "bold") for line in str(diagnosis).splitlines()]
     if diagnosis.steps:
-        print_parts([_rank_table(diagnosis)])
-    if diagnosis.calls:
-        print_parts([_call_table(diagnosis)])
+        parts += [_rank_table(diagnosis), _call_table(diagnosis)]
+    print_parts(parts)
 
 
 def _fields(diagnosis: JobDiagnosis) -> dict[str, Any]:
@@ -73,8 +72,8 @@ def _rank_table(diagnosis: JobDiagnosis) -> Table:
 
 
 def _call_table(diagnosis: JobDiagnosis) -> Table:
-    """Return a row per kind of call, of many for those that are waited for longest; all times are in one unit."""
-    calls = sorted(diagnosis.calls, key=lambda call: -call.exposed_s)[:_MOST_ROWS]
+    """Return a row per kind of call, the most exposed first; all times are in one unit."""
+    calls = sorted(diagnosis.calls, key=lambda call: -call.exposed_s)
     # these are differences of floats, which may be a little below 0
     words = times_in_one_unit(*(max(each_s, 0.0) for call in calls for each_s in (call.exposed_s, call.hidden_s)))
     title = "Communication per step, mean over ranks; hidden: while the rank works"
