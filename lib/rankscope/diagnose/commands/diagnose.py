@@ -48,9 +48,9 @@ def diagnose(
         hang = explain_hang(read_dumps(dumps) if dumps else (), read_logs(logs) if logs else None)
         _print_hang(hang, as_json)
         return
-    num_left_out = len(dumps) + len(logs)
-    if num_left_out:
-        print(f"left out {count_of(num_left_out, 'file')}: pass dumps and logs without traces", file=sys.stderr)
+    if dumps or logs:
+        num_files = count_of(len(dumps) + len(logs), "file")
+        print(f"left out {num_files}: pass dumps and logs without traces", file=sys.stderr)
     # a folder without anything is passed on as well: the reader of traces says what it looked for
     diagnose_traces(traces or paths, as_json)
 

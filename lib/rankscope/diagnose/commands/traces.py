@@ -30,10 +30,12 @@ def diagnose_traces(paths: Sequence[Path], as_json: bool) -> None:
     if as_json:
         print(json.dumps(_fields(diagnosis)))
         return
-    parts: list[Any] = [Text(printable(line), "bold") for line in str(diagnosis).splitlines()]
+    tables = []
     if diagnosis.steps:
-        parts += [_rank_table(diagnosis), _call_table(diagnosis)]
-    print_parts(parts)
+        tables.append(_rank_table(diagnosis))
+    if diagnosis.calls:
+        tables.append(_call_table(diagnosis))
+    print_parts([*(Text(printable(line), "bold") for line in str(diagnosis).splitlines()), *tables])
 
 
 def _fields(diagnosis: JobDiagnosis) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def _rank_table(diagnosis: JobDiagnosis) -> Table:
     mean_s = diagnosis.phase_s.mean(axis=0)  # ranks by phases
     late_s = diagnosis.late_s.mean(axis=0).clip(0)
     shown = np.flatnonzero(mean_s.sum(axis=0) > _LEAST_SHARE * mean_s.sum())
-    rows = np.sort(np.argsort(-late_s, kind="stable")[:_MOST_ROWS])
+    rows = np.sort(np.argsort(-late_s)[:_MOST_ROWS])
     table_s = np.column_stack([mean_s[:, shown], diagnosis.waiting_s.mean(axis=0), late_s])[rows]
     words = np.array(times_in_one_unit(*table_s.ravel().tolist())).reshape(table_s.shape)
     title = "Time of each rank per step; exposed: it only waits or communicates; late: later than the middle rank"
@@ -76,8 +78,9 @@ def _call_table(diagnosis: JobDiagnosis) -> Table:
     calls = sorted(diagnosis.calls, key=lambda call: -call.exposed_s)
     # these are differences of floats, which may be a little below 0
     words = times_in_one_unit(*(max(each_s, 0.0) for call in calls for each_s in (call.exposed_s, call.hidden_s)))
-    title = "Communication per step, mean over ranks; hidden: while the rank works"
-    table = table_of(title, "what", "calls", "exposed", "hidden")
+    table = table_of(
+        "Communication per step, mean over ranks; hidden: while the rank works", "what", "calls", "exposed", "hidden"
+    )
     for call, exposed, hidden in zip(calls, words[::2], words[1::2], strict=True):
-        table.add_row(printable(call.name), f"{call.num_calls:.3g}", exposed, hidden)
+        table.add_row(call.name, f"{call.num_calls:.3g}", exposed, hidden)
     return table
