@@ -49,8 +49,7 @@ def diagnose(
         _print_hang(hang, as_json)
         return
     if dumps or logs:
-        num_files = count_of(len(dumps) + len(logs), "file")
-        print(f"left out {num_files}: pass dumps and logs without traces", file=sys.stderr)
+        print(f"left out {count_of(len(dumps + logs), 'file')}: pass dumps and logs without traces", file=sys.stderr)
     # a folder without anything is passed on as well: the reader of traces says what it looked for
     diagnose_traces(traces or paths, as_json)
 
