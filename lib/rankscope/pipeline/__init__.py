@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..common.extras import when_used
 from .advice import advise
-from .closest import closest
-from .cores import Cores
-from .loader_model import Handover, simulate_dataloader
+from .loader_model import simulate_dataloader
 from .part_files import DelayedLoad, PartError, write_parts
 from .part_model import idle_share, simulate_parts
 from .run import StageError, run
@@ -30,9 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncPartDataset",
-    "Cores",
     "DelayedLoad",
-    "Handover",
     "Lognormal",
     "PartError",
     "Pipeline",
@@ -41,7 +37,6 @@ __all__ = [
     "StoredImages",
     "SyncPartDataset",
     "advise",
-    "closest",
     "idle_share",
     "in_step",
     "overlap_share",

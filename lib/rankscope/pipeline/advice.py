@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
-from ..common.checks import each, whole
+from ..common.checks import each, of_type, whole
 from ..common.units import percent_words
 from ..common.words import count_of
 from .profile import PARTS, LoaderProfile, LoaderSettings, predicted_s
+
+if TYPE_CHECKING:
+    from .dataloader import RecordedLoader
 
 _CLEAR_GAIN = 1.05  # predictions are off by a few percent, so a smaller gain may be none
 _GAIN_WORTH_THE_ORDER = 1.10  # a smaller gain does not justify batches in an order that differs from run to run
@@ -26,12 +29,6 @@ _MOST_ERROR = 0.1  # of the prediction for the recorded settings; a larger one g
 _SHARE_OF_BEST_GAIN = 0.9  # if faster cores gain this share of the best gain, the cores are the bottleneck
 _LEAST_MOST_WORKERS = 8  # tried by default on a machine with few cores
 _USUAL_NUM_WORKERS = (0, *(2**power for power in range(16)))
-
-
-class Recorded(Protocol):
-    """An object with a profile: a `RecordedLoader`."""
-
-    def profile(self) -> LoaderProfile: ...
 
 
 class SettingsForecast(msgspec.Struct, frozen=True):
@@ -79,7 +76,7 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 def advise(
-    recorded: Recorded | LoaderProfile,
+    recorded: RecordedLoader[Any] | LoaderProfile,
     *,
     num_workers: Iterable[int] | None = None,
     prefetch_factors: Iterable[int] = (1, 2, 4),
@@ -97,11 +94,7 @@ def advise(
 
     Raises ValueError if `recorded` has no profile, nothing has been recorded, or a count is out of range.
     """
-    profile = recorded
-    if not isinstance(profile, LoaderProfile):
-        if not hasattr(profile, "profile"):
-            raise ValueError(f"advise takes a recorded loader or its profile, got a {type(recorded).__name__}")
-        profile = profile.profile()
+    profile = recorded.profile() if hasattr(recorded, "profile") else of_type("recorded", recorded, LoaderProfile)
     if num_batches is not None:
         profile = replace(profile, num_batches=whole("num_batches", num_batches, 1))
     if num_workers is None:
@@ -206,10 +199,6 @@ def _bottleneck(profile: LoaderProfile, settings: LoaderSettings) -> str:
 
 def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsForecast) -> Iterator[str]:
     """Yield what a reader of the advice should know about its limits."""
-    if not profile.accelerator:
-        yield "no accelerator found, so pin_memory would not help"
-    elif profile.pinning is None:
-        yield "the cost and gain of pinning could not be measured"
     if profile.read_s.size < _FEW_BATCHES:
         yield f"batches recorded: {profile.read_s.size}; predictions from so few are rough"
     if not profile.settings.num_workers:
@@ -221,8 +210,6 @@ def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsFore
     if best.settings.persistent_workers and not current.settings.persistent_workers:
         startup_s = profile.startup_of_s(replace(best.settings, persistent_workers=False))
         yield f"persistent_workers=True saves the start-up of {_seconds(startup_s)} in every epoch after the first"
-    if current.settings.in_order and not best.settings.in_order:
-        yield "in_order=False hands batches over in an order that differs from run to run"
     if profile.epoch_s:
         error = current.predicted_s / profile.epoch_s - 1
         if abs(error) > _MOST_ERROR:

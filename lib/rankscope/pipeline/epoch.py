@@ -30,15 +30,22 @@ def worker_lane(worker: int) -> str:
 
 
 class BatchTimes(NamedTuple):
-    """The times of each batch, in seconds; `pin` is None without a pin thread. The last two are of every batch."""
+    """The times of each batch, in seconds.
+
+    A worker fetches a batch in `fetch`, and its sending thread needs `handover`. Receiving the batch costs the training
+    loop `receive` or, if there is a pin thread, that thread `receive` and `pin`. The training loop receives it up to
+    `held_s` later while the batch's worker is busy with its next batch, because the worker must answer, and cannot
+    while a fetch holds Python's interpreter lock. For the pin thread, this is not modelled. Workers start to read at
+    `startup_s`.
+    """
 
     fetch: list[float]
     step: list[float]
     handover: list[float]
     receive: list[float]
-    pin: list[float] | None
-    held_s: float
-    startup_s: float
+    pin: list[float] | None = None
+    held_s: float = 0.0
+    startup_s: float = 0.0
 
 
 def epoch(work: BatchTimes, num_workers: int, prefetch_factor: int, in_order: bool, cores: Cores) -> list[Span]:
