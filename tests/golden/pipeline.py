@@ -131,9 +131,7 @@ def _advice(seed: int) -> dict[str, Any]:
     settings = LoaderSettings(draw.randrange(5), 2, pin_memory=has_gpu and draw.choice([False, True]))
     costs = draw.choice([PinningCosts(0.004, 0.003, 0.001), None]) if has_gpu else None
     startup_s = draw.choice([0, 0.5])
-    profile = LoaderProfile(
-        settings, 40, draw.choice([2, 4, 64]), has_gpu, startup_s=startup_s, pinning=costs, **columns
-    )
+    profile = LoaderProfile(settings, 40, draw.choice([2, 4, 64]), startup_s=startup_s, pinning=costs, **columns)
     advice = advise(profile, num_workers=(0, 1, 2, 4, 8), num_batches=100)
     rows = sorted(_row(row) for row in advice.rows)
     return fields(advice, _ADVICE) | {"current": _row(advice.current), "best": _row(advice.best), "rows": rows}

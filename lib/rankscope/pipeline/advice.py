@@ -135,7 +135,7 @@ def _candidates(
 ) -> list[LoaderSettings]:
     """Return the different settings to try, in a fixed order."""
     pins = [profile.settings.pin_memory]
-    if profile.accelerator and profile.pinning is not None:
+    if profile.pinning is not None:
         pins = [False, True]
     persistent = [profile.settings.persistent_workers]
     if profile.startup_s + profile.startup_each_s > 0:

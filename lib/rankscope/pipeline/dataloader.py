@@ -135,7 +135,6 @@ class _Recording:
             ),
             num_batches=max(self.epochs),
             num_cores=host.num_cores(),
-            accelerator=has_accelerator,
             startup_s=max(startup_s, 0.0),  # a worker may read while its iterator is still being made
             startup_each_s=startup_each_s,
             pinning=self.pinning,

@@ -64,7 +64,6 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     settings: LoaderSettings
     num_batches: int
     num_cores: int
-    accelerator: bool
     read_s: Seconds
     collate_s: Seconds
     cpu_s: Seconds
