@@ -11,7 +11,7 @@ import numpy as np
 from rankscope import pipeline as package
 from rankscope.pipeline import Lognormal, Pipeline, Stage, advise, simulate
 from rankscope.pipeline.cores import Cores
-from rankscope.pipeline.epoch import LOOP, PIN_THREAD, BatchTimes, epoch, worker_lane
+from rankscope.pipeline.epoch import BatchTimes, epoch
 from rankscope.pipeline.profile import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts
 from rankscope.pipeline.service import draw as drawn_s
 from rankscope.sampling import assign
@@ -75,16 +75,19 @@ def _random_loader(draw: random.Random) -> dict[str, Any]:
     if draw.choice([False, True]):
         cores = Cores(draw.randint(1, 4), draw.uniform(0.2, 1), draw.uniform(0.2, 1))
     fetch, step = (drawn_s("it", service, num_batches, seed, 0, stream) for stream, service in enumerate(services))
-    handover, receive, pin = ([seconds] * num_batches for seconds in (handover_s, receive_s, pin_s))
-    pin = pin if pin_s else None
-    work = BatchTimes(fetch.tolist(), step.tolist(), handover, receive, pin, held_s, startup_s)
-    return {"work": work, "workers": (num_workers, prefetch_factor, in_order), "cores": cores}
+    handover, receive = [handover_s] * num_batches, [receive_s] * num_batches
+    pin = [pin_s] * num_batches if pin_s else None
+    return {
+        "work": BatchTimes(fetch.tolist(), step.tolist(), handover, receive, pin, held_s, startup_s),
+        "num_workers": num_workers,
+        "prefetch_factor": prefetch_factor,
+        "in_order": in_order,
+        "cores": cores,
+    }
 
 
 def _loader(options: dict[str, Any]) -> dict[str, Any]:
-    num_workers = options["workers"][0]
-    lanes = [*map(worker_lane, range(num_workers)), PIN_THREAD, LOOP] if num_workers else [LOOP]
-    return timeline(Timeline.of(epoch(options["work"], *options["workers"], options["cores"])).named(lanes, ()))
+    return timeline(Timeline.of(epoch(**options)))
 
 
 def _random_parts(draw: random.Random) -> dict[str, Any]:

@@ -118,8 +118,14 @@ def test_refused_before_anything_is_written(tmp_path: Path, word: str, rows_per_
     assert not (tmp_path / "parts").exists()
 
 
-@pytest.mark.parametrize("part", [[1, 2, 3], {"x": np.zeros((2**40, 0))}, {"x": 3.0}, {"x": np.array(["a"])}])
-def test_what_is_no_part_is_refused(part: Any) -> None:
+OBJECTS = np.array([print], dtype=object)  # a pickle, if it were written
+
+
+@pytest.mark.parametrize("part", [[1, 2, 3], {"x": np.zeros((2**40, 0))}, {"x": 3.0}, {"x": np.array(["a"])}, OBJECTS])
+def test_what_is_no_part_is_refused(tmp_path: Path, part: Any) -> None:
+    file = tmp_path / "part-0.npz"
+    np.savez(file, x=OBJECTS, allow_pickle=True)
+    options = {} if part is OBJECTS else {"load": lambda path: part}
     with pytest.raises(PartError, match="part-0") as error:
-        list(SyncPartDataset(["part-0"], 3, load=lambda path: part))
+        list(SyncPartDataset([file], 3, **options))
     assert isinstance(error.value.__cause__, ValueError)

@@ -76,5 +76,7 @@ def check(name: str, service_s: Service) -> Service:
     except (TypeError, ValueError):
         column = np.empty(0)
     if column.ndim != 1 or not column.size or not np.isfinite(column).all() or column.min() < 0:
-        raise ValueError(f"{name} must be finite seconds of at least 0, a list of them or a Lognormal, got {service_s!r}")
+        raise ValueError(
+            f"{name} must be finite seconds of at least 0, a list of them or a Lognormal, got {service_s!r}"
+        )
     return column

@@ -24,8 +24,8 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
     """A kind of work on each item, done by `num_workers` workers, and the queue in which its results wait.
 
     `service_s` is the time of an item: seconds, a list of times by the item's number, or a `Lognormal`. `fn` does the
-    work: its argument is the result of the previous stage, and its result goes to the next stage. Simulating a stage requires `service_s`;
-    running it requires either of the two, because it sleeps if `fn` is None.
+    work: its argument is the result of the previous stage, and its result goes to the next stage. Simulating a stage
+    requires `service_s`; running it requires either of the two, because it sleeps if `fn` is None.
 
     At most `capacity` results wait for the next stage. If the queue is full, the worker keeps its result and starts
     nothing new until there is space. `ordered` stages hand items on in the order in which they received them, so a
@@ -57,9 +57,10 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
     @property
     def mean_s(self) -> float:
         """The mean time of an item. Raises ValueError if `service_s` is None."""
-        if isinstance(self.service_s, Lognormal):
-            return self.service_s.mean_s
-        return float(np.mean(self._known_service_s()))
+        service_s = self._known_service_s()
+        if isinstance(service_s, Lognormal):
+            return service_s.mean_s
+        return float(np.mean(service_s))
 
     def times_s(self, num_items: int, *stream: int) -> Seconds:
         """Return the times of items 0, 1, … in seconds. They depend only on `stream` (seed, rank, position).
