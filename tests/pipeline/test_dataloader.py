@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import time
 import weakref
 
@@ -73,13 +71,6 @@ class Failing(Augmented):
         return index
 
 
-class Killed(Augmented):
-    def __getitem__(self, index):
-        if index == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return index
-
-
 class Sized(IterableDataset):
     """Each worker reads a range that worker_init_fn gives it, as torch's documents do."""
 
@@ -112,10 +103,6 @@ class Moving(DataLoader):
 
 def collate_as_list(samples):
     return [sample[0] for sample in samples]
-
-
-def collate_as_is(samples):
-    return samples
 
 
 def pinnable(samples):
@@ -200,9 +187,7 @@ def test_spans_are_where_the_time_went():
     for spans, least_s in ((reads, 3 * 0.02 + 8 * 0.005), (steps, 11 * 0.003)):
         assert spans.busy_s >= least_s
     loop = timeline.select(lane="training loop")
-    assert start <= loop.begin_s
-    assert loop.end_s <= stop
-    assert loop.busy_s > 0.5 * (stop - start)
+    assert start <= loop.begin_s <= loop.end_s <= stop
     order = reads.item.argsort()
     assert (waits.stop_s >= reads.stop_s[order]).all()  # no batch is there before it was read
     assert [span.kind for span in timeline.select(lane="worker 0")][:3] == ["start", "read", "collate"]
@@ -240,17 +225,8 @@ def test_batches_in_any_order():
     assert not recorded.profile().settings.in_order
 
 
-def test_a_killed_worker_is_told():
-    # without tensors: to fetch those of the batches before, torch needs the worker alive
-    recorded = record_dataloader(DataLoader(Killed(), num_workers=1, collate_fn=collate_as_is))
-    with pytest.raises(RuntimeError, match="exited unexpectedly|killed by signal"):
-        list(recorded)
-    assert set(recorded.timeline().select(kind="read").item.tolist()) <= {0, 1, 2, 3, 4}
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_an_epoch_left_early_spoils_nothing(persistent):
-    recorded = record_dataloader(DataLoader(Waiting(), num_workers=2, persistent_workers=persistent))
+def test_an_epoch_left_early_spoils_nothing():
+    recorded = record_dataloader(DataLoader(Waiting(), num_workers=2, persistent_workers=True))
     for batch in recorded:
         if batch == 3:
             break
@@ -268,10 +244,7 @@ def test_it_stands_in_for_the_loader_and_goes_with_its_last_user():
     recorder = Recorder(rank=3)
     recorded = record_dataloader(loader, recorder)
     assert len(recorded) == 6
-    assert recorded.batch_size == 2
     assert recorded.dataset is loader.dataset
-    with pytest.raises(AttributeError, match="nonsense"):
-        _ = recorded.nonsense
     batches = iter(recorded)
     list(batches)
     assert set(recorder.timeline().rank.tolist()) == {3}
@@ -290,12 +263,9 @@ def test_it_stands_in_for_the_loader_and_goes_with_its_last_user():
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_pinning_is_recorded_where_it_happens(monkeypatch, num_workers):
     """The pin thread of torch, on a machine that says it has an accelerator."""
-    for name, answer in {
-        "is_available": True,
-        "current_accelerator": torch.device("cpu"),
-        "current_device_index": 0,
-        "set_device_index": None,
-    }.items():
+    accelerator = {"is_available": True, "current_accelerator": torch.device("cpu")}
+    accelerator |= {"current_device_index": 0, "set_device_index": None}
+    for name, answer in accelerator.items():
         monkeypatch.setattr(torch.accelerator, name, lambda *_, answer=answer: answer)
     loader = DataLoader(Augmented(), num_workers=num_workers, pin_memory=True, collate_fn=pinnable)
     recorded = record_dataloader(loader)

@@ -32,7 +32,6 @@ from rankscope.pipeline import (
     write_parts,
 )
 from rankscope.pipeline.profile import LoaderProfile, LoaderSettings
-from rankscope.timeline import Timeline
 
 READ, TRAIN = Stage("read", 1.0), Stage("train", 1.0)
 THREE, UNKNOWN = Stage("train", 1.0, num_workers=3), Stage("read", fn=abs)
@@ -40,39 +39,32 @@ ROAD = Pipeline([READ, TRAIN])
 PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, *[np.ones(3)] * 9)
 
 
-def loader(**changes: Any) -> Timeline:
-    return simulate_dataloader(**{"fetch_s": 1.0, "step_s": 1.0, "num_batches": 4, "num_workers": 2, **changes})
-
-
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("name", lambda: Stage("", 1.0)),
     ("'blocked'", lambda: Stage("blocked", 1.0)),
     ("'read'", lambda: Stage("read")),
-    ("service_s", lambda: Stage("read", "fast")),  # type: ignore[arg-type]
     ("num_workers", lambda: Stage("read", 1.0, num_workers=1.5)),  # type: ignore[arg-type]
     ("stages", lambda: Pipeline(READ)),  # type: ignore[arg-type]
     ("'read'", lambda: Pipeline([READ, READ])),
-    ("'train 0'", lambda: Pipeline([THREE, Stage("train 0", 2.0)])),
     ("service_s", lambda: Pipeline([UNKNOWN]).bottleneck),
-    ("pipeline", lambda: simulate(READ, 3)),  # type: ignore[arg-type]
     ("lock-step", lambda: simulate(Pipeline([THREE]), 9, num_ranks=2)),
     ("4 items", lambda: simulate(Pipeline([Stage("read", [1.0] * 3)]), 4)),
     ("length", lambda: run(ROAD, count())),
     ("items", lambda: run(Pipeline([UNKNOWN]), 3)),  # type: ignore[arg-type]
-    ("timeout_s", lambda: run(ROAD, [], timeout_s=0)),
-    ("prefetch_factor", lambda: loader(prefetch_factor=0)),
-    ("fetch_s", lambda: loader(fetch_s=[1.0])),
+    ("prefetch_factor", lambda: simulate_dataloader(1.0, 1.0, 4, num_workers=2, prefetch_factor=0)),
     ("loader", lambda: record_dataloader([1, 2])),  # type: ignore[arg-type]
     ("no batch", lambda: record_dataloader(DataLoader([1])).profile()),  # type: ignore[arg-type]
     ("recorded", lambda: advise("loader")),  # type: ignore[arg-type]
     ("num_workers", lambda: advise(PROFILE, num_workers=4)),  # type: ignore[arg-type]
-    ("prefetch_factors", lambda: advise(PROFILE, prefetch_factors=[0])),
     ("size_px", lambda: StoredImages(np.zeros((3, 8, 8)), [1, 2, 3], 0)),
     ("delays_s", lambda: DelayedLoad(-1)),
     ("'part.npz'", lambda: DelayedLoad(0.1).delay_s("part.npz")),
-    ("epoch", lambda: SyncPartDataset(["a"], 1).set_epoch(0.5)),  # type: ignore[arg-type]
     ("group", lambda: next(in_step([1]))),
     ("num_loaders", lambda: AsyncPartDataset([], 4, num_loaders=0)),
+    ("batch_size", lambda: AsyncPartDataset(["a"], 0)),
+    ("trainer_id", lambda: SyncPartDataset(["a"], 4, 2, 2)),
+    ("seed", lambda: SyncPartDataset([], 4, seed="x")),  # type: ignore[arg-type]
+    ("files", lambda: SyncPartDataset(Path("one.npz"), 4)),  # type: ignore[arg-type]
     ("queue_size", lambda: simulate_parts(1.0, [[1]], 1.0, queue_size=0)),
     ("load_s[1]", lambda: simulate_parts([[1.0], [1.0, -2.0]], [[1], [1, 1]], 1.0)),
     ("steps_per_part", lambda: simulate_parts([[1.0]], [[-1]], 1.0)),
@@ -81,13 +73,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("loader", lambda: prefetched(3, "cpu")),  # type: ignore[arg-type]
     ("device", lambda: prefetched([], f"cuda:{torch.cuda.device_count()}")),
 ]
-for kind in (SyncPartDataset, AsyncPartDataset):
-    REFUSED += [
-        ("batch_size", lambda kind=kind: kind(["a"], 0)),  # type: ignore[misc]
-        ("trainer_id", lambda kind=kind: kind(["a"], 4, 2, 2)),  # type: ignore[misc]
-        ("seed", lambda kind=kind: kind([], 4, seed="x")),  # type: ignore[misc]
-        ("files", lambda kind=kind: kind(Path("one.npz"), 4)),  # type: ignore[misc]
-    ]
 
 
 @pytest.mark.parametrize(("word", "call"), REFUSED)

@@ -138,16 +138,8 @@ class _Recording:
             startup_s=max(startup_s, 0.0),  # a worker may read while its iterator is still being made
             startup_each_s=startup_each_s,
             pinning=self.pinning,
-            **_columns(self.rows),
+            **dict(zip(COLUMNS, np.array(self.rows).T / 1e9, strict=True)),
         )
-
-
-def _columns(rows: list[tuple[int, ...]]) -> dict[str, Any]:
-    """Return the columns of a `LoaderProfile`; that of hand-overs has only those of batches that were waited for."""
-    columns = dict(zip(COLUMNS, np.array(rows).T / 1e9, strict=True))
-    handover_s = columns["handover_s"]
-    columns["handover_s"] = handover_s[handover_s >= 0]
-    return columns
 
 
 def pinning_costs(num_bytes: int, repeats: int = 5) -> PinningCosts:

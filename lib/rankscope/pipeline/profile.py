@@ -56,8 +56,8 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     `read_s` is the dataset access, `collate_s` the collate_fn, and `cpu_s` the CPU time of both and of sending the
     batch. `receive_s` is the time in which the training loop takes the batch in, or the pin thread, which then pins for
     `pin_s`. `wait_s` is the training loop's wait for the batch, `step_s` its step, `step_cpu_s` the CPU time of the
-    step. If the system reports waits for a core, the times do not include them. `handover_s` contains the seconds from
-    the end of the fetch to the arrival, for those batches for which the loop was waiting. Making a worker takes
+    step. If the system reports waits for a core, the times do not include them. `handover_s` is the time from
+    the end of the fetch to the arrival, or below 0 for batches for which the loop was not waiting. Making a worker takes
     `startup_each_s`; workers begin to read `startup_s` after the last one was made. `num_batches` is that of an epoch.
     """
 
@@ -123,7 +123,8 @@ def predicted_spans(profile: LoaderProfile, settings: LoaderSettings, faster: st
     pin_s, step_s = _pin_and_step_s(profile, settings)
     alone_s = np.minimum(profile.receive_s, _RECEIVE_ALONE * profile.receive_s.min())
     held_s = float(np.quantile(profile.receive_s - alone_s, _HELD_QUANTILE))
-    handover_s = profile.handover_s if profile.handover_s.size else np.zeros(1)
+    waited_s = profile.handover_s[profile.handover_s >= 0]  # of those batches for which the loop was waiting
+    handover_s = waited_s if waited_s.size else np.zeros(1)
     fetch_s = column("reading", profile.read_s) + column("collating", profile.collate_s)
     work = BatchTimes(
         fetch=fetch_s.tolist(),
