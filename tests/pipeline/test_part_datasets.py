@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader
 
 from rankscope.pipeline import (
     AsyncPartDataset,
-    DelayedLoad,
     Lognormal,
     PartError,
     SyncPartDataset,
@@ -103,31 +102,21 @@ def test_loading_ahead_changes_no_bit_of_any_epoch(files, queue_size, num_loader
 
 @pytest.mark.parametrize(("queue_size", "num_loaders", "ahead"), [(2, 1, 3), (1, 3, 6)])
 def test_loaders_run_ahead_as_far_as_is_said_and_no_further(files, tmp_path, queue_size, num_loaders, ahead):
-    log = tmp_path / "log"
-
     def load(path):
-        with open(log, "a") as file:
-            file.write(path + "\n")
+        (tmp_path / os.path.basename(path)).touch()
         return load_part(path)
 
-    def loaded():
-        return sorted(log.read_text().split(), key=dataset.shard.index) if log.exists() else []
-
     recorder = Recorder()
-    options = {"queue_size": queue_size, "num_loaders": num_loaders}
-    dataset = AsyncPartDataset(files[:-1], 100, recorder=recorder, load=load, **options)
-    for taken, _ in enumerate(dataset, start=1):
-        expected = dataset.shard[: taken + ahead]
-        assert soon(lambda: len(loaded()) >= len(expected))  # noqa: B023
-        time.sleep(0.02)  # in which no other may follow
-        assert loaded() == expected
-    dataset.close()
-    timeline = recorder.timeline()
-    timeline.check()
-    loads = timeline.select(kind="load")
-    assert sorted(loads.item.tolist()) == list(range(9))
-    assert all(span.lane == f"loader {span.item % num_loaders}" for span in loads)
-    assert timeline.select(lane="trainer", kind="wait").item.tolist() == list(range(9))
+    options = {"queue_size": queue_size, "num_loaders": num_loaders, "recorder": recorder, "load": load}
+    with AsyncPartDataset(files[:-1], 100, **options) as dataset:
+        for taken, _ in enumerate(dataset, start=1):
+            num_expected = min(taken + ahead, 9)
+            assert soon(lambda: len([*tmp_path.glob("*.npz")]) >= num_expected)  # noqa: B023
+            time.sleep(0.02)  # in which no other may follow
+            assert len([*tmp_path.glob("*.npz")]) == num_expected
+    loads = recorder.timeline().select(kind="load")
+    assert sorted(span.item for span in loads if span.lane == f"loader {span.item % num_loaders}") == list(range(9))
+    assert recorder.timeline().select(lane="trainer", kind="wait").item.tolist() == list(range(9))
 
 
 # ---- errors and deaths
@@ -235,11 +224,16 @@ def test_uneven_trainers_take_the_same_steps_and_read_all(files, kind, num_files
 def test_a_run_has_the_spans_of_its_twin_and_takes_about_as_long(tmp_path, setting):
     """Never less, since sleeps are never shorter; about as long at the best of some, others may use the machine."""
     files = write_parts(tmp_path, 3, x=np.arange(26))
-    load, step_s = DelayedLoad(Lognormal(0.24, cv=1.0), seed=1), 0.06
+    times_s = Lognormal(0.24, cv=1.0).draw(np.random.default_rng(1), len(files)).tolist()
+    load_s, step_s = dict(zip(map(os.fspath, files), times_s, strict=True)), 0.06
     kind = AsyncPartDataset if setting else SyncPartDataset
     shards = [SyncPartDataset(files, 1, 2, rank).shard for rank in range(2)]
     steps = [[len(load_part(file)["x"]) for file in shard] for shard in shards]
-    expected = simulate_parts([[load.delay_s(file) for file in shard] for shard in shards], steps, step_s, **setting)
+    expected = simulate_parts([[load_s[file] for file in shard] for shard in shards], steps, step_s, **setting)
+
+    def load(path):
+        time.sleep(load_s[path])
+        return load_part(path)
 
     def run(rank, group, recorder):
         record = recorder.for_rank(rank)

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 
 from rankscope.pipeline import (
     AsyncPartDataset,
-    DelayedLoad,
     PartError,
     Pipeline,
     Stage,
@@ -57,8 +56,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("recorded", lambda: advise("loader")),  # type: ignore[arg-type]
     ("num_workers", lambda: advise(PROFILE, num_workers=4)),  # type: ignore[arg-type]
     ("size_px", lambda: StoredImages(np.zeros((3, 8, 8)), [1, 2, 3], 0)),
-    ("delays_s", lambda: DelayedLoad(-1)),
-    ("'part.npz'", lambda: DelayedLoad(0.1).delay_s("part.npz")),
     ("group", lambda: next(in_step([1]))),
     ("num_loaders", lambda: AsyncPartDataset([], 4, num_loaders=0)),
     ("batch_size", lambda: AsyncPartDataset(["a"], 0)),

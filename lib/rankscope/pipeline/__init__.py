@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..common.extras import when_used
 from .advice import advise
 from .loader_model import simulate_dataloader
-from .part_files import DelayedLoad, PartError, write_parts
+from .part_files import PartError, write_parts
 from .part_model import idle_share, simulate_parts
 from .run import StageError, run
 from .service import Lognormal
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncPartDataset",
-    "DelayedLoad",
     "Lognormal",
     "PartError",
     "Pipeline",

@@ -100,18 +100,14 @@ def advise(
     if num_workers is None:
         most_workers = max(_LEAST_MOST_WORKERS, 2 * profile.num_cores)
         num_workers = [number for number in _USUAL_NUM_WORKERS if number <= most_workers]
-    candidates = _candidates(
-        profile,
-        each("num_workers", num_workers, whole, 0),
-        each("prefetch_factors", prefetch_factors, whole, 1),
-    )
+    num_workers = each("num_workers", num_workers, whole, 0)
+    prefetch_factors = each("prefetch_factors", prefetch_factors, whole, 1)
     current = SettingsForecast(profile.settings, predicted_s(profile, profile.settings), 1.0)
     forecasts = [current]
-    for settings in candidates:
-        if settings != _normal(profile.settings):  # which `current` has already
-            epoch_s = predicted_s(profile, settings)
-            speedup = current.predicted_s / epoch_s if epoch_s else 1.0
-            forecasts.append(SettingsForecast(settings, epoch_s, speedup))
+    for settings in _candidates(profile, num_workers, prefetch_factors):
+        epoch_s = predicted_s(profile, settings)
+        speedup = current.predicted_s / epoch_s if epoch_s else 1.0
+        forecasts.append(SettingsForecast(settings, epoch_s, speedup))
     rows = tuple(sorted(forecasts, key=lambda row: row.predicted_s))
     best = best_of(rows, current)
     return Advice(
@@ -133,7 +129,7 @@ def _seconds(seconds: float) -> str:
 def _candidates(
     profile: LoaderProfile, num_workers: Iterable[int], prefetch_factors: Iterable[int]
 ) -> list[LoaderSettings]:
-    """Return the different settings to try, in a fixed order."""
+    """Return the different settings to try besides the recorded ones, in a fixed order."""
     pins = [profile.settings.pin_memory]
     if profile.pinning is not None:
         pins = [False, True]
@@ -141,14 +137,12 @@ def _candidates(
     if profile.startup_s + profile.startup_each_s > 0:
         persistent = [profile.settings.persistent_workers, True]
     choices = product(num_workers, prefetch_factors, (True, False), pins, persistent)
-    return list(dict.fromkeys(_normal(LoaderSettings(*choice)) for choice in choices))  # each once
-
-
-def _normal(settings: LoaderSettings) -> LoaderSettings:
-    """Return the same settings, with defaults for those that have no effect."""
-    if settings.num_workers:
-        return settings
-    return LoaderSettings(0, pin_memory=settings.pin_memory)
+    different: dict[LoaderSettings, None] = {}  # in this order
+    for settings in (profile.settings, *(LoaderSettings(*choice) for choice in choices)):
+        if not settings.num_workers:  # the others have no effect
+            settings = LoaderSettings(0, pin_memory=settings.pin_memory)
+        different[settings] = None
+    return list(different)[1:]
 
 
 def best_of(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> SettingsForecast:

@@ -1,24 +1,20 @@
-"""Part files: a data set cut into files of rows. They are written, read as a whole, and read with a delay."""
+"""Part files: a data set cut into files of rows. They are written, and read as a whole."""
 
 from __future__ import annotations
 
 import io
 import os
-import re
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..common.checks import check_field, whole
+from ..common.checks import whole
 from ..common.files import write_whole
 from ..common.words import one_line
-from .service import Service, check, draw
 
 Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's
 Load: TypeAlias = Callable[[str], Mapping[str, Any]]
@@ -63,37 +59,6 @@ def load_part(path: str | os.PathLike[str]) -> Part:
     """
     with _ONE_READER, np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
-
-
-class DelayedLoad(msgspec.Struct, frozen=True, eq=False):
-    """Load a part after a delay, so that local files behave like remote storage with known times.
-
-    `delays_s` is a number of seconds, a list with one time per part, or a `Lognormal`; a part's number is the last one
-    in the file's name. The same seed gives the same delays in every process. Raises ValueError if `delays_s` is none of
-    these, or if a file's name has no number.
-
-    >>> DelayedLoad([0.5, 0.7]).delay_s("parts/part-00001.npz")
-    0.7
-    """
-
-    delays_s: Service
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_field(self, "delays_s", check)
-        check_field(self, "seed", whole)
-
-    def delay_s(self, path: str | os.PathLike[str]) -> float:
-        """Return the delay of this file in seconds."""
-        numbers = re.findall(r"\d+", Path(path).stem)
-        if not numbers:
-            raise ValueError(f"a delayed part must have its number in its name, got {os.fspath(path)!r}")
-        part = int(numbers[-1])
-        return float(draw("delays_s", self.delays_s, part + 1, self.seed)[part])
-
-    def __call__(self, path: str) -> Part:
-        time.sleep(self.delay_s(path))
-        return load_part(path)
 
 
 def part_error(file: str, cause: Exception) -> PartError:

@@ -36,7 +36,7 @@ def parts_ahead(queue_size: int, num_loaders: int) -> int:
 
 
 def simulate_parts(
-    load_s: Service | list[Service],
+    load_s: Service | Sequence[Service],
     steps_per_part: Sequence[Sequence[int]],
     step_s: Service,
     *,

@@ -29,7 +29,7 @@ COMPUTE = "compute"  # the same for steps
 _now = time.perf_counter_ns
 
 
-def prefetched(loader: Iterable[T], device: str | torch.device, recorder: Recorder | None = None) -> Prefetched[T]:
+def prefetched(loader: Iterable[T], device: str | torch.device, recorder: Recorder | None = None) -> Iterable[T]:
     """Return an iterable that replaces `loader`: its batches on the device, with the next one already in flight.
 
     A batch is a tensor, or tensors nested in lists, tuples, named tuples, dictionaries, and other containers that are
@@ -48,7 +48,7 @@ def prefetched(loader: Iterable[T], device: str | torch.device, recorder: Record
     requested. The step in which the loop is left is not recorded, because its end is unknown. Items are batch numbers,
     which continue over several iterations.
 
-    On the CPU, batches are passed through and nothing is recorded. Raises ValueError if the device does not exist
+    For the CPU, the result is `loader` itself, and nothing is recorded. Raises ValueError if the device does not exist
     or is neither CPU nor CUDA.
 
     >>> batches = prefetched([{"x": torch.ones(2)}, {"x": torch.zeros(1)}], "cpu")
@@ -64,27 +64,22 @@ def prefetched(loader: Iterable[T], device: str | torch.device, recorder: Record
         where = torch.device("meta")  # a valid device that is refused below, with the message for every wrong one
     if where.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:' and its number, got {device!r}")
-    gpu = PrefetchGpu(where, recorder is not None) if where.type == "cuda" else None
-    return Prefetched(loader, gpu, recorder)
+    if where.type == "cpu":
+        return loader
+    return Prefetched(loader, PrefetchGpu(where, recorder is not None), recorder)
 
 
 class Prefetched(Generic[T]):
-    """A loader with its batches on the device; created by `prefetched`. Each iteration starts the loader again.
+    """A loader with its batches on the device; created by `prefetched`. Each iteration starts the loader again."""
 
-    `gpu` is None on the CPU.
-    """
-
-    def __init__(self, loader: Iterable[T], gpu: PrefetchGpu | None, recorder: Recorder | None) -> None:
+    def __init__(self, loader: Iterable[T], gpu: PrefetchGpu, recorder: Recorder | None) -> None:
         self.loader = loader
         self.gpu = gpu
         self.recorder = recorder
         self._numbers = itertools.count()  # of batches, over all iterations
 
     def __iter__(self) -> Iterator[T]:
-        batches = iter(self.loader)
-        if self.gpu is None:
-            return batches
-        return _ahead(batches, self.gpu, self.recorder, self._numbers)
+        return _ahead(iter(self.loader), self.gpu, self.recorder, self._numbers)
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]

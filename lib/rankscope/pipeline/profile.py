@@ -56,8 +56,8 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     `read_s` is the dataset access, `collate_s` the collate_fn, and `cpu_s` the CPU time of both and of sending the
     batch. `receive_s` is the time in which the training loop takes the batch in, or the pin thread, which then pins for
     `pin_s`. `wait_s` is the training loop's wait for the batch, `step_s` its step, `step_cpu_s` the CPU time of the
-    step. If the system reports waits for a core, the times do not include them. `handover_s` is the time from
-    the end of the fetch to the arrival, or below 0 for batches for which the loop was not waiting. Making a worker takes
+    step. If the system reports waits for a core, the times do not include them. `handover_s` is the time from the end
+    of the fetch to the arrival, or below 0 for batches for which the loop was not waiting. Making a worker takes
     `startup_each_s`; workers begin to read `startup_s` after the last one was made. `num_batches` is that of an epoch.
     """
 
