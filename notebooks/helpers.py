@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
-from rankscope.cluster import Cluster, Link
-from rankscope.collectives import Schedule, best, build, closed_form, simulate, verify
+from rankscope.cluster import Cluster
+from rankscope.collectives import Schedule, best, build, simulate, verify
 from rankscope.sampling import Assignment, assign, audit
-from rankscope.train.fsdp import ModuleStep, ShardedLayer
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -110,75 +113,81 @@ def made_jobs() -> Iterator[tuple[NDArray[np.float64], tuple[int, int] | None]]:
 
 WIDTH = 4096
 NUM_WORDS = 32_000
-_BYTES_OF_16_BITS = 2
-_FLOAT32_TO_16_BITS = 2  # what a step states for float32, compared with what 16-bit training keeps
 
 
-def transformer(
-    num_tokens: int,
-    num_blocks: int = 16,
-    *,
-    flops_per_s: float = 400e12,
-    recompute: bool = False,
-    tensor_ranks: int = 1,
-    tensor_link: Link | None = None,
-) -> ModuleStep:
-    """Return the step of a GPU with `num_tokens` tokens: an embedding, blocks of width 4096, and a head.
+class Attention(nn.Module):
+    """Attention with heads of 128, of which each token sees those before it: 4·width² parameters."""
 
-    A block has an "attn" of 4·width² and an "mlp" of 8·width² parameters. A pass takes 2 operations per parameter and
-    token, and backward twice as many; the products of attention itself are left out. In 16-bit precision, a block
-    keeps 34·tokens·width bytes for backward: equation 2 of Korthikanti and others, 2022
-    (https://arxiv.org/abs/2205.05198), without attention's matrix. The step states twice that, because its parameters
-    are float32, and `fsdp.predict` scales activations to ``param_dtype``. With `recompute`, it keeps only its input,
-    and backward begins with another forward.
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
 
-    If `tensor_ranks` is above 1, this number of GPUs split each layer and process their tokens together: Megatron-LM's
-    tensor parallelism (https://arxiv.org/abs/1909.08053), here with the sequence parallelism of Korthikanti and others.
-    The step is that of one of these GPUs. It computes and keeps as much as without tensor parallelism, but has fewer
-    parameters. After each part of a block, in forward and in backward, the 16-bit activations of all their tokens are
-    all-reduced in a ring over `tensor_link`, and likewise after the embedding in forward and after the head in
-    backward. Nothing hides these all-reduces, so their times are part of the layers' times.
-    """
-    allreduce_s = 0.0
-    if tensor_link is not None:
-        allreduced_bytes = _BYTES_OF_16_BITS * num_tokens * tensor_ranks * WIDTH
-        allreduce_s = float(closed_form("allreduce", "ring", tensor_ranks, allreduced_bytes, tensor_link))
-    # Bytes that each part of a block keeps for backward, per token and unit of width. Of the 34 in all, attention keeps
-    # 11, the mlp 19, and the layer norm before each of them 2. With `recompute`, only the block's input is kept.
-    kept_per_value = {"attn": 13, "mlp": 21}
-    if recompute:
-        kept_per_value = {"attn": _BYTES_OF_16_BITS, "mlp": 0}
-    num_rows = NUM_WORDS // tensor_ranks
-    # A look-up itself takes next to no time.
-    layers = [ShardedLayer("embed", (num_rows * WIDTH,), forward_s=allreduce_s)]
-    for block in range(num_blocks):
-        for part, num_parameters in (("attn", 4 * WIDTH**2), ("mlp", 8 * WIDTH**2)):
-            # With tensor parallelism, a GPU computes 1/tensor_ranks of the part for tensor_ranks times as many tokens.
-            computing_s = 2 * num_parameters * num_tokens / flops_per_s
-            forward_s = computing_s + allreduce_s
-            backward_s = 2 * computing_s + allreduce_s
-            if recompute:
-                backward_s += forward_s
-            kept_bytes = _FLOAT32_TO_16_BITS * kept_per_value[part] * num_tokens * WIDTH
-            own_parameters = num_parameters // tensor_ranks
-            layers.append(
-                ShardedLayer(
-                    f"blocks.{block}.{part}",
-                    (own_parameters,),
-                    forward_s=forward_s,
-                    backward_s=backward_s,
-                    activation_bytes=kept_bytes,
-                )
-            )
-    head_s = 2 * NUM_WORDS * WIDTH * num_tokens / flops_per_s
-    kept_of_head = num_tokens * (_BYTES_OF_16_BITS * WIDTH + 4 * NUM_WORDS)  # its input, and the scores in float32
-    layers.append(
-        ShardedLayer(
-            "head",
-            (num_rows * WIDTH,),
-            forward_s=head_s,
-            backward_s=2 * head_s + allreduce_s,
-            activation_bytes=_FLOAT32_TO_16_BITS * kept_of_head,
-        )
-    )
-    return ModuleStep.of_layers(layers)
+    def forward(self, values: Tensor) -> Tensor:
+        heads = self.qkv(self.norm(values)).unflatten(-1, (3, -1, 128)).permute(2, 0, 3, 1, 4)
+        attended = scaled_dot_product_attention(*heads.unbind(), is_causal=True)
+        output: Tensor = values + self.out(attended.transpose(1, 2).flatten(2))
+        return output
+
+
+class MLP(nn.Module):
+    """Two layers: 8·width² parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
+        self.down = nn.Linear(4 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, values: Tensor) -> Tensor:
+        output: Tensor = values + self.down(gelu(self.up(self.norm(values))))
+        return output
+
+
+class Block(nn.Module):
+    """An "attn" and an "mlp"; with `recompute`, only the block's input is kept for backward."""
+
+    def __init__(self, recompute: bool) -> None:
+        super().__init__()
+        self.attn = Attention()
+        self.mlp = MLP()
+        self.recompute = recompute
+
+    def forward(self, values: Tensor) -> Tensor:
+        if self.recompute:
+            output: Tensor = checkpoint(self.parts, values, use_reentrant=False)
+            return output
+        return self.parts(values)
+
+    def parts(self, values: Tensor) -> Tensor:
+        output: Tensor = self.mlp(self.attn(values))
+        return output
+
+
+class Transformer(nn.Module):
+    """An embedding "embed", "blocks" of width 4096, and a "head"; without memory, on the device "meta"."""
+
+    def __init__(self, num_blocks: int = 16, recompute: bool = False) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            self.embed = nn.Embedding(NUM_WORDS, WIDTH)
+            self.blocks = nn.ModuleList([Block(recompute) for _ in range(num_blocks)])
+            self.head = nn.Linear(WIDTH, NUM_WORDS, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        values: Tensor = self.embed(tokens)
+        for block in self.blocks:
+            values = block(values)
+        scores: Tensor = self.head(values)
+        return scores
+
+
+def loss_of(num_tokens: int) -> Callable[[nn.Module], Tensor]:
+    """Return the loss of a sequence of so many tokens."""
+
+    def loss(model: nn.Module) -> Tensor:
+        tokens = torch.zeros(1, num_tokens, dtype=torch.int64)
+        return cross_entropy(model(tokens)[0].float(), tokens[0])
+
+    return loss

@@ -15,6 +15,8 @@ from rankscope.collectives import build, simulate
 from rankscope.timeline import Timeline
 from rankscope.train import ddp
 
+from .benchmarks._ddp_sweeps import load_sweeps
+
 FOLDER = Path(__file__).parents[1] / "notebooks" / "profiles"
 MACHINES = ["emulated_100mbit_5ms_4_ranks", "emulated_100mbit_5ms_8_ranks", "loopback_2_cores_4_ranks"]
 OTHERS = [path for path in sorted(FOLDER.glob("*.json")) if path.stem not in MACHINES]
@@ -50,7 +52,7 @@ def test_loading_ahead_was_measured_for_every_queue() -> None:
 
 
 def test_the_recorded_step_has_the_parts_that_its_two_measurements_predict() -> None:
-    (sweep,) = ddp.load_sweeps(FOLDER / "step_of_two_ranks.json")
+    (sweep,) = load_sweeps(FOLDER / "step_of_two_ranks.json")
     step = Timeline.from_chrome_trace(FOLDER / "step_of_two_ranks_run.json")
     assert sweep.contention == ddp.Contention()  # nothing is fitted
     twin = ddp.simulate(sweep.local, sweep.cost)

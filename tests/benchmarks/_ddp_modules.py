@@ -62,3 +62,6 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Loss]] = {
     "conv net": (conv, loss_of(torch.ones(4, 3, 32, 32))),
     "transformer": (transformer, loss_of(torch.arange(128).reshape(4, 32) * 7)),
 }
+# to which contention is fitted
+_LAYERS = [layer for _ in range(10) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
+CALIBRATION = nn.Sequential(*_LAYERS), loss_of(torch.ones(128, 1024))

@@ -20,22 +20,24 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from rankscope.common.files import PathLike, write_json
 from rankscope.networks import CostTable
 from rankscope.provenance import of_machine, of_run
 from rankscope.ranks.recorder import Recording, _record_rank, record
-from rankscope.train.ddp import Contention, MeasuredSteps, load_sweeps
-from rankscope.train.ddp.measured import FITTED_MB, WARM_UP, calibration, fit_contention, steps_of, training
+from rankscope.train.ddp import Contention, MeasuredSteps, fit_contention
+from rankscope.train.ddp.measured import WARM_UP, steps_of, training
 from rankscope.train.ddp.observed import gradients_of
-from rankscope.train.ddp.sweep import CapSweep, CapSweeps
 from tests.tools.emulate import emulated
 
-from ._ddp_modules import MODULES
+from ._ddp_modules import CALIBRATION, MODULES
+from ._ddp_sweeps import CapSweep, CapSweeps, load_sweeps
 
 COMMAND = "python -m tests.benchmarks.ddp_prediction"
 RECORDED = Path(__file__).parents[2] / "notebooks" / "profiles" / "ddp_steps.json"
 SIZES = tuple(2**power for power in range(14, 28))  # bytes of an allreduce
+FITTED_MB = (5.0, 20.0)  # at which contention is fitted, to a module of 40 MiB: five buckets, and two
 CAPS_MB = (None, 1.0, 5.0, 25.0, 100.0)  # None is DDP's default
 
 
@@ -99,8 +101,9 @@ def joined(rounds: Sequence[MeasuredSteps]) -> MeasuredSteps:
 def measured(num_ranks: int, args: argparse.Namespace) -> list[CapSweep]:
     """Measure cost, contention and the modules on one network, in turns: a sweep for each module."""
     torch.manual_seed(0)
-    cases = {"": calibration(), **{name: (MODULES[name][0](), MODULES[name][1]) for name in args.modules}}
-    costs_s, runs = [], {name: [] for name in cases}
+    cases = {"": CALIBRATION, **{name: (MODULES[name][0](), MODULES[name][1]) for name in args.modules}}
+    costs_s = []
+    runs: dict[str, list[list[MeasuredSteps]]] = {name: [] for name in cases}
     for _ in range(args.rounds):
         with network_of(args.mbit, num_ranks) as network:
             where = num_ranks, args.iterations, network
@@ -130,22 +133,19 @@ def save_sweeps(path: PathLike, sweeps: Sequence[CapSweep], command: str) -> Pat
 
 
 def print_table(sweeps: Sequence[CapSweep]) -> None:
-    """Print a row a cap, in milliseconds; then, for each number of ranks and network, what is held to bars."""
+    """Print a row a cap, in milliseconds; then, for each number of ranks and network, how far predictions are off."""
     print("ranks, network                  module        cap  measured  predicted    error    free")
-    groups: dict[str, list[CapSweep]] = {}
+    groups: dict[str, list[NDArray[np.float64]]] = {}
     for sweep in sweeps:
         where = f"{sweep.num_ranks}, {sweep.network}"
-        groups.setdefault(where, []).append(sweep)
-        columns = sweep.measured_s, sweep.predicted_s(), sweep.predicted_s(Contention())
-        for (cap, _), step_s, predicted_s, free_s in zip(sweep.measured, *columns, strict=True):
-            times = f"{step_s * 1e3:10.1f}{predicted_s * 1e3:11.1f}"
-            errors = f"{predicted_s / step_s - 1:+9.1%}{free_s / step_s - 1:+8.1%}"
-            print(f"{where:32}{sweep.name:12}{cap or 'None':>5}{times}{errors}")
-    for where, group in groups.items():
-        off = np.concatenate([np.abs(sweep.predicted_s() / sweep.measured_s - 1) for sweep in group])
-        lost = [sweep.measured_s[sweep.predicted_s().argmin()] / sweep.measured_s.min() - 1 for sweep in group]
-        print(f"{where}: {group[0].contention}; off by {np.median(off):.1%} (median), {off.max():.1%} (worst)")
-        print(f"  the cap with the best prediction takes up to {max(lost):.1%} longer than the best measured")
+        errors = sweep.predicted_s() / sweep.measured_s - 1
+        free = sweep.predicted_s(Contention()) / sweep.measured_s - 1
+        groups.setdefault(f"{where}: {sweep.contention}", []).append(np.abs(errors))
+        for row, (cap, _) in enumerate(sweep.measured):
+            times = f"{sweep.measured_s[row] * 1e3:10.1f}{sweep.predicted_s()[row] * 1e3:11.1f}"
+            print(f"{where:32}{sweep.name:12}{cap or 'None':>5}{times}{errors[row]:+9.1%}{free[row]:+8.1%}")
+    for where, off in groups.items():
+        print(f"{where}; off by {np.median(off):.1%} (median), {np.max(off):.1%} (worst)")
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ def six_ranks() -> Profile:
 
 
 CASES = {
-    "machine": Case("machine", (profiles(),), {"algorithm": "segmented_ring"}),
+    "machine": Case("machine", (profiles(),), {"message": "4 KiB"}),
     "transfers": Case("transfers", start={"method": "pinned"}),
     "transfers of a profile": Case("transfers", (gpu(),), {"method": "pinned"}),
     "boxes": Case("boxes"),

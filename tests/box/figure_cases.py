@@ -39,7 +39,6 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "nccl_choices": lambda **on: figures.nccl_choices(MODELS, **on),
     "profile": lambda **on: figures.profile(recorded(), "time", **on),
     "profile of several": lambda **on: figures.profile(bank_of("h100_8", "l40s_8", "a100_80gb_8"), "busbw", **on),
-    "profile residuals": lambda **on: figures.profile(recorded(), "residuals", **on),
 }
 
 DRAWINGS: dict[str, Drawing] = {

@@ -24,16 +24,12 @@ PIN_BYTES_PER_S, HOST_BYTES_PER_S = 2e9, 10e9  # of pinning what comes from the 
 class Made:
     """A made GPU in the place of `Gpu`. Copies of pinned memory arrive when the clock says so, not before."""
 
-    def __init__(self, free: tuple[int, int] = (1 << 40, 1 << 40)) -> None:
-        self.free = free
+    def __init__(self) -> None:
         self.kinds: dict[int, str] = {}  # by where memory begins
         self.host_s = 0.0  # when the host has done what it was given
         self.link_s = 0.0  # when the link has
         self.pending: list[tuple[Tensor, Tensor]] = []
         self.kept: list[int] = []  # pinned memory that was let go of, in bytes
-
-    def free_bytes(self) -> tuple[int, int]:
-        return self.free
 
     def memory(self, num_bytes: int, kind: str) -> Tensor:
         made = empty(num_bytes // 4, dtype=int32)
@@ -88,13 +84,13 @@ def copies(gpu: Any, protocol: Protocol, *sizes: int) -> list[Point]:
 
 
 def put_into_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `measure` find a made GPU on rank 0, with copies up to 128 KiB."""
+    """Let `measure` find a made GPU on rank 0."""
     monkeypatch.setattr(rank, "survey", _survey)
     monkeypatch.setattr(rank, "measure_keys", _measure_keys)
 
 
 def _survey(*args: Any) -> Any:  # in a rank, where nothing is patched
-    return {**rank.survey(*args), "gpus": PROVENANCE["gpus"], "transfer_bytes": 2**17}
+    return {**rank.survey(*args), "gpus": PROVENANCE["gpus"]}
 
 
 def _measure_keys(*args: Any) -> list[Point]:

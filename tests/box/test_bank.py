@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from rankscope.box.logs import merged
 from rankscope.box.machines import FILE, is_sick, provenances
 from rankscope.cli import main
 from rankscope.common.files import read_json
-from tests.extents import first_in_test
 from tests.golden.box import MEASUREMENTS
 from tests.tools import make_bank
 
@@ -73,13 +71,6 @@ def test_the_command_line_takes_a_name_where_it_takes_a_file(
     assert bank()["dgx_h100_8"] in capsys.readouterr().out
     assert main(["show", "bank:dgx_h100"]) == 2
     assert "dgx_h100_8" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", first_in_test(12, random.Random(4).sample(NAMES, len(NAMES))))
-def test_each_machine_can_be_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", f"bank:{name}"]) == 0
-    assert bank()[name].split()[0] in capsys.readouterr().out
 
 
 @pytest.mark.slow

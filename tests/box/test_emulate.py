@@ -38,7 +38,7 @@ def test_a_profile_is_measured_on_it_and_says_so(tmp_path: Path) -> None:
     assert Profile.load(tmp_path / "slow.json") == profile
     assert profile.provenance["network"] == "emulated: 100 Mbit/s, 5 ms"
     assert (profile.num_nodes, list(profile.ranks_per_node)) == (2, [1, 1])
-    assert all(min(point.seconds) >= LATENCY_S for point in profile.select("ping_pong", link="inter"))
+    assert all(min(point.seconds) >= LATENCY_S for point in profile.select("together", link="inter"))
 
 
 # ---- how fast

@@ -1,4 +1,4 @@
-"""Fits recover known links, intervals cover as often as they state, and what sizes cannot tell is unknown."""
+"""Fits recover known links, intervals cover as often as they state, and times that are no line are far off."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ def test_an_exact_line_is_found_exactly(alpha_s: float, rate: float) -> None:
     assert fit.link.alpha_s == pytest.approx(alpha_s, rel=1e-6, abs=1e-12)
     assert fit.link.bytes_per_s == pytest.approx(rate, rel=1e-6)
     assert fit.held_out_error < 1e-6
-    assert fit.num_held_out == 8
 
 
 @pytest.mark.parametrize("place", range(0, 17, 4))
@@ -61,11 +60,7 @@ def test_times_that_are_no_line_are_far_off_on_the_sizes_held_out() -> None:
     assert fit_link(SIZES, draw.uniform(1e-5, 1e-3, 17)).held_out_error > 0.3
 
 
-def test_what_sizes_cannot_tell_is_unknown() -> None:
-    only_latency = fit_link(SIZES, [1e-3 / (1 + size * 1e-10) for size in SIZES])  # even falling a little
-    assert only_latency.link.bytes_per_s == np.inf
-    assert "latency dominates" in only_latency.gap(2**30)
-    assert only_latency.gap(2**20) == ""
-    only_bytes = fit_link(SIZES, [1e-9 + size / BYTES_PER_S for size in SIZES])
-    assert "bytes dominate" in only_bytes.gap(0)
-    assert fit_link(SIZES, [line(size) for size in SIZES]).gap(2**40) == ""
+def test_a_latency_alone_has_a_bandwidth_without_limit() -> None:
+    fit = fit_link(SIZES, [1e-3 / (1 + size * 1e-10) for size in SIZES])  # even falling a little
+    assert fit.link.bytes_per_s == np.inf
+    assert "unlimited" in str(fit)

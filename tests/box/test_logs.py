@@ -412,7 +412,7 @@ def test_the_command_writes_one_machine_and_replaces_only_a_profile(
     other.write_text("\n".join(made.table()).replace("NVIDIA", "AMD"))
     script.write_text("print(1)\n")
     assert [main(["import", str(log), "-o", str(path)]) for path in (output, output, script, log)] == [0, 0, 2, 2]
-    assert "a.b: 8 ranks on 1 node" in capsys.readouterr().out
+    assert re.search(r"a\.b: .*8 ranks", capsys.readouterr().out)
     assert script.read_text() == "print(1)\n"
     box = Profile.load(output)
     assert [len(box.select(what)) for what in ("allreduce", "allgather")] == [18, 18]

@@ -1,4 +1,4 @@
-"""How things are timed and checked: on threads with a real Gloo group each; and what is planned."""
+"""How things are timed and checked, on threads with a real Gloo group each; and what is planned."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rankscope.box import Profile
 from rankscope.box.measuring import collectives, rank
 from rankscope.box.measuring.collectives import check, collective_tasks
-from rankscope.box.measuring.links import neighbours, pair
+from rankscope.box.measuring.links import ring_of
 from rankscope.box.measuring.plan import (
     FEW_ALGORITHMS,
     MEASURED,
@@ -27,8 +26,6 @@ from rankscope.box.measuring.plan import (
     guess_s,
     key_of,
     keys_of,
-    link_keys,
-    next_launch,
 )
 from rankscope.box.measuring.rank import points_of
 from rankscope.box.measuring.run import measure
@@ -41,8 +38,7 @@ pytestmark = pytest.mark.slow
 
 QUICK = Protocol(iterations=6, budget_s=0.02)
 NODES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
-PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
-KEYS = [key_of("add", 64)]
+SUM = key_of("add", 64)
 
 
 # ---- timing
@@ -53,59 +49,39 @@ def ranks_with(group: Any, **readings: Callable[[], Any]) -> Ranks:
     return type("Mine", (Ranks,), {name: staticmethod(read) for name, read in readings.items()})(group)  # type: ignore[no-any-return]
 
 
-def timed(task: Callable[[], object], ranks: Ranks, protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> Point:
-    """The point of a task in the place of a sum."""
-    monkeypatch.setattr(rank, "link_task", lambda key, ranks, nodes: TimedTask(task))
-    (point,) = points_of(KEYS, [0], ranks, protocol)
-    return point
-
-
 def test_the_slowest_rank_of_each_iteration_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = {number: TimedTask(lambda number=number: time.sleep(0.05 * (number + 1))) for number in range(3)}  # type: ignore[misc]
-    monkeypatch.setattr(rank, "link_task", lambda key, ranks, nodes: tasks[ranks.rank])
-    point, *others = (points[0] for points in in_threads(3, lambda _, g: points_of(KEYS, [0], Ranks(g), QUICK)))
-    assert all(other == point for other in others)
+    def task(key: Any, ranks: Ranks, nodes: Any) -> TimedTask:
+        return TimedTask(lambda: time.sleep(0.05 * (ranks.rank + 1)))
+
+    monkeypatch.setattr(rank, "link_task", task)
+    (point,), *others = in_threads(3, lambda _, group: points_of([SUM], [0], Ranks(group), QUICK))
+    assert others == [[point]] * 2
     assert len(point.seconds) == 6
     assert 0.15 <= min(point.seconds) < 0.3, "that is the sum over the ranks"
 
 
-def test_all_start_at_one_instant_however_late_one_comes() -> None:
-    def work(rank: int, group: Any) -> list[tuple[float, float]]:
-        ranks, found = Ranks(group), []
-        for turn in range(24):
-            time.sleep(0.05 if turn % 3 == rank else 0)
-            instant, _ = ranks.together()
-            found.append((instant, time.monotonic()))
-        return found
+@pytest.mark.parametrize("margin_s", [0.02, -0.001])
+def test_an_iteration_that_is_disturbed_on_any_rank_is_not_clean(
+    margin_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the host, which steals time from rank 1 in the second counted iteration, or by a start that comes too late."""
 
-    turns = list(zip(*in_threads(3, work), strict=True))
-    assert all(len({instant for instant, _ in turn}) == 1 for turn in turns)
-    assert all(start >= instant for turn in turns for instant, start in turn)
-    assert min(max(start for _, start in turn) - min(start for _, start in turn) for turn in turns) < 0.02
-
-
-def test_an_iteration_that_the_host_disturbs_on_any_rank_is_not_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     def work(rank: int, group: Any) -> tuple[bool, ...]:
         reads = itertools.count()  # two an iteration: the first two iterations are for the estimate, the third warms up
-        ticks = itertools.count()  # a clock by which nobody is late
-        stolen: Callable[[], int] = lambda: int(rank == 1 and next(reads) >= 2 * 4 + 1)  # noqa: E731
-        ranks = ranks_with(group, stolen=stolen, clock=lambda: next(ticks) * 1e-3)
-        ranks.margin_s = 0.02
-        return timed(lambda: None, ranks, Protocol(iterations=3, budget_s=0.1), monkeypatch).clean
+        ticks = itertools.count()
+        ranks = ranks_with(
+            group,
+            stolen=lambda: int(rank == 1 and margin_s > 0 and next(reads) >= 2 * 4 + 1),
+            clock=lambda: next(ticks) * 1e-3,
+        )
+        ranks.margin_s = margin_s
+        return points_of([SUM], [0], ranks, Protocol(iterations=3, budget_s=0.1))[0].clean
 
-    assert in_threads(2, work) == [(True, False, True)] * 2
-
-
-def test_an_iteration_that_some_rank_starts_too_late_is_not_clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    def work(rank: int, group: Any) -> tuple[bool, ...]:
-        ranks = ranks_with(group, stolen=lambda: 0)
-        ranks.margin_s = -0.001
-        return timed(lambda: None, ranks, Protocol(iterations=3), monkeypatch).clean
-
-    assert in_threads(2, work) == [(False,) * 3] * 2
+    monkeypatch.setattr(rank, "link_task", lambda *_: TimedTask(lambda: None))
+    assert in_threads(2, work) == [(True, False, True) if margin_s > 0 else (False,) * 3] * 2
 
 
-def test_clocks_of_other_machines_are_told_apart_by_their_offset() -> None:
+def test_ranks_of_other_machines_start_at_one_instant_in_spite_of_their_clocks() -> None:
     ahead = [0.0, 0.0, 500.0, -70.0]  # ranks 0 and 1 share a machine
 
     def work(rank: int, group: Any) -> tuple[float, float, float]:
@@ -140,29 +116,17 @@ def test_turns_keep_to_the_budget_and_to_the_iterations(
 
 
 @given(NODES)
-def test_neighbours_agree_on_who_sends_to_whom(sizes: list[int]) -> None:
+def test_ranks_of_a_ring_agree_on_it(sizes: list[int]) -> None:
     nodes = [node for node, size in enumerate(sizes) for _ in range(size)]
-    for inside in (True, False):
-        rings = [neighbours(nodes, inside, rank) for rank in range(len(nodes))]
-        for own, ring in enumerate(rings):
-            if ring is None:
-                place = nodes[:own].count(nodes[own])
-                assert sizes[nodes[own]] == 1 if inside else sum(size > place for size in sizes) == 1
-                continue
-            before, after = ring
-            assert rings[after][0] == own  # type: ignore[index]
-            assert (nodes[before] == nodes[own]) is (nodes[after] == nodes[own]) is inside
-    if max(sizes) > 1:
-        first, second = pair(nodes, inside=True)
-        assert (first != second, nodes[first]) == (True, nodes[second])
-    if len(sizes) > 1:
-        first, second = pair(nodes, inside=False)
-        assert nodes[first] != nodes[second]
+    for inside, own in itertools.product((True, False), range(len(nodes))):
+        ring = ring_of(nodes, own, inside)
+        assert ring[0] == own
+        assert ring_of(nodes, ring[-1], inside) == [ring[-1], *ring[:-1]]
+        assert len({nodes[other] for other in ring}) == (1 if inside else len(ring))
 
 
 def test_links_and_memory_are_measured_on_nodes_of_any_size() -> None:
-    keys = [*link_keys([2, 1], 1024, 4), key_of("add", 4096)]
-    assert {dict(key.options).get("link") for key in keys} == {"intra", "inter", None}
+    keys = [SUM, *[key_of("together", size, link=link) for size in (256, 2**20) for link in ("intra", "inter")]]
 
     def work(rank: int, group: Any) -> list[Point]:
         ranks = Ranks(group)
@@ -170,8 +134,7 @@ def test_links_and_memory_are_measured_on_nodes_of_any_size() -> None:
 
     found = in_threads(3, work)[0]
     assert [point.key for point in found] == keys
-    largest = [max(found, key=lambda p: (p.what == what, p.num_bytes)).median_s for what in ("ping_pong", "together")]
-    assert min(largest) > 1e-7
+    assert found[3].median_s > found[1].median_s
 
 
 # ---- collectives
@@ -179,7 +142,7 @@ def test_links_and_memory_are_measured_on_nodes_of_any_size() -> None:
 
 @pytest.mark.parametrize(("num_ranks", "size"), [(3, 1000), (2, 4096)])
 def test_all_collectives_of_all_algorithms_are_checked_and_measured(num_ranks: int, size: int) -> None:
-    keys = [collective_keys(name, size, [num_ranks], (NATIVE, *ALGORITHMS[name])) for name in MEASURED]
+    keys = [collective_keys(Protocol(thorough=True), name, size, [num_ranks]) for name in MEASURED]
 
     def work(rank: int, group: Any) -> list[list[Point]]:
         ranks, protocol = Ranks(group), Protocol(iterations=1, budget_s=0.01)
@@ -195,7 +158,7 @@ def test_what_a_collective_leaves_undone_is_caught(collective: str, monkeypatch:
     """An executor that only copies what a rank passes: a wrong result, or one of the wrong size, on some rank."""
     monkeypatch.setattr(collectives, "execute", lambda schedule, tensor, group: tensor.clone())
     (name, *_) = [name for name in ALGORITHMS[collective] if name != "segmented_ring"]
-    keys = collective_keys(collective, 4096, [2], [name])
+    keys = collective_keys(Protocol(algorithms=[name]), collective, 4096, [2])
     with pytest.raises(RankError, match=f"{collective} {name}"):
         in_threads(2, lambda rank, group: collective_tasks(keys, Ranks(group)) and None)
 
@@ -208,8 +171,6 @@ def test_one_wrong_element_is_caught_wherever_it_is(element: int) -> None:
     wrong[element] += 1
     with pytest.raises(RuntimeError, match=rf"element {element} is .*; 1 of 1024 "):
         check("", wrong, right)
-    with pytest.raises(RuntimeError, match="1023 elements instead of 1024"):
-        check("", right[1:], right)
 
 
 @pytest.mark.parametrize("collective", MEASURED)
@@ -238,16 +199,14 @@ def test_the_backends_own_result_is_what_the_ranks_numbers_give(collective: str)
 @settings(max_examples=30)
 @given(NODES.filter(lambda sizes: sum(sizes) > 1), st.integers(1, 2**20), st.sampled_from(MEASURED))
 def test_keys_are_all_different_and_of_whole_elements(sizes: list[int], quads: int, collective: str) -> None:
-    protocol = Protocol(sizes=[4 * quads], collectives=[collective], thorough=True)
-    keys, left_out = keys_of(protocol, "gloo", sizes, 2**40)
+    keys = keys_of(Protocol(sizes=[4 * quads], collectives=[collective], thorough=True), "gloo", sizes, has_gpu=True)
     assert len(set(keys)) == len(keys)
-    assert left_out == ()
     assert all(key.num_bytes % 4 == 0 for key in keys)
     assert any(dict(key.options).get("algorithm") == "native" for key in keys)
 
 
 def test_quick_is_a_part_of_thorough_and_native_is_measured_in_both_places() -> None:
-    quick, thorough = (keys_of(Protocol(thorough=every), "gloo", [4], 2**40)[0] for every in (False, True))
+    quick, thorough = (keys_of(Protocol(thorough=every), "gloo", [4], True) for every in (False, True))
     assert set(quick) < set(thorough)
     options = [dict(key.options) for key in quick if key.what == "allreduce"]
     assert {one["algorithm"] for one in options} == set(FEW_ALGORITHMS)
@@ -255,40 +214,11 @@ def test_quick_is_a_part_of_thorough_and_native_is_measured_in_both_places() -> 
     assert 10 < guess_s(quick, Protocol(), "gloo") < 60 < guess_s(thorough, Protocol(), "gloo")
 
 
-def test_launches_keep_turns_together_and_end_in_time() -> None:
-    keys = keys_of(Protocol(), "gloo", [4], 2**40)[0]
-    launches, left = [], keys
-    while left:
-        launches.append(next_launch(left, lambda some: 2.0 * len(some)))
-        left = left[len(launches[-1]) :]
-    assert list(itertools.chain(*launches)) == keys
-    assert max(len({key.num_bytes for key in launch}) for launch in launches) > 1
-    for before, after in itertools.pairwise(launches):
-        assert (before[-1].what, before[-1].num_bytes) != (after[0].what, after[0].num_bytes)
-
-
 def test_a_builder_is_arranged_by_its_own_record() -> None:
     assert builder_options("allreduce", "segmented_ring", 2**24, [8]) == {"num_segments": 4}
     assert builder_options("allreduce", "torus_2d", 2**24, [8] * 2) == {"shape": (2, 8)}
-    assert builder_options("allreduce", "torus_2d", 2**24, [3, 5]) == {}
     assert builder_options("allreduce", "hierarchical_ring", 2**24, [4, 4]) == {"gpus_per_node": 4}
-    assert builder_options("allreduce", "hierarchical_ring", 2**20, [1] * 4) == {"gpus_per_node": 1}
-    assert builder_options("allreduce", "hierarchical_ring", 2**20, [4]) == {}
-
-
-def test_the_points_of_a_stored_measurement_of_one_rank_per_node_are_planned() -> None:
-    profile = Profile.load(PROFILES / "emulated_100mbit_5ms_4_ranks.json")
-    points = profile.select("allreduce")
-    assert any(point.options.get("gpus_per_node") == 1 for point in points)
-    for point in points:
-        names = [str(point.options["algorithm"])]
-        assert point.key in collective_keys("allreduce", point.num_bytes, profile.ranks_per_node, names)
-
-
-def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
-    keys, left_out = keys_of(Protocol(sizes=(2**10, 2**20, 2**30)), "gloo", [4], 2**30)
-    assert left_out == (2**30,)
-    assert max(key.num_bytes for key in keys if key.what == "allreduce") == 2**20
+    assert builder_options("allreduce", "hierarchical_ring", 2**20, [3, 5]) == {}
 
 
 @pytest.mark.gpu

@@ -13,17 +13,14 @@ from rankscope.box import Profile, fit_link
 from rankscope.box.points import Point
 from rankscope.collectives import build, simulate
 
-from .made import ALPHA_S, BYTES_PER_S, GAMMA, SIZES, collective, links, point, profile
+from .made import ALPHA_S, GAMMA, SIZES, collective, links, point, profile
 
 BARE = {"name": "a log", "backend": "nccl", "num_ranks": 4}
 TIMES = (5e-3, 1e-3, 4e-3, 2e-3, 3e-3)
-SMALL = profile(
-    [
-        point("allreduce", 1024, 1e-3, 0.1, algorithm="ring", in_place=True),
-        point("allreduce", 1024, 2e-3, 0.1, algorithm="native", in_place=True),
-        point("together", 64, 3e-4, 0.1, link="intra"),
-    ]
-)
+FIRST = point("allreduce", 1024, 1e-3, 0.1, algorithm="ring", in_place=True)
+SECOND = point("allreduce", 1024, 2e-3, 0.1, algorithm="native", in_place=True)
+THIRD = point("together", 64, 3e-4, 0.1, link="intra")
+SMALL = profile([FIRST, SECOND, THIRD])
 
 
 def made(**changes: Any) -> Point:
@@ -40,22 +37,14 @@ def test_statistics_are_of_the_clean_iterations_if_there_are_enough() -> None:
     assert point.median_s == pytest.approx(statistics.median(point.used_s))
     low, _, high = statistics.quantiles(point.used_s, n=4, method="inclusive")
     assert point.iqr_s == pytest.approx(high - low)
-    assert max(point.used_s) > point.p99_s > 4.5e-3
     few = made(clean=(True, True, True, False, False))
     assert (few.used_s, few.num_clean) == (TIMES, 3)
-
-
-def test_points_differ_by_what_they_are_not_by_the_order_of_options() -> None:
-    assert made(options={"a": 1, "b": 2}).key == made(options={"b": 2, "a": 1}, seconds=[1.0] * 5).key
-    assert made(options={"a": 1}).key != made(options={"a": 2}).key
-    assert made(seconds=(1.23456789e-4,) * 5).seconds == (1.23457e-4,) * 5
     assert made().differs(made(seconds=[second + 3e-3 for second in TIMES]))
     assert not made().differs(made(seconds=[second + 1e-3 for second in TIMES]))
 
 
 def test_rates_are_those_of_nccl_tests() -> None:
-    factors = {"allreduce": 1.5, "allgather": 0.75, "broadcast": 1.0}
-    for what, factor in factors.items():
+    for what, factor in {"allreduce": 1.5, "allgather": 0.75, "broadcast": 1.0}.items():
         one = point(what, 2**20, 1e-3, algorithm="native")
         assert one.busbw_bytes_per_s(4) == pytest.approx(factor * 2**20 / 1e-3)
     for what, size in (("barrier", 0), ("together", 2**20)):
@@ -67,13 +56,13 @@ def test_rates_are_those_of_nccl_tests() -> None:
 
 def test_a_profile_is_stored_with_what_is_stated(tmp_path: Path) -> None:
     source = dict.fromkeys(("program", "repository", "path", "commit", "licence", "date", "notes"), "a text")
-    tall = point("allreduce", 2**20, 1.0, algorithm="torus_2d", in_place=True, shape=[4, 1])
+    tall = point("allreduce", 2**20, 1.23456789e-4, algorithm="torus_2d", in_place=True, shape=[4, 1])
     of_log = Profile(BARE | {"source": source, "environment": "A=1\x1b[31m"}, {}, (*SMALL.points, tall))
     assert Profile.load(of_log.save(tmp_path / "log.json")) == of_log
     assert of_log.points[-1].options["shape"] == (4, 1)
+    assert of_log.points[-1].seconds[0] == 1.23457e-4
+    assert "\x1b" not in of_log.provenance["environment"]
     assert of_log.num_nodes is None
-    assert "\x1b" not in str(of_log)
-    assert str(of_log).startswith("a log: 4 ranks (nodes not stated), nccl")
     with pytest.raises(ValueError, match="nodes"):
         of_log.cluster()
 
@@ -87,14 +76,12 @@ def test_nodes_follow_where_they_can_be_no_others(said: dict[str, Any], ranks: t
 
 
 def test_points_are_added_replaced_and_selected() -> None:
-    first, second, third = SMALL.points
-    again = Point(second.what, second.num_bytes, [7.0], [False], second.options)
-    assert SMALL.add(again).points == (first, again, third)
+    again = made(seconds=[7.0] * 5, options={"in_place": True, "algorithm": "native"})
+    assert SMALL.add(again).points == (FIRST, again, THIRD)
     assert SMALL.add(point("copy", 8, 1e-6)).points[:3] == SMALL.points
     assert SMALL.select() == SMALL.points
-    assert SMALL.select("allreduce", algorithm="native") == (second,)
-    assert SMALL.select(num_bytes=64) == (third,)
-    assert SMALL.select("allreduce", 1024, in_place=True) == (first, second)
+    assert SMALL.select(num_bytes=64) == (THIRD,)
+    assert SMALL.select("allreduce", 1024, in_place=True) == (FIRST, SECOND)
     assert SMALL.select("allreduce", link="intra") == ()
 
 
@@ -106,7 +93,6 @@ def test_native_points_are_one_a_size_in_place_if_there_is_one() -> None:
     held = profile([*both, native(0, 1.0, in_place=True), native(8, 9.0, in_place=True, src=0)])
     assert held.native_s("allreduce") == {4: 3.0, 8: 1.0}
     assert held.native_s("allgather") == {}
-    assert [len(points) for points in held.native_points("allreduce").values()] == [1, 1, 3]
 
 
 # ---- links, clusters and predictions
@@ -119,21 +105,21 @@ def test_a_cluster_has_the_fits_of_its_links_all_at_once_before_ping_pong() -> N
     cluster = measured.cluster()
     assert cluster.intra == cluster.inter == measured.link("intra").link
     assert cluster.intra.alpha_s == pytest.approx(2 * ALPHA_S, rel=0.05)
-    assert measured.link("intra", "ping_pong").link.bytes_per_s == pytest.approx(BYTES_PER_S, rel=0.05)
     assert cluster.gamma_s_per_byte == pytest.approx(GAMMA, rel=0.3)
     too_few = profile([*links(how={"together": 9.0}, sizes=SIZES[:3])[:3], *links(how={"ping_pong": 1.0})])
     assert too_few.best_link("inter") == too_few.link("intra", "ping_pong")
 
 
-def test_with_another_number_of_ranks_there_are_more_or_fewer_nodes_or_ranks_on_the_one() -> None:
-    def shape(made: Profile, num_ranks: int) -> tuple[int, int]:
-        cluster = made.cluster(num_ranks)
-        return cluster.num_nodes, cluster.gpus_per_node
-
-    one_node, two_nodes = profile(links()), profile(links(), num_nodes=2, ranks_per_node=[2, 2])
-    spread = profile(links(("inter",)), num_nodes=4, ranks_per_node=[1] * 4)
-    found = [shape(one_node, 8), shape(two_nodes, 8), shape(two_nodes, 2), shape(spread, 8)]
-    assert found == [(1, 8), (4, 2), (1, 2), (8, 1)]
+@pytest.mark.parametrize(
+    ("ranks_per_node", "num_ranks", "shape"),
+    [([4], 8, (1, 8)), ([2, 2], 8, (4, 2)), ([2, 2], 2, (1, 2)), ([1] * 4, 8, (8, 1))],
+)
+def test_with_another_number_of_ranks_there_are_other_nodes_or_ranks_on_the_one(
+    ranks_per_node: list[int], num_ranks: int, shape: tuple[int, int]
+) -> None:
+    spread = profile(links(), ranks_per_node=ranks_per_node, num_nodes=len(ranks_per_node))
+    cluster = spread.cluster(num_ranks)
+    assert (cluster.num_nodes, cluster.gpus_per_node) == shape
 
 
 def test_a_prediction_is_the_twin_on_the_cluster() -> None:
@@ -154,7 +140,6 @@ def test_predictions_stand_where_there_can_be_any() -> None:
     predicted = {point.options["algorithm"]: whole.point_s(point) for point in whole.select("allreduce")}
     assert {name for name, seconds in predicted.items() if seconds} == {"ring", "torus_3d"}
     assert predicted["ring"] == whole.predict("allreduce", "ring", 4096).makespan_s
-    assert {whole.point_s(point) for point in whole.select("together")} == {None}
     unlinked = collective(profile(), times, sizes=[4096])
     assert {unlinked.point_s(point) for point in unlinked.points} == {None}
 
@@ -172,16 +157,15 @@ def test_a_collective_is_interpolated_from_its_native_points_in_place_first() ->
             *points("allreduce", 2.0, algorithm="native", in_place=False),
             *points("allreduce", 1.0, algorithm="native", in_place=True),
             *points("allreduce", 9.0, algorithm="ring", in_place=True),
-            *points("transfer", 1.0, **pinned, pieces=1),
             *points("transfer", 2.0, **pinned | {"method": "pageable"}, pieces=1),
             *points("transfer", 9.0, **pinned, pieces=256),
+            *points("transfer", 1.0, **pinned, pieces=1),
         ]
     )
     in_place_s = made.select("allreduce", 2**20)[1].median_s
     assert made.predicted_s("allreduce", 2**20) == in_place_s
     assert made.predicted_s("allreduce", 2**20, in_place=False) == pytest.approx(2 * in_place_s, rel=1e-5)
     assert made.predicted_s("allreduce", 2**20, algorithm="ring") == pytest.approx(9 * in_place_s, rel=1e-5)
-    assert made.curve("allreduce") is made.curve("allreduce", in_place=None)
     assert made.predicted_s("transfer", 2**20, method="pageable") == pytest.approx(2 * in_place_s, rel=1e-5)
     with pytest.raises(ValueError, match="several points; select one"):
         made.curve("transfer", direction="h2d")

@@ -33,7 +33,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "lib")}
 SMALL = ["--num-ranks", "2", "--sizes", "1KiB,4KiB", "--algorithms", "native,ring", "--iterations", "3"]
 MANY = Protocol(iterations=3, budget_s=0.05, sizes=[2**power for power in range(10, 16)], algorithms=["native", "ring"])
 FEW = replace(MANY, sizes=[1024])
-NUM_POINTS = 2 * 5 + 1 + 2 * 3  # messages up to 64 KiB, a sum, collectives: native in both places, and the ring
+NUM_POINTS = 4 + 5 + 2 * 3  # sums, messages up to 64 KiB, collectives: native in both places, and the ring
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
 
 def test_a_run_says_how_long_it_takes_and_ends_with_table_and_verdict(first: tuple[Path, str, str]) -> None:
     path, out, err = first
-    assert "Verdict" in out
+    assert "allreduce: use " in out
     assert err.startswith(f"0 of {NUM_POINTS} points, about ")
     profile = Profile.load(path)
     assert profile.provenance["name"] == "machine_2.18.5"
@@ -124,14 +124,11 @@ def wrong_on_rank_1(*args: Any) -> Any:
 
 
 def test_a_wrong_result_ends_the_run_and_what_was_right_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def collectives_last(missing: list[Any], *_: object) -> list[Any]:
-        return [key for key in missing if key.what != "allreduce"] or missing
-
     monkeypatch.setattr(rank, "measure_keys", wrong_on_rank_1)
-    monkeypatch.setattr(run, "next_launch", collectives_last)
+    monkeypatch.setattr(run, "POINTS_PER_LAUNCH", 9)
     with pytest.raises(RankError, match=r"rank 1 failed: .*allreduce ring, 1 KiB gave a wrong result: element 5"):
         measure(tmp_path / "a.json", FEW, num_ranks=2)
-    assert {point.what for point in Profile.load(tmp_path / "a.json").points} == {"ping_pong", "together", "add"}
+    assert {point.what for point in Profile.load(tmp_path / "a.json").points} == {"together", "add"}
 
 
 def hang(*args: Any) -> Any:
@@ -156,8 +153,8 @@ def test_kills_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "machine.json"
     known: dict[Any, Point] = {}
     driver = (
-        "import sys; from rankscope.box.measuring import plan; from rankscope.box import Protocol, measure\n"
-        "plan.LAUNCH_S = 0.0  # so that there are many launches\n"
+        "import sys; from rankscope.box.measuring import run; from rankscope.box import Protocol, measure\n"
+        "run.POINTS_PER_LAUNCH = 3\n"
         f"measure(sys.argv[1], {MANY}, num_ranks=2, report=lambda progress: print(progress.num_done, flush=True))"
     )
     for lines in (2, 4):
@@ -208,7 +205,7 @@ def test_ranks_of_torchrun_write_one_file_and_one_speaks(tmp_path: Path) -> None
         for process in processes:
             process.kill()
     assert [process.returncode for process in processes] == [0, 0], said
-    assert "Verdict" in said[0][0]
+    assert "allreduce: use " in said[0][0]
     assert said[1] == ("", "")
     assert [path.name for path in tmp_path.iterdir()] == ["0.json"]
     profile = Profile.load(tmp_path / "0.json")

@@ -22,9 +22,9 @@ from rankscope.box.curve import Curve
 from rankscope.box.explorers.boxes import boxes
 from rankscope.box.explorers.machine import machine
 from rankscope.box.explorers.transfers import transfers
-from rankscope.box.figures.boxes import draw_boxes, draw_with_peers
+from rankscope.box.figures.boxes import draw_with_peers
 from rankscope.box.measuring.plan import keys_of
-from rankscope.box.measuring.run import default_backend, num_ranks_of
+from rankscope.box.measuring.run import num_ranks_of
 from rankscope.box.profile import Point
 from rankscope.networks import CostTable, Network
 
@@ -76,14 +76,13 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no collective": (lambda: Protocol(collectives=["barrier"]), "collectives"),
     "less than an element": (lambda: Protocol(sizes=[2]), "sizes"),
     "no iterations": (lambda: Protocol(iterations=0), "iterations"),
-    "an algorithm of others": (lambda: keys_of(Protocol(algorithms=["rings"]), "gloo", [4], 2**40), "rings"),
+    "an algorithm of others": (lambda: keys_of(Protocol(algorithms=["rings"]), "gloo", [4], False), "rings"),
     "an algorithm for other ranks": (
-        lambda: keys_of(Protocol(collectives=["allgather"], algorithms=["recursive_doubling"]), "gloo", [6], 2**40),
+        lambda: keys_of(Protocol(collectives=["allgather"], algorithms=["recursive_doubling"]), "gloo", [6], False),
         "6 ranks",
     ),
     "measuring no protocol": (lambda: measure("a.json", ANY or {}), "protocol"),
     "one rank": (lambda: num_ranks_of(1, "gloo"), "num_ranks"),
-    "no number of ranks": (lambda: default_backend(0), "num_ranks"),
     # NCCL's model
     "an unknown GPU": (lambda: nccl.Model("h300"), "gpu"),
     "one GPU on one node": (lambda: nccl.Model(gpus_per_node=1), "gpus_per_node"),
@@ -94,12 +93,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     # figures and explorers
     "a figure of no profile": (lambda: figures.profile(ANY), "profile"),
     "no view": (lambda: figures.profile(TWO, "rate"), "view"),
-    "residuals of native": (lambda: figures.profile(TWO["slow"], "residuals"), "predicted"),
-    "no lines": (lambda: draw_boxes({}), "lines"),
-    "a machine without it": (lambda: draw_boxes(TWO, "gather"), "gather"),
+    "no lines": (lambda: figures.profile({}), "lines"),
+    "a machine without it": (lambda: figures.profile(TWO, collective="gather"), "gather"),
     "bandwidth of one rank": (
-        lambda: draw_boxes(
-            {"a": profile([point("allreduce", 8, 1.0, algorithm="native")], num_ranks=1, ranks_per_node=[1])}
+        lambda: figures.profile(
+            {"a": profile([point("allreduce", 2048, 1.0, algorithm="native")], num_ranks=1, ranks_per_node=[1])}
         ),
         "view",
     ),

@@ -84,5 +84,5 @@ def test_profile_under_torchrun_says_two_nodes(ended: tuple[list[str], set[int],
     assert (profile.num_ranks, profile.num_nodes) == (4, 2)
     assert list(profile.provenance["ranks_per_node"]) == [2, 2]
     assert {point.options["algorithm"] for point in profile.select("allreduce")} == {"ring", "native"}
-    inter = profile.select("ping_pong", link="inter")
+    inter = profile.select("together", link="inter")
     assert min(min(point.seconds) for point in inter) >= LATENCY_S

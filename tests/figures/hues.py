@@ -8,9 +8,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rankscope.figures.marks import Box, Drawing
+from rankscope.figures.marks import Box, Drawing, Text
 from rankscope.figures.palette import MEMORY, PAPER, RANKS, WORK, mixed
-from rankscope.figures.plots import Key, Plot
 from rankscope.figures.svg import OPACITY
 
 # Machado, Oliveira and Fernandes (2009), severity 1
@@ -64,23 +63,25 @@ def painted(hue: str, look: str, paper: str = PAPER, opacity: float | None = Non
     return mixed(hue, paper, OPACITY[look] if opacity is None else opacity)
 
 
-def _meanings(key: Key) -> str:
-    look = WORK.get(key.label) or MEMORY.get(key.label.replace(" ", "_"))
-    return f"hue {look.hue}" if look else key.label
+def keys_of(drawing: Drawing) -> dict[str, Box]:
+    """The boxes of a drawing's keys, by the words that stand behind each."""
+    behind = {(text.x, text.y): text.text for text in drawing.marks if isinstance(text, Text)}
+    squares = [box for box in drawing.marks if isinstance(box, Box) and box.width == box.height == 12]
+    return {behind[box.x + 18, box.y + 10]: box for box in squares if (box.x + 18, box.y + 10) in behind}
 
 
 def drawing_problems(drawing: Drawing) -> Iterator[str]:
     """Hues with two meanings: in the keys, against the table, and of ranks next to those of work."""
-    keys = [key for key in (drawing.legend if isinstance(drawing, Plot) else ()) if key.line != "none"]
+    keys = keys_of(drawing)
+    looks = {name.replace("_", " "): look for name, look in {**MEMORY, **WORK}.items()}
     for one, other in combinations(keys, 2):
-        alike = (one.fill, one.hatched, one.line, one.edge) == (other.fill, other.hatched, other.line, other.edge)
-        if alike and _meanings(one) != _meanings(other):
-            yield f"{one.label} and {other.label} look alike"
-    for key in keys:
-        for word in key.label.split(", "):
-            look = WORK.get(word) or MEMORY.get(word.replace(" ", "_"))
-            if look is not None and key.fill != look.hue:
-                yield f"{word} is {key.fill} here, and {look.hue} in the table"
+        are_alike = keys[one].fill == keys[other].fill and keys[one].hatched == keys[other].hatched
+        if are_alike and not {one, other} <= looks.keys():
+            yield f"{one} and {other} look alike"
+    for label, box in keys.items():
+        look = looks.get(label)
+        if look is not None and box.fill != look.hue:
+            yield f"{label} is {box.fill} here, and {look.hue} in the table"
     fills = {mark.fill for mark in drawing.marks if isinstance(mark, Box)}
     if fills & set(RANKS) and fills & {look.hue for look in WORK.values()}:
         yield "ranks and work in one drawing"

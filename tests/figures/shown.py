@@ -8,22 +8,15 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from rankscope.figures.marks import Box, Drawing, Text
-from rankscope.figures.plots import Plot
 
 
 def words_of(drawing: Drawing) -> list[str]:
-    """All texts of a drawing's marks, in the order of painting; of a plot only those of its own texts."""
-    if isinstance(drawing, Plot):
-        return [text for texts in drawing.texts for text in texts.text if text]
+    """All texts of a drawing's marks, in the order of painting."""
     return [mark.text for mark in drawing.marks if isinstance(mark, Box | Text) and mark.text]
 
 
 def boxes(drawing: Drawing) -> list[Box]:
     return [mark for mark in drawing.marks if isinstance(mark, Box)]
-
-
-def keys_of(plot: Plot) -> list[str]:
-    return [key.label for key in plot.legend]
 
 
 def artist(ax: Axes, label: str) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankscope.figures.assignments import draw_assignment, draw_coverage, finding
-from rankscope.figures.marks import Box, Drawing, Line
-from rankscope.figures.palette import ALARM, ramp, rank_colors
+from rankscope.figures.assignments import draw_assignment
+from rankscope.figures.marks import Box, Drawing, Line, Text
+from rankscope.figures.palette import WORK, WorkLook, ramp, rank_colors
 from rankscope.figures.steps import draw_lengths, draw_step_costs
 from rankscope.figures.svg import to_svg
 from rankscope.sampling import Assignment, assign, audit
@@ -79,11 +79,15 @@ def test_the_height_is_the_same_for_any_number_of_ranks(num_ranks: int) -> None:
 
 
 def test_the_words_are_those_of_the_audit() -> None:
-    assert finding(assign(50, 4)) == ("2 of 50 samples are read twice", "4 ranks × 13 reads = 52, so 2 are read again")
-    assert finding(assign(50, 4, drop_last=True))[0] == "2 of 50 samples are *never read*"
-    assert finding(assign(3, 8))[0] == "3 samples are read 8 times"
-    assert finding(assign(48, 4, epoch=3))[1].endswith("epoch 3")
-    assert finding(assign(0, 2))[0] == "No rank reads anything"
+    def said(assignment: Assignment) -> tuple[str, str]:
+        drawing = draw_assignment(assignment)
+        return drawing.title, drawing.deck
+
+    assert said(assign(50, 4)) == ("2 of 50 samples are read twice", "4 ranks × 13 reads = 52, so 2 are read again")
+    assert said(assign(50, 4, drop_last=True))[0] == "2 of 50 samples are *never read*"
+    assert said(assign(3, 8))[0] == "3 samples are read 8 times"
+    assert said(assign(48, 4, epoch=3))[1].endswith("epoch 3")
+    assert said(assign(0, 2))[0] == "No rank reads anything"
 
 
 def test_indices_that_do_not_exist_look_like_nothing_else() -> None:
@@ -103,33 +107,24 @@ def test_colour_by_position_follows_the_dataset() -> None:
     assert (rows[0][0].fill, rows[0][5].fill) == (ramp(0)[0], ramp(1)[0])
 
 
-def test_coverage_shows_the_reader_of_each_sample() -> None:
-    epochs = [assign(10, 4, sampler="libtorch_random", drop_last=True, epoch=epoch) for epoch in range(3)]
-    drawing = draw_coverage(epochs)
-    for row, assignment in enumerate(epochs):
-        reader = {sample: str(rank) for rank, indices in enumerate(assignment.ranks) for sample in indices.tolist()}
-        assert drawing.texts[row].text == tuple(reader[sample] for sample in sorted(reader))
-        fills = drawing.rects[row].fill
-        assert [fill == ALARM for fill in fills] == [sample not in reader for sample in range(10)]
-    assert [fill == ALARM for fill in drawing.rects[-1].fill] == [False] * 8 + [True] * 2
-    assert drawing.title == "2 of 10 samples *never read* in 3 epochs"
-    twice = draw_coverage([Assignment(3, (np.array([0, 1]), np.array([1])))])
-    assert twice.rects[0].hatched.tolist() == [False, True, False]
+def parts(drawing: Drawing, look: WorkLook) -> list[float]:
+    """The widths of a part's boxes in its rows, in units of the axis below them."""
+    marks = [mark for mark in boxes(drawing) if (mark.fill, mark.hatched) == look and mark.width != 12]
+    ticks = {mark.text: mark.x for mark in drawing.marks if isinstance(mark, Text) and mark.anchor == "middle"}
+    return [(box.width + 1) / (ticks["2"] - ticks["0"]) * 2 for box in marks]
 
 
 def test_lengths_are_counted_with_their_share_of_the_tokens() -> None:
     drawing = draw_lengths([1, 1, 1, 7])
-    assert [label for _, label in drawing.y_ticks] == [str(length) for length in range(8)]
-    assert drawing.rects[0].width.tolist() == [0, 3, 0, 0, 0, 0, 0, 1]
-    assert [word for word in drawing.texts[0].text if word] == ["30%", "70%"]
-    assert draw_lengths(np.arange(100)).rects[0].width.tolist() == [5] * 20
+    assert parts(drawing, WORK["compute"]) == pytest.approx([3, 1])
+    assert [word for word in words_of(drawing) if "%" in word] == ["30%", "70%"]
+    assert "95 to 99" in words_of(draw_lengths(np.arange(100)))
 
 
 def test_step_costs_are_the_mean_and_the_wait_for_the_costliest_rank() -> None:
     assignment = Assignment(4, (np.array([0, 1]), np.array([2, 3]))).with_loader(1)
-    mean, wait = draw_step_costs(assignment, [1, 2, 3, 4]).rects
-    assert mean.width.tolist() == [2, 3]
-    assert (mean.width + wait.width).tolist() == [3, 4]
-    quadratic = draw_step_costs(assignment, [1, 2, 3, 4], "quadratic")
-    assert quadratic.rects[0].width.tolist() == [5, 10]
-    assert "29 %" in draw_step_costs(assignment, [1, 2, 3, 4]).title  # 1 - (2 + 3) / (3 + 4)
+    drawing = draw_step_costs(assignment, [1, 2, 3, 4])
+    assert parts(drawing, WORK["compute"]) == pytest.approx([2, 3])
+    assert parts(drawing, WORK["barrier"]) == pytest.approx([1, 1])
+    assert parts(draw_step_costs(assignment, [1, 2, 3, 4], "quadratic"), WORK["compute"]) == pytest.approx([5, 10])
+    assert "29 %" in drawing.title  # 1 - (2 + 3) / (3 + 4)

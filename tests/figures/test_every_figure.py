@@ -17,9 +17,8 @@ from matplotlib.figure import Figure
 
 from rankscope import figures
 from rankscope.figures.axes import to_axes
-from rankscope.figures.marks import Box, Drawing, Line, Text
-from rankscope.figures.palette import DARK, LINES, RANKS, TONES, WORK, rank_colors
-from rankscope.figures.plots import Key, Plot, Rects
+from rankscope.figures.marks import Box, Drawing, Line, Mark, Text, key_marks
+from rankscope.figures.palette import DARK, LINES, RANKS, TONES, WORK, WorkLook, rank_colors
 from rankscope.figures.svg import to_svg
 
 from ..box import figure_cases as of_box
@@ -146,19 +145,16 @@ def test_marks_of_a_key_are_a_group_that_says_what_it_is() -> None:
 
 
 def test_a_hue_with_two_meanings_is_caught() -> None:
-    def drawn(fill: str, *keys: Key) -> Plot:
-        cells = Rects([0, 1], 0, [fill, WORK["forward"].hue])
-        return Plot(title="t", width=2.0, height=1.0, size_px=(100.0, 50.0), rects=(cells,), legend=keys)
+    forward, backward = WORK["forward"], WORK["backward"]
 
-    forward, backward = WORK["forward"].hue, WORK["backward"].hue
-    assert (
-        list(drawing_problems(drawn("#ffffff", Key("forward, activations", forward), Key("backward", backward)))) == []
-    )
-    assert list(drawing_problems(drawn(RANKS[0])))
-    assert list(drawing_problems(drawn("#ffffff", Key("mine", forward), Key("yours", forward))))
-    assert list(drawing_problems(drawn("#ffffff", Key("forward", backward))))
-    with pytest.raises(ValueError, match="shape"):
-        Rects([0, 1], [0, 1, 2], "#ffffff")
+    def problems(keys: dict[str, WorkLook], *more: Mark) -> list[str]:
+        marks, height_px = key_marks(keys)
+        return list(drawing_problems(Drawing("t", [*marks, *more], height_px)))
+
+    assert problems({"forward": forward, "backward": backward}) == []
+    assert problems({"mine": forward, "forward": forward})
+    assert problems({"forward": backward})
+    assert problems({"forward": forward}, Box(0, 0, 9, 9, RANKS[0]))
 
 
 def test_texts_that_are_cut_lie_on_each_other_or_are_too_faint_are_caught() -> None:

@@ -1,24 +1,20 @@
-"""DDP's buckets and steps, ranks that run out of batches, DataParallel, and the schedules of pipeline parallelism."""
+"""DDP's buckets and steps, and DataParallel."""
 
 from __future__ import annotations
 
 import random
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from rankscope.cluster import Link
-from rankscope.sampling import Assignment, assign
-from rankscope.train import data_parallel, ddp, pipeline_parallel, uneven
+from rankscope.train import data_parallel, ddp
 
-from .values import Cases, attempt, floats, ints, plain, timeline
+from .values import Cases, floats, plain, timeline
 
 _LINK = Link(20e-6, 5e9)
 _CAPS_MB = (None, 1.0, 5.0, 25.0, 100.0)
-_SCHEDULES = (("gpipe", 1), ("one_f_one_b", 1), ("interleaved_1f1b", 2), ("interleaved_1f1b", 3))
-_HANDLINGS = ("hang", "drop", "throw", "pad", "join")
 
 
 def cases() -> Cases:
@@ -29,12 +25,10 @@ def cases() -> Cases:
         all_cases[f"step {number}"] = partial(_step, _gradients(draw), draw.randrange(1000))
     for name in ("ResNet-50", "GPT-2"):
         all_cases[f"step of {name}"] = partial(_architecture, name)
-    for number in range(40):
-        batches = [draw.randint(1, 8) for _ in range(draw.randint(1, 6))]
-        all_cases[f"uneven {number}"] = partial(_uneven, batches, draw.randrange(1000))
-    for (name, chunks), ranks, microbatches in product(_SCHEDULES, (1, 2, 3, 4, 8), (1, 2, 4, 6, 8, 16)):
-        key = f"schedule {name} of {chunks} chunks, {ranks} ranks, {microbatches} microbatches"
-        all_cases[key] = partial(attempt, _schedule, name, ranks, microbatches, chunks)
+    for _ in range(40):  # of cases that are in `parallel` now; those below keep their numbers
+        for _ in range(draw.randint(1, 6)):
+            draw.randint(1, 8)
+        draw.randrange(1000)
     for number in range(20):
         all_cases[f"data_parallel {number}"] = partial(_data_parallel, draw.randrange(1000))
     return all_cases
@@ -83,40 +77,6 @@ def _step(sizes: list[int], seed: int) -> dict[str, Any]:
 def _architecture(name: str) -> list[Any]:
     local = ddp.architecture_step(name, 32, 40e12)
     return [floats(local.ready_s), local.num_bytes, local.forward_s, timeline(ddp.simulate(local, ddp.cost(_LINK, 8)))]
-
-
-def _uneven(num_batches: list[int], seed: int) -> dict[str, Any]:
-    draw = random.Random(seed)
-    files = [draw.randint(1, 8) for _ in range(12)]
-    epoch = uneven.files_epoch(files, len(num_batches), draw.randint(1, 4), seed)
-    even = assign(40, len(num_batches), seed=seed).with_loader(3)
-    values: dict[str, Any] = {"batches": num_batches, "epoch": [ints(rank) for rank in epoch.ranks]}
-    for handling in _HANDLINGS:
-        values[handling] = timeline(uneven.simulate(num_batches, handling, 0.01, 0.003, 0.2))
-        values[f"{handling}, trained"] = [
-            attempt(_trained, reads, handling, divide) for reads in (epoch, even) for divide in (False, True)
-        ]
-    return values
-
-
-def _trained(reads: Assignment, handling: str, divide: bool) -> list[Any]:
-    predicted = uneven.predict(reads, handling, divide)
-    columns = [floats(predicted.scale), floats(predicted.weights), *map(ints, predicted.trained.ranks)]
-    return [columns, plain(predicted.counts), plain(predicted.failed)]
-
-
-def _schedule(*arguments: Any) -> dict[str, Any]:
-    schedule = pipeline_parallel.build(*arguments)
-    pipeline_parallel.verify(schedule)
-    return {
-        "text": schedule.to_text().splitlines(),
-        "in flight": plain(schedule.activations_in_flight()),
-        "bubble": attempt(lambda: plain(pipeline_parallel.bubble_share(*arguments))),
-        "simulated bubble": plain(pipeline_parallel.simulated_bubble(schedule)),
-        "traffic": plain(pipeline_parallel.traffic(schedule, 1e6)),
-        "spans": timeline(pipeline_parallel.simulate(schedule, 0.01, 0.021, _LINK, 1e6)),
-        "without messages": timeline(pipeline_parallel.simulate(schedule, 0.01, 0.021)),
-    }
 
 
 def _data_parallel(seed: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Ranks that run out of batches, and the schedules of pipeline parallelism."""
+"""ZeRO's memory and traffic, ranks that run out of batches, and the schedules of pipeline parallelism."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import numpy as np
 
 from rankscope.cluster import Link
 from rankscope.sampling import Assignment, assign, shard_files
-from rankscope.train import pipeline_parallel, uneven
+from rankscope.train import pipeline_parallel, uneven, zero
 
+from ..small import Tied
 from .values import Cases, attempt, floats, ints, plain, timeline
 
 _MESSAGE_S = Link(20e-6, 5e9).seconds(1e6)
 _SCHEDULES = (("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("Interleaved1F1B", 3))
 _HANDLINGS = ("hang", "drop", "pad", "join")
+_RECIPES = ("fp32", "mixed", "bf16")
+_OPTIMIZERS = ("sgd", "momentum", "adam", "adam_8bit")
 
 
 def cases() -> Cases:
@@ -29,7 +32,23 @@ def cases() -> Cases:
     for (name, chunks), ranks, microbatches in product(_SCHEDULES, (1, 2, 3, 4, 8), (1, 2, 4, 6, 8, 16)):
         key = f"schedule {name} of {chunks} chunks, {ranks} ranks, {microbatches} microbatches"
         all_cases[key] = partial(attempt, _schedule, name, ranks, microbatches, chunks)
+    for size in (1e6, 7.5e9):
+        for stage, num_ranks in product(range(4), (1, 7, 64)):
+            all_cases[f"zero, {size:.0f} parameters, stage {stage}, {num_ranks} ranks"] = partial(
+                _zero, size, num_ranks, stage, [{"largest_layer": size / 10}]
+            )
+    for way in zero.WAYS:
+        options: list[dict[str, Any]] = [{"rank": rank, "activation_bytes": 1000} for rank in (None, 0, 3)]
+        all_cases[f"zero of a module, {way}"] = partial(_zero, Tied(), 4, way, options)
     return all_cases
+
+
+def _zero(model: Any, num_ranks: int, stage: Any, options: list[dict[str, Any]]) -> list[Any]:
+    """The traffic, and the memory with each recipe and optimizer."""
+    terms = []
+    for recipe, optimizer, option in product(_RECIPES, _OPTIMIZERS, options):
+        terms.append(plain(zero.memory(model, num_ranks, stage, recipe, optimizer, **option).terms))
+    return [terms, plain(zero.traffic(model, num_ranks, stage).exchanges)]
 
 
 def _uneven(num_batches: list[int], seed: int) -> dict[str, Any]:

@@ -1,22 +1,21 @@
-"""FSDP's collectives, steps and memory, ZeRO's memory and traffic, of real modules."""
+"""FSDP's collectives, steps and memory, of real modules."""
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
-from itertools import product
 from typing import Any
 
 import torch
 from torch import nn
 
 from rankscope.cluster import Link
-from rankscope.train import fsdp, zero
+from rankscope.networks import ring_cost
+from rankscope.train import fsdp
 
-from .values import Cases, attempt, ints, plain, timeline
+from .values import Cases, ints, plain, timeline
 
 _LINK = Link(20e-6, 5e9)
-_RECIPES = ("fp32", "mixed", "bf16")
-_OPTIMIZERS = ("sgd", "momentum", "adam", "adam_8bit")
 # "*" are the parts that may be wrapped by themselves.
 _SETTINGS: list[dict[str, Any]] = [
     {"num_ranks": 2},
@@ -26,7 +25,7 @@ _SETTINGS: list[dict[str, Any]] = [
     {"num_ranks": 8, "wrap": "*", "reshard_after_forward": None},
     {"num_ranks": 8, "wrap": "*", "reshard_after_forward": 2},
     {"num_ranks": 8, "wrap": "*", "num_replicas": 2, "prefetch": 1},
-    {"num_ranks": 4, "wrap": "*", "param_dtype": "bfloat16", "reduce_dtype": "float32"},
+    {"num_ranks": 4, "wrap": "*", "param_dtype": torch.bfloat16, "reduce_dtype": torch.float32},
     {"num_ranks": 4, "wrap": ["1"], "prefetch": 2},
 ]
 
@@ -34,12 +33,9 @@ _SETTINGS: list[dict[str, Any]] = [
 def cases() -> Cases:
     all_cases: Cases = {}
     for name in _MODULES:
-        all_cases[f"zero of {name}"] = partial(_zero, name)
         for number, settings in enumerate(_SETTINGS):
             all_cases[f"fsdp of {name}, {number}"] = partial(_fsdp, name, settings)
         all_cases[f"fsdp of {name}, recommended"] = partial(_recommended, name)
-    for size in (1e6, 7.5e9):
-        all_cases[f"zero of {size:.0f} parameters"] = partial(_stages, size)
     return all_cases
 
 
@@ -72,77 +68,40 @@ _MODULES: dict[str, tuple[Any, Any, list[str]]] = {
 
 
 def _loss(name: str) -> Any:
-    """A loss of the named module as FSDP's functions call it."""
-    return lambda module, rank, number: module(_MODULES[name][1]).float().square().mean()
+    """A loss of the named module."""
+    return lambda module: module(_MODULES[name][1]).float().square().mean()
 
 
-def _observed(name: str, wrap: list[str], param_dtype: str | None = None) -> fsdp.ModuleStep:
-    """The step of a module without the times that were measured: pieces share the totals by their parameters."""
-    step = fsdp.observed_step(_MODULES[name][0](), _loss(name), wrap, param_dtype=param_dtype)
-    return step.scaled(0.0, 0.0, 0.0).scaled(0.010, 0.020, 0.001)
+def _cost(settings: dict[str, Any]) -> Any:
+    replicas = settings.get("num_replicas", 1)
+    shards = ring_cost(_LINK, settings["num_ranks"] // replicas)
+    return fsdp.cost(shards, flops_per_s=1e9, bytes_per_s=1e9, replicas=ring_cost(_LINK, replicas))
 
 
 def _fsdp(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    wrap = settings.get("wrap", [])
-    if wrap == "*":
-        wrap = _MODULES[name][2]
-    options = settings | {"wrap": wrap}
-    step = _observed(name, wrap, options.get("param_dtype"))
-    replicas = options.get("num_replicas", 1)
-    costs = fsdp.FSDPCosts.of_link(_LINK, options["num_ranks"] // replicas, num_replicas=replicas, replica_link=_LINK)
-    calls = fsdp.collectives(_MODULES[name][0](), loss=_loss(name), **options)
+    options = dict(settings)
+    if settings.get("wrap") == "*":
+        options["wrap"] = _MODULES[name][2]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # that returns a view, such as Flatten
+        step = fsdp.observe(_MODULES[name][0](), _loss(name), optimizer=torch.optim.Adam, **options)
+    totals = sum(step.memory().values())
     return {
-        "collectives": plain(calls),
-        "with overlap": _step(fsdp.predict(step, costs, **options)),
-        "blocking": _step(fsdp.predict(step, costs, overlap=False, **options)),
-    }
-
-
-def _step(predicted: fsdp.PredictedStep) -> dict[str, Any]:
-    memory = predicted.memory
-    return {
-        "times_s": [float(predicted.step_s), float(predicted.wait_s)],
-        "groups": plain(predicted.groups),
-        "spans": timeline(predicted.timeline),
-        "peak": [memory.peak_bytes, plain(memory.peak_terms)],
-        "num_bytes": ints(memory.num_bytes),
+        "collectives": plain(step.collectives),
+        "groups": plain(step.groups),
+        "with overlap": timeline(step.timeline(_cost(options))),
+        "blocking": timeline(step.timeline(_cost(options), overlap=False)),
+        "peak": [step.peak_bytes, plain(step.peak)],
+        "num_bytes": ints(totals),
     }
 
 
 def _recommended(name: str) -> list[Any]:
-    module, step = _MODULES[name][0](), _observed(name, [])
-    costs = fsdp.FSDPCosts.of_link(_LINK, 4)
     values = []
     for memory_bytes in (1e4, 1e5, 1e6):
-        advice = fsdp.recommend(module, num_ranks=4, memory_bytes=memory_bytes, cost=costs, step=step)
-        chosen = None if advice.chosen is None else advice.chosen.name
-        values.append([chosen, {row.name: [row.step_s, row.wait_s, row.peak_bytes] for row in advice.candidates}])
+        settings: dict[str, Any] = {"num_ranks": 4, "memory_bytes": memory_bytes, "wraps": [(), _MODULES[name][2]]}
+        cost = _cost({"num_ranks": 4})
+        advice = fsdp.recommend(_MODULES[name][0](), _loss(name), cost, optimizer=torch.optim.Adam, **settings)
+        rows = {str(row): [row.step_s, row.wait_s, row.peak_bytes] for row in advice.candidates}
+        values.append([None if advice.chosen is None else str(advice.chosen), rows])
     return values
-
-
-def _zero(name: str) -> dict[str, Any]:
-    module = _MODULES[name][0]()
-    values: dict[str, Any] = {"partition": plain(zero.partition([tensor.numel() for tensor in module.parameters()], 3))}
-    for way, recipe, optimizer, rank in product(zero.WAYS, _RECIPES, _OPTIMIZERS, (None, 0, 3)):
-        options = {"rank": rank, "activation_bytes": 1000}
-        values[f"{way} {recipe} {optimizer} {rank}"] = attempt(_terms, module, 4, way, recipe, optimizer, **options)
-    return values | {f"{way}, traffic": attempt(_exchanges, module, 4, way) for way in zero.WAYS}
-
-
-def _stages(size: float) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for stage, num_ranks in product(range(4), (1, 7, 64)):
-        values[f"{stage} {num_ranks}, traffic"] = attempt(_exchanges, size, num_ranks, stage)
-        for recipe, optimizer in product(_RECIPES, _OPTIMIZERS):
-            options = {"largest_layer": size / 10}
-            terms = attempt(_terms, size, num_ranks, stage, recipe, optimizer, **options)
-            values[f"{stage} {num_ranks} {recipe} {optimizer}"] = terms
-    return values
-
-
-def _terms(*arguments: Any, **options: Any) -> Any:
-    return plain(zero.memory(*arguments, **options).terms)
-
-
-def _exchanges(*arguments: Any) -> Any:
-    return plain(zero.traffic(*arguments).exchanges)

@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
 from rankscope.box import Profile, Protocol, measure  # noqa: E402
-from rankscope.box.measuring.plan import powers  # noqa: E402
 from rankscope.box.measuring.run import Progress  # noqa: E402
 from rankscope.box.points import Point  # noqa: E402
 from rankscope.box.tables import overview  # noqa: E402
@@ -35,9 +34,9 @@ from rankscope.pipeline import prefetched  # noqa: E402
 from rankscope.provenance import command_words  # noqa: E402
 from rankscope.timeline import Timeline  # noqa: E402
 
-SIZES = powers(2**10, 2**30, 4)
+SIZES = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB
 PROTOCOL = Protocol(iterations=30, budget_s=0.12, sizes=SIZES, collectives=("allreduce", "allgather"))
-VIRTUAL, VIRTUAL_SIZES, SCHEDULES = (2, 4, 8), powers(2**16, 2**26, 16), ("ring", "halving_doubling")
+VIRTUAL, VIRTUAL_SIZES, SCHEDULES = (2, 4, 8), (2**16, 2**20, 2**24), ("ring", "halving_doubling")
 RUNS, STEPS = 10, 10
 DEVICE = "cuda"
 NCCL: dict[str, Any] = {"backend": "nccl", "num_ranks": 1}
@@ -150,7 +149,7 @@ def main() -> int:
     profile = profile.add(*(virtual or []))
     profile.save(told.output)
     steps = _tried("steps of training", lambda: list(steps_table(DEVICE, told.output.parent)), start)
-    print_parts(overview(profile))
+    print_parts(overview(profile, everything=True))
     for table in (collectives_table(profile), steps or []):
         print("\n".join(table))
     print(f"\n{profile.provenance['topology']}")

@@ -21,7 +21,7 @@ from rankscope.pipeline import StoredImages
 from rankscope.provenance import of_machine, of_run
 from rankscope.train.ddp import Contention, simulate
 from rankscope.train.ddp.observed import gradients_of
-from rankscope.train.ddp.sweep import CapSweep
+from tests.benchmarks._ddp_sweeps import CapSweep
 from tests.benchmarks.ddp_prediction import SIZES, allreduce_s, go_before_others, joined, save_sweeps, steps
 from tests.tools.emulate import emulated
 

@@ -10,7 +10,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
+from torch import Tensor, nn
 
 from rankscope import figures
 from rankscope.cluster import Link
@@ -20,7 +22,6 @@ from rankscope.train.ddp import LocalStep
 from rankscope.train.ddp.recommend import Recommendation
 from rankscope.train.figures.ddp import draw_buckets, draw_caps
 from rankscope.train.figures.fsdp import draw_fsdp_step
-from rankscope.train.figures.memory import draw_memory
 
 LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "141 GB": 141e9}
 STAGES = {f"stage {s}": zero.memory(7.5e9, 64, s) for s in range(4)}
@@ -31,15 +32,18 @@ BUCKETS = ddp.DDPBuckets(
 )
 
 
+def mean(module: nn.Module) -> Tensor:
+    output: Tensor = module(torch.ones(64, 1024)).mean()
+    return output
+
+
+ON_A_GPU = fsdp.cost(lambda num_bytes: 1e-5 + num_bytes / 20e9, flops_per_s=1e12, bytes_per_s=1e12)
+
+
 @cache
-def sharded_step(**options: Any) -> fsdp.PredictedStep:
-    layers = [
-        fsdp.ShardedLayer(f"layers.{n}", [50_000_000], forward_s=4e-3, backward_s=8e-3, activation_bytes=60_000_000)
-        for n in range(4)
-    ]
-    step = fsdp.ModuleStep.of_layers([*layers, fsdp.ShardedLayer("head", [9_000_000], 1e-3, 2e-3)], optimizer_s=2e-3)
-    costs = fsdp.FSDPCosts.of_link(Link(10e-6, 40e9), num_ranks=8, copy_bytes_per_s=1e12)
-    return fsdp.predict(step, costs, num_ranks=8, wrap=["layers.*"], **options)
+def sharded_step(**options: Any) -> fsdp.Step:
+    module = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4))).to("meta")
+    return fsdp.observe(module, mean, num_ranks=8, wrap=["*"], optimizer=torch.optim.Adam, **options)
 
 
 @cache
@@ -52,21 +56,20 @@ def recommendation(**options: Any) -> Recommendation:
 FIGURES: dict[str, Callable[..., Axes]] = {
     "bucket_caps": lambda **on: figures.bucket_caps(recommendation(), **on),
     "buckets": lambda **on: figures.buckets(BUCKETS, **on),
-    "fsdp_step": lambda **on: figures.fsdp_step(sharded_step(), **on),
+    "fsdp_step": lambda **on: figures.fsdp_step(sharded_step(), ON_A_GPU, **on),
     "zero_memory": lambda **on: figures.zero_memory(STAGES, LIMITS, **on),
 }
 
 DRAWINGS: dict[str, Drawing] = {
     "buckets": draw_buckets(BUCKETS),
     "caps": draw_caps(recommendation(), 8),
-    "fsdp_step": draw_fsdp_step(sharded_step(prefetch=1)),
-    "memory": draw_memory(STAGES, LIMITS, "stage 1"),
+    "fsdp_step": draw_fsdp_step(sharded_step(prefetch=1), ON_A_GPU),
 }
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.bucket_caps(BUCKETS), "recommendation must be a Recommendation"),
     (lambda: figures.buckets(recommendation()), "buckets must be a DDPBuckets"),
-    (lambda: figures.fsdp_step([]), "step must be a PredictedStep"),
-    (lambda: figures.zero_memory({"a": 3}), "must be a ZeroMemory"),
+    (lambda: figures.fsdp_step([], ON_A_GPU), "step must be a Step"),
+    (lambda: figures.zero_memory({}), "at least one"),
     (lambda: figures.zero_memory(STAGES, {"24 GB": np.nan}), "limits_bytes"),
 ]

@@ -17,17 +17,15 @@ from rankscope.sampling import assign
 from rankscope.train import data_parallel, ddp, fsdp, pipeline_parallel, uneven, zero
 from rankscope.train.data_parallel import StepCosts, StepSizes
 from rankscope.train.ddp import Contention, Gradient, LocalStep
-from rankscope.train.fsdp import ModuleStep, ShardedLayer, ShardedParameter
-from rankscope.train.fsdp.step import StepEvent
-from rankscope.train.gradients import Work
+from rankscope.train.fake_group import fake_group
+from rankscope.train.gradients import Work, audit_step
 from rankscope.train.pipeline_parallel import PipelineSchedule, build
 
-from ..small import CROSS, Tied, batch, mlp
-from .fsdp.models import Residual, Tokens
+from ..small import CROSS, batch, mlp
 
 LINK = Link(1e-3, 1e6)
 LOCAL = LocalStep.modelled([4, 8], 0.2)
-LAYERS = ModuleStep.of_layers([ShardedLayer("0", [4]), ShardedLayer("1", [4])])
+NO_COST = fsdp.cost(lambda num_bytes: 0.0, flops_per_s=1.0, bytes_per_s=1.0)
 EPOCH = assign(12, 2).with_loader(3)
 LINEAR = nn.Linear(2, 2)
 SCALED = nn.Linear(2, 2)
@@ -39,20 +37,12 @@ def proportional(num_bytes: Any) -> Any:
     return num_bytes / 1e9
 
 
-def no_loss(module: nn.Module, rank: int, number: int) -> Any:
-    return None
-
-
 def mean(module: nn.Module, rank: int = 0, number: int = 0) -> Any:
     return module(torch.ones(2, 2)).mean()
 
 
-def predicted(**options: Any) -> fsdp.PredictedStep:
-    return fsdp.predict(LAYERS, options.pop("cost", proportional), **{"num_ranks": 2, **options})
-
-
-def advised(**options: Any) -> fsdp.FSDPRecommendation:
-    return fsdp.recommend(LINEAR, **{"num_ranks": 2, "memory_bytes": 1e9, "cost": proportional, **options})
+def observed(module: nn.Module = LINEAR, **options: Any) -> fsdp.Step:
+    return fsdp.observe(module, mean, **{"num_ranks": 2, **options})
 
 
 def mixed_dtypes() -> nn.Module:
@@ -91,51 +81,33 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: CostTable((1, 2), (1, -1)), "seconds"),
     (lambda: ddp.measure(LINEAR, mean, num_ranks=0), "num_ranks"),
     (lambda: ddp.measure(LINEAR, 3), "loss"),  # type: ignore[arg-type]
-    (lambda: ddp.measure_contention(proportional, num_steps=0), "num_steps"),
+    (lambda: ddp.measure(LINEAR, mean, num_steps=0), "num_steps"),
     # fsdp
-    (lambda: fsdp.collectives(nn.ReLU(), mean, num_ranks=2), "parameters"),
-    (lambda: fsdp.collectives(LINEAR, 3, num_ranks=2), "loss"),  # type: ignore[arg-type]
-    (lambda: fsdp.collectives(LINEAR, no_loss, num_ranks=2), "NoneType"),
-    (lambda: fsdp.collectives(SCALED, mean, num_ranks=2), "scalar"),
-    (lambda: predicted(num_ranks=1), "num_ranks"),
-    (lambda: predicted(wrap="0"), "wrap"),
-    (lambda: predicted(wrap=["fc"]), "fc"),
-    (lambda: predicted(num_ranks=6, num_replicas=4), "num_replicas"),
-    (lambda: predicted(num_ranks=4, num_replicas=4), "shards"),
-    (lambda: predicted(num_ranks=4, num_replicas=2), "allreduce"),
-    (lambda: predicted(num_ranks=4, reshard_after_forward=3), "reshard_after_forward"),
-    (lambda: predicted(prefetch=-1), "prefetch"),
-    (lambda: predicted(param_dtype="int8"), "param_dtype"),
-    (lambda: predicted(optimizer="lion"), "lion"),
-    (lambda: predicted(cost=lambda num_bytes: -1.0), "allgather"),
-    (lambda: fsdp.run(Tokens([Residual(12)], 12), mean, wrap=["blocks"]), "forward"),
-    (lambda: fsdp.run(Tied(), mean, wrap=["embed"]), "one group"),
-    (lambda: fsdp.run(mixed_dtypes(), mean), "one dtype"),
-    (lambda: fsdp.run(nn.Linear(2, 2, device="meta"), mean), "CPU"),
-    (lambda: fsdp.run(LINEAR, mean, iterations=0), "iterations"),
-    (lambda: fsdp.measure_costs(2, widths=[64]), "widths"),
-    (lambda: fsdp.FSDPCosts.of_link(LINK, 6, num_replicas=4), "num_replicas"),
-    (lambda: advised(), "loss"),
-    (lambda: advised(step=LAYERS, memory_bytes=0), "memory_bytes"),
-    (lambda: fsdp.recommend(nn.ModuleList([LINEAR]), num_ranks=2, memory_bytes=1, cost=proportional), "forward"),
-    (lambda: ModuleStep.of_layers([ShardedLayer("0", [1])] * 2), "names that differ"),
-    (lambda: ModuleStep.of_layers([ShardedLayer("a", [1]), ShardedLayer("a.b", [1])]), "names that differ"),
-    (lambda: ModuleStep.of_layers([ShardedLayer(name, [1]) for name in ("a.0", "b", "a.1")]), "follow one another"),
-    (lambda: ModuleStep.of_layers([ShardedLayer("0", []), ShardedLayer("1", [1])]), "first layer"),
-    (lambda: ModuleStep((ShardedParameter("w", (1,)),), ("",), (StepEvent("gradient", "x"),)), "gradient"),
-    (lambda: ModuleStep((ShardedParameter("w", (1,)),), ("",), (StepEvent("enter", "x"),)), "modules"),
+    (lambda: fsdp.observe(LINEAR, 3, num_ranks=2), "loss"),  # type: ignore[arg-type]
+    (lambda: fsdp.observe(3, mean, num_ranks=2), "module"),  # type: ignore[arg-type]
+    (lambda: observed(num_ranks=0), "num_ranks"),
+    (lambda: observed(wrap="0"), "wrap"),
+    (lambda: observed(wrap=["fc"]), "fc"),
+    (lambda: observed(num_ranks=6, num_replicas=4), "num_replicas"),
+    (lambda: observed(num_ranks=4, reshard_after_forward=3), "reshard_after_forward"),
+    (lambda: observed(prefetch=-1), "prefetch"),
+    (lambda: fsdp.run(LINEAR, mean, num_steps=0), "num_steps"),
+    (lambda: fsdp.recommend(LINEAR, mean, NO_COST, num_ranks=2, memory_bytes=0), "memory_bytes"),
+    (lambda: fsdp.cost(proportional, flops_per_s=0, bytes_per_s=1), "flops_per_s"),
+    (lambda: fsdp.cost(3, flops_per_s=1, bytes_per_s=1), "shards"),  # type: ignore[arg-type]
+    (lambda: observed().timeline(3), "cost"),  # type: ignore[arg-type]
     # zero
     (lambda: zero.memory(1000, 0, 1), "num_ranks"),
     (lambda: zero.memory(1000, 2, 4), "stage"),
+    (lambda: zero.memory(1000, 2, "fully_shard"), "fsdp.observe"),
+    (lambda: zero.traffic(1000, 2, "fully_shard"), "fsdp.observe"),
+    (lambda: zero.memory(1000, 2, 1, "fp8"), "recipe"),
+    (lambda: zero.memory(1000, 2, 1, optimizer="lion"), "optimizer"),
     (lambda: zero.memory("7B", 2, 1), "7B"),
-    (lambda: zero.memory(SCALED, 2, "fully_shard"), "dimension"),
-    (lambda: zero.memory(1000, 2, "zero_redundancy_optimizer"), "module"),
-    (lambda: zero.memory(1000, 2, 3, largest_layer=1001), "largest_layer"),
-    (lambda: zero.memory(LINEAR, 2, 3, largest_layer=3), "largest_layer"),
-    (lambda: zero.memory(1000, 2, 2, buckets=True), "buckets"),
-    (lambda: zero.traffic(LINEAR, 2, "ddp", "mixed"), "mixed"),
+    (lambda: zero.memory(1000, 2, 3, largest_layer=-1), "largest_layer"),
+    (lambda: zero.memory(LINEAR, 2, "zero_redundancy_optimizer", rank=2), "rank"),
     (lambda: zero.partition([3, -1], 2), "sizes"),
-    (lambda: zero.measure(lambda: LINEAR, torch.ones(1), 2, []), "ways"),
+    (lambda: zero.measure(lambda: LINEAR, torch.ones(1), 2, ["fsdp"]), "ways"),
     # uneven
     (lambda: uneven.simulate([], "join"), "num_batches"),
     (lambda: uneven.simulate([1, 2], "wait"), "handling"),
@@ -163,7 +135,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: StepCosts(LINK, -1, 1), "forward_s"),
     (lambda: data_parallel.traffic(StepSizes(4, 1, 1, 1), 4, "fsdp"), "fsdp"),
     (lambda: Work(nn.Tanh(), *batch(12), CROSS), "gradient"),
-    (lambda: Work(mlp(), batch(12)[0], batch(11)[1], CROSS), "12 samples"),
+    (lambda: Work(mlp(), batch(12)[0], batch(11)[1], CROSS), "12 and 11"),
+    (lambda: audit_step(Work(mlp(), *batch(12), CROSS), 5), "inputs"),
+    (lambda: audit_step(Work(mlp(), *batch(12), CROSS), 2, 3), "step"),  # type: ignore[arg-type]
+    (lambda: audit_step(None), "work"),  # type: ignore[arg-type]
 ]
 
 
@@ -177,3 +152,8 @@ def test_what_cannot_be_is_one_clear_error(call: Callable[[], object], word: str
 def test_an_unknown_setting_is_named() -> None:
     with pytest.raises(TypeError, match="reshard"):
         fsdp.run(LINEAR, mean, reshard=True)
+
+
+def test_a_process_with_a_process_group_cannot_observe() -> None:
+    with fake_group(2), pytest.raises(RuntimeError, match="process group already"):
+        observed()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
-from rich.console import RenderableType
-from rich.text import Text
-
-from ..cli.output import table_of
-from ..common.units import bytes_words, cell_words
+from ..common.units import bytes_words
 from ..common.words import count_of
-from .profile import Point, Profile
-from .tables import machine_words
+from .points import Point
+from .profile import Profile
 
 _SAME = 0.05  # relative difference of means that counts as none
 _LEAST_SIZES = 6  # by chance, six signs agree once in 32 times
@@ -24,6 +21,7 @@ class ComparedPoint(NamedTuple):
     """An operation at one size in two profiles. `is_mixed` says that one is in place and the other is not."""
 
     operation: str
+    num_bytes: int
     before: Point
     after: Point
     is_mixed: bool
@@ -57,7 +55,7 @@ def compare(before: Profile, after: Profile) -> list[ComparedPoint]:
         ways_after = new[operation, num_bytes]
         ways = [(way, way) for way in ways_before if way in ways_after]
         for one, other in ways or [(min(ways_before), min(ways_after))]:
-            compared.append(ComparedPoint(operation, ways_before[one], ways_after[other], one != other))
+            compared.append(ComparedPoint(operation, num_bytes, ways_before[one], ways_after[other], one != other))
     return compared
 
 
@@ -79,16 +77,12 @@ def change(rows: Sequence[ComparedPoint]) -> str:
     """
     shortest_s = min(row.before.median_s for row in rows)
     large = [row for row in rows if row.before.median_s > _LATENCY * shortest_s]
-    has_one_sign = len({row.ratio > 1 for row in large if row.differs}) == 1
-    if (
-        has_one_sign
-        and all(row.differs for row in large)
-        and len({row.before.num_bytes for row in large}) >= _LEAST_SIZES
-    ):
+    has_one_sign = len({row.ratio > 1 for row in large}) == 1 and all(row.differs for row in large)
+    if has_one_sign and len({row.num_bytes for row in large}) >= _LEAST_SIZES:
         strong = large
         while abs(strong[0].ratio - 1) < _AS_STRONG * abs(large[-1].ratio - 1):
             strong = strong[1:]
-        where = f"from {bytes_words(strong[0].before.num_bytes)} on"
+        where = f"from {bytes_words(strong[0].num_bytes)} on"
         return f"B takes {_ratios(strong)} times as long {where}; all sizes above the latency range agree"
     different = [row for row in rows if row.has_spread and row.differs]
     if not different:
@@ -101,22 +95,14 @@ def _ratios(rows: Sequence[ComparedPoint]) -> str:
     return " to ".join(dict.fromkeys(f"{end:.2g}" for end in (min(ratios), max(ratios))))
 
 
-def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[RenderableType]:
-    """Yield what changed from `before` (A) to `after` (B), operation by operation; with `everything`, each size."""
-    by_operation: dict[str, list[ComparedPoint]] = {}
-    for row in compare(before, after):
-        by_operation.setdefault(row.operation, []).append(row)
-    if not by_operation:
+def comparison(before: Profile, after: Profile) -> Iterator[str]:
+    """Yield what changed from `before` (A) to `after` (B), operation by operation, and what A and B are."""
+    compared = compare(before, after)
+    if not compared:
         yield "A and B have no operation at the same size in common."
-    for operation, rows in by_operation.items():
-        is_mixed = any(row.is_mixed for row in rows)
-        mixed = " (in place compared with out of place)" if is_mixed else ""
-        yield Text(f"{operation}{mixed}: {change(rows)}.")
-    for letter, profile in (("A", before), ("B", after)):
-        yield Text(f"{letter}: {profile.provenance['name']}, {machine_words(profile)}")
-    for operation, rows in by_operation.items() if everything else ():
-        table = table_of(operation, "size", "A", "B", "B/A")
-        for row in rows:
-            times = [cell_words(point.median_s) for point in (row.before, row.after)]
-            table.add_row(bytes_words(row.before.num_bytes), *times, f"{row.ratio:.2f}")
-        yield table
+    for operation, group in groupby(compared, key=lambda row: row.operation):
+        rows = list(group)
+        mixed = " (in place compared with out of place)" if any(row.is_mixed for row in rows) else ""
+        yield f"{operation}{mixed}: {change(rows)}."
+    yield f"A: {before}"
+    yield f"B: {after}"

@@ -1,4 +1,4 @@
-"""What a machine should reach: what its hardware carries, what its log states, and what similar machines reach."""
+"""What a machine should reach: what its hardware carries, and what similar machines of the bank reach."""
 
 from __future__ import annotations
 
@@ -12,141 +12,20 @@ import msgspec
 import numpy as np
 
 from .fit import LEAST_SIZES
+from .hardware import Hardware, Stated, gpu_of, hardware_of, stated
 from .machines import PREFIX, is_sick, provenances
-from .pcie import GPU_GENERATIONS, pcie_bytes_per_s
-from .profile import Profile, busbw_factor
+from .points import busbw_factor
+from .profile import Profile
 
 SMALL_BYTES = 2**15  # up to this size, latency decides
 LARGE_BYTES = 2**24  # from this size on, bandwidth decides
 LOW = 0.75  # of the slowest similar machine: below it there is a cause (healthy machines reach 91 % or more)
-RINGS = (
-    "allreduce",
-    "allgather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-)  # a ring fills the links of the slowest node
+_RINGS = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")  # a ring fills all links of a node
 
 
-class Hardware(NamedTuple):
-    """Bytes/s one way: of a GPU's NVLink (0 if it has none), its PCIe slot, and a network card of its time.
-
-    `switch_adds` says whether an NVLink switch adds on the way (NVLS), which halves what each GPU sends.
-    """
-
-    nvlink: float
-    slot: float
-    card: float
-    switch_adds: bool = False
-
-
-_SLOT = {generation: pcie_bytes_per_s(generation, direction="h2d") for generation in (3, 4, 5)}
-HARDWARE = {  # by GPU; source: NVIDIA's data sheets
-    **{name: Hardware(0.0, _SLOT[generation], 0.0) for name, generation in GPU_GENERATIONS.items()},
-    **dict.fromkeys(("V100 SXM2", "V100 SXM3"), Hardware(150e9, _SLOT[3], 12.5e9)),
-    "A100 SXM4": Hardware(300e9, _SLOT[4], 25e9),
-    "A800 SXM4": Hardware(200e9, _SLOT[4], 25e9),
-    "H800": Hardware(200e9, _SLOT[5], 50e9, switch_adds=True),
-    **dict.fromkeys(("H100", "H200", "H20"), Hardware(450e9, _SLOT[5], 50e9, switch_adds=True)),
-    "GH200": Hardware(450e9, _SLOT[5], 50e9),
-    **dict.fromkeys(("B200", "B300", "GB200", "GB300"), Hardware(900e9, _SLOT[5], 50e9, switch_adds=True)),
-}
-_NO_MODEL = re.compile(r"NVIDIA|TESLA|GEFORCE|QUADRO|\b\d+ ?GB\b|\bHBM\d\w*|BLACKWELL|\b\w+ EDITION")
 _FABRIC = re.compile(  # the kinds of network, by words that descriptions of hardware and NCCL's log have for them
     r"(?P<efa>EFA|AWS)|(?P<slingshot>Slingshot|CXI)|(?P<ethernet>GbE|RoCE)|(?P<ib>InfiniBand|\bIB\b)|(?P<opa>Omni)"
 )
-
-
-def gpu_of(about: Mapping[str, Any]) -> str:
-    """Return the GPU model without memory size and vendor; "" if it is not stated or the GPUs differ.
-
-    >>> gpu_of({"gpus": [{"name": "NVIDIA A100-SXM4-80GB"}, {"name": "A100-SXM4-40GB"}]})
-    'A100 SXM4'
-    """
-    models = set()
-    for gpu in about.get("gpus", ()):
-        model = _NO_MODEL.sub(" ", gpu.get("name", "").upper().replace("-", " "))
-        models.add(" ".join(model.split()))
-    return models.pop() if len(models) == 1 else ""
-
-
-def _hardware(about: Mapping[str, Any]) -> Hardware:
-    """Return what the GPUs have; zeros if that is not known."""
-    return HARDWARE.get(gpu_of(about), Hardware(0.0, 0.0, 0.0))
-
-
-# ---- what the log states
-
-# Networks as NCCL's log names them. A description such as "4 × HDR200 InfiniBand" says nothing about what NCCL uses.
-_NETWORK = re.compile(r"NET/(?!Socket)\w|\bIB(?:ext\w*)?\b|Libfabric|\bOFI\b|\bUCX\b|FasTrak|\bgIB\b")
-_CARD = re.compile(r"\bcard (\w+)(?: (\d+) Gbit/s)?")
-# Variables that turn something off; the level LOC, or 0, means "never".
-_P2P_FORBIDDEN = re.compile(r"(NCCL_P2P_DISABLE)=1|(NCCL_P2P_LEVEL)=(?:0|LOC)")
-_GPUDIRECT_FORBIDDEN = re.compile(r"NCCL_NET_GDR_LEVEL=(?:0|LOC)")
-# Whole names of cards: neither those that it excludes by ^, nor the beginning of several names, such as mlx5.
-_LISTED_CARDS = re.compile(r"NCCL_IB_HCA==?((?:(?!mlx\d\b)\w+\d(?::\d+)?,?)+)(?=\s|$)")
-
-
-class Stated(msgspec.Struct, frozen=True):
-    """What a log states about how its ranks communicate; None, or nothing, for what it does not state.
-
-    Rules ask here first. Figures decide only where nothing is stated, so no rule contradicts the log.
-    """
-
-    uses_sockets: bool | None = None
-    is_p2p_off: bool | None = None
-    p2p_variable: str = ""  # that turns peer-to-peer access off
-    is_gpudirect_off: bool | None = None
-    cards: tuple[str, ...] = ()  # of the network, on a node
-    cards_bytes_per_s: float = 0.0  # of all cards together
-    has_nvls: bool | None = None
-
-
-def stated(about: Mapping[str, Any]) -> Stated:
-    """Return what a provenance states: its `network` holds what NCCL printed, its `environment` NCCL's variables.
-
-    >>> stated({"network": "NET/Socket, P2P"}).is_p2p_off
-    False
-    """
-    network = str(about.get("network", ""))
-    environment = str(about.get("environment", ""))
-    has_sockets = "Socket" in network
-    has_other_network = _NETWORK.search(network) is not None
-    # A log that has both does not say which of them carries the data.
-    uses_sockets = has_sockets if has_sockets != has_other_network else None
-
-    forbidden = _P2P_FORBIDDEN.search(environment)
-    has_shared_memory_instead = "SHM" in network and _hardware(about).nvlink > 0
-    is_p2p_off = None
-    if "P2P" in network:  # What NCCL used counts, whatever its variables are.
-        is_p2p_off = False
-    elif forbidden or has_shared_memory_instead:
-        is_p2p_off = True
-
-    is_gpudirect_off = None
-    if "without GDRDMA" in network:
-        is_gpudirect_off = True
-    elif "GDRDMA" in network or "RDMA Enabled" in network:  # "Disabled" may stand for other pairs of GPU and card
-        is_gpudirect_off = False
-    elif "RDMA Disabled" in network or _GPUDIRECT_FORBIDDEN.search(environment):
-        is_gpudirect_off = True
-
-    named = _CARD.findall(network)
-    listed = _LISTED_CARDS.search(environment)
-    cards = listed[1].split(",") if listed else [name for name, _ in named]
-    fastest_gbits = max((int(gbits) for _, gbits in named if gbits), default=0)
-    return Stated(
-        uses_sockets,
-        is_p2p_off,
-        "" if forbidden is None else forbidden[1] or forbidden[2],
-        is_gpudirect_off,
-        tuple(cards),
-        len(cards) * fastest_gbits / 8 * 1e9,
-        "no NVLS" not in network if "NVLS" in network else None,
-    )
-
-
-# ---- similar machines
 
 
 class ComparedSize(NamedTuple):
@@ -194,7 +73,7 @@ class Box(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def hardware(self) -> Hardware:
-        return _hardware(self.profile.provenance)
+        return hardware_of(self.profile.provenance)
 
     @cached_property
     def stated(self) -> Stated:
@@ -227,7 +106,7 @@ class Box(msgspec.Struct, frozen=True, dict=True):
         reached = [Reached()]
         for collective, rates in self.rates.items():
             for size, rate in rates.items():
-                reached.append(Reached(collective in RINGS and size >= LARGE_BYTES, rate, collective, size))
+                reached.append(Reached(collective in _RINGS and size >= LARGE_BYTES, rate, collective, size))
         return max(reached)
 
     @cached_property

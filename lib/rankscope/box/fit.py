@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,65 +11,35 @@ from numpy.typing import NDArray
 
 from ..cluster import Link
 from ..common.checks import each, number, whole
-from ..common.units import bytes_words, percent_words, rate_words, times_in_one_unit
-from ..common.words import count_of
+from ..common.units import percent_words, rate_words, times_in_one_unit
 
 LEAST_SIZES = 5  # of a fit
 _NOISE = 0.02  # share of a time: residuals far above it count by their size, not by its square, so outliers do little
-_MOSTLY = 0.5  # share of a time
 _NOTHING = 1e-6  # share of a time that counts as 0
 
 Times = NDArray[np.float64]
 
 
-class FitInterval(NamedTuple):
-    """The ends of a 95 % interval."""
-
-    low: float
-    high: float
-
-
 class LinkFit(msgspec.Struct, frozen=True):
     """A link, fitted to every second size. The sizes in between are held out.
 
-    `held_out_error` is the median relative error at the `num_held_out` sizes that were not fitted. `sizes` are the
-    smallest and the largest size, and `bytes_shares` the shares of their times that their bytes take, by the slope to
-    the next size.
+    The intervals are 95 % intervals. `held_out_error` is the median relative error at the sizes that were not fitted.
     """
 
     link: Link
-    alpha_s_interval: FitInterval
-    bytes_per_s_interval: FitInterval
+    alpha_s_interval: tuple[float, float]
+    bytes_per_s_interval: tuple[float, float]
     held_out_error: float
-    num_held_out: int
-    sizes: tuple[int, int]
-    bytes_shares: tuple[float, float]
 
     def seconds(self, num_bytes: float) -> float:
         """Return the time of a message of `num_bytes` in seconds."""
         return self.link.seconds(number("num_bytes", num_bytes, 0))
 
-    def gap(self, num_bytes: float) -> str:
-        """Return which of α and B is unknown, and why, so that the time of `num_bytes` is uncertain; "" if none is.
-
-        α is known if the smallest message is mostly latency. B beyond the largest message is known if that is mostly
-        bytes.
-        """
-        smallest, largest = map(bytes_words, self.sizes)
-        if self.bytes_shares[0] > _MOSTLY:
-            return f"α could not be determined, because bytes dominate even at {smallest}, the smallest message"
-        if num_bytes > self.sizes[1] and self.bytes_shares[1] < _MOSTLY:
-            return f"B could not be determined, because latency dominates even at {largest}, the largest message"
-        return ""
-
     def __str__(self) -> str:
         alpha, low, high = times_in_one_unit(self.link.alpha_s, *self.alpha_s_interval)
         rate, least, most = map(_rate, (self.link.bytes_per_s, *self.bytes_per_s_interval))
-        held_out = count_of(self.num_held_out, "held-out size")
-        words = f"α {alpha} ({low} to {high}), B {rate} ({least} to {most})"
-        words += f"; {percent_words(self.held_out_error, 1)} off on {held_out}"
-        gap = self.gap(0)  # for 0 bytes it can only say that α is unknown; B's gap depends on the predicted size
-        return f"{words}; {gap}" if gap else words
+        off = percent_words(self.held_out_error, 1)
+        return f"α {alpha} ({low} to {high}), B {rate} ({least} to {most}); {off} off on held-out sizes"
 
 
 def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
@@ -84,7 +54,7 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
 
     >>> sizes = [4**power for power in range(5, 13)]
     >>> print(fit_link(sizes, [5e-3 + size / 12.5e6 for size in sizes]))  # 5 ms and 100 Mbit/s
-    α 5 ms (5 ms to 5 ms), B 12.5 MB/s (12.5 MB/s to 12.5 MB/s); 0.0 % off on 4 held-out sizes
+    α 5 ms (5 ms to 5 ms), B 12.5 MB/s (12.5 MB/s to 12.5 MB/s); 0.0 % off on held-out sizes
     """
     by_size: dict[int, list[float]] = {}
     for size, samples in zip(num_bytes, seconds, strict=True):
@@ -97,16 +67,11 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
     medians_s = np.array([np.median(by_size[size]) for size in ordered])
     (alpha_s, s_per_byte), low, high = _line(sizes[::2], medians_s[::2])
     predicted_s = alpha_s + sizes[1::2] * s_per_byte
-    # The largest size has no next one, so the share of the size before it stands for it.
-    shares = np.diff(medians_s) / medians_s[:-1] * sizes[:-1] / np.diff(sizes)
     return LinkFit(
         link=Link(float(alpha_s), _inverse(s_per_byte)),
-        alpha_s_interval=FitInterval(float(low[0]), float(high[0])),
-        bytes_per_s_interval=FitInterval(_inverse(high[1]), _inverse(low[1])),  # the higher β, the lower the bandwidth
+        alpha_s_interval=(float(low[0]), float(high[0])),
+        bytes_per_s_interval=(_inverse(high[1]), _inverse(low[1])),  # the higher β, the lower the bandwidth
         held_out_error=float(np.median(np.abs(predicted_s / medians_s[1::2] - 1))),
-        num_held_out=sizes.size // 2,
-        sizes=(ordered[0], ordered[-1]),
-        bytes_shares=(float(shares[0]), float(shares[-1])),
     )
 
 

@@ -64,35 +64,31 @@ class LinkFacts(msgspec.Struct, frozen=True):
         return self.start_s + max(link_s, host_s)
 
 
-def stated(generation: int, num_lanes: int = 16, host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S) -> LinkFacts:
+def stated(generation: int, num_lanes: int = 16) -> LinkFacts:
     """Return the facts of a PCIe link.
 
-    Raises ValueError if the generation is unknown, or if `num_lanes` or `host_copy_bytes_per_s` is out of range.
+    Raises ValueError if the generation is unknown, or if `num_lanes` is out of range.
 
     >>> stated(5).name
     'PCIe 5 x16'
     """
     h2d = pcie_bytes_per_s(generation, num_lanes, "h2d")
     d2h = pcie_bytes_per_s(generation, num_lanes, "d2h")
-    return LinkFacts(f"PCIe {generation} x{num_lanes}", h2d, d2h, host_copy_bytes_per_s)
+    return LinkFacts(f"PCIe {generation} x{num_lanes}", h2d, d2h)
 
 
 def facts_of(profile: Profile) -> LinkFacts | None:
     """Return the link facts of a profile's machine, or None if the profile does not state how its GPU is connected.
 
-    The link is the one that the topology states for GPU 0. The rate of host memory is that of the profile's largest
-    copy into already pinned memory, if there is one.
+    The link is the one that the topology states for GPU 0. The rate of host memory is assumed, because several threads
+    copy into pinned memory, and a single one stages pageable memory.
     """
     of_type("profile", profile, Profile)
     link = _GPU0.search(profile.provenance.get("topology", ""))
     if link is None:
         return None
-    host_copy_bytes_per_s = HOST_COPY_BYTES_PER_S
-    host_copies = profile.select("pin", cached=True)
-    if host_copies:
-        host_copy_bytes_per_s = max(host_copies, key=lambda point: point.num_bytes).algbw_bytes_per_s
     with suppress(ValueError):  # an unknown link, such as one of a later generation
-        return stated(int(link[1]), int(link[2]), host_copy_bytes_per_s)
+        return stated(int(link[1]), int(link[2]))
     return None
 
 

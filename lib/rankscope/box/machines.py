@@ -69,12 +69,7 @@ def is_sick(about: Mapping[str, Any]) -> bool:
     return str(about.get("source", {}).get("notes", "")).startswith(SICK)
 
 
-def notes_of(source: Mapping[str, Any]) -> str:
-    """Return the notes on a profile's source as they are shown, "" if it has none."""
-    return str(source.get("notes", "")).replace(SICK, "known or suspected fault: ", 1)
-
-
 def origin_of(source: Mapping[str, Any]) -> list[str]:
     """Return a profile's source as it is shown: repository, licence and notes, as far as they are stated."""
-    stated = (source.get("repository"), source.get("licence"), notes_of(source))
-    return [str(words) for words in stated if words]
+    stated = [str(source[key]) for key in ("repository", "licence", "notes") if key in source]
+    return [words.replace(SICK, "known or suspected fault: ", 1) for words in stated]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..networks import Network
-from .machines import PREFIX, bank, is_sick, provenances
+from .machines import PREFIX, bank, is_sick
 from .nccl.networks import of_the_model
 from .profile import Profile
 
@@ -23,23 +23,16 @@ def offered() -> tuple[Network, ...]:
 def of_the_bank() -> tuple[Network, ...]:
     """Return the machines of the bank whose allreduce was measured from 64 KiB or less to 16 MiB or more.
 
-    A label is the beginning of the machine's description, with its name in the bank if another one begins alike. It
-    says so if the machine is known to be faulty.
+    A label is the beginning of the machine's description, and its name in the bank.
     """
     networks = []
-    labels = set[str]()
     for name, description in bank().items():
         profile = Profile.load(f"{PREFIX}{name}")
         sizes = profile.native_s("allreduce")
-        if not sizes or min(sizes) > _SMALLEST_BYTES or max(sizes) < _LARGEST_BYTES:
-            continue
-        label = description.partition(",")[0]
-        if is_sick(provenances()[name]):
-            label += ", faulty"
-        if label in labels:
-            label += f" ({name})"
-        labels.add(label)
-        networks.append(profile.network(name).relabelled(label))
+        if sizes and min(sizes) <= _SMALLEST_BYTES and max(sizes) >= _LARGEST_BYTES:
+            network = profile.network(name)
+            fault = ", faulty" if is_sick(profile.provenance) else ""
+            networks.append(network.relabelled(f"{description.partition(',')[0]}{fault} ({name})"))
     return tuple(networks)
 
 

@@ -32,7 +32,7 @@ def parse_sizes(text: str) -> list[int]:
     ([1024, 2048, 4096], [512, 1572864])
     """
     from ..common.units import parse_bytes
-    from .measuring.plan import powers
+    from .measuring.plan import Protocol
 
     first, colon, last = text.partition(":")
     if not colon:
@@ -40,21 +40,12 @@ def parse_sizes(text: str) -> list[int]:
     low, high = parse_bytes("--sizes", first), parse_bytes("--sizes", last)
     if not 0 < low <= high:
         raise ValueError(f"--sizes must increase from a size above 0, got {text!r}")
-    return list(powers(low, high, 2))
+    return Protocol(thorough=True).powers(low, high)  # powers of two
 
 
 def names_of(text: str) -> list[str]:
     """Return the names in a list with commas."""
     return [name.strip() for name in text.split(",")]
-
-
-def check_profile_output(path: Path, force: bool) -> None:
-    """Raise ValueError if there is a file that is no profile of ours, unless it may be replaced by `force`."""
-    from ..common.files import read_start
-    from .profile import FORMAT
-
-    if path.is_file() and not force and FORMAT.encode() not in read_start(path, 100):
-        raise ValueError(f"{path} exists and is no profile; --force replaces it")
 
 
 def check_profile_output(path: Path, force: bool) -> None:

@@ -20,7 +20,7 @@ TRANSFERS = ("transfer", "transfer_host", "pin")
 PATTERNS = ("together", "ping_pong")  # of messages over a link
 LINKS = ("inter", "intra")
 WHAT = (*COLLECTIVES, *PATTERNS, "add", "copy", *TRANSFERS)
-NAMED = ("algorithm", "in_place", "link")  # options that are no arguments of a builder
+_NAMED = ("algorithm", "in_place", "link")  # options that are no arguments of a builder
 _SPLIT = ("reduce_scatter", "allgather", "all_to_all", "scatter", "gather")  # a rank keeps or brings only its part
 
 _Options = dict[str, str | int | bool | tuple[int, ...]]  # several numbers are the shape of a torus, for example
@@ -102,10 +102,6 @@ class Point(msgspec.Struct, frozen=True, dict=True):
         return self.percentile_s(75) - self.percentile_s(25)
 
     @property
-    def p99_s(self) -> float:
-        return self.percentile_s(99)
-
-    @property
     def has_spread(self) -> bool:
         """Whether there are enough iterations to tell how widely they vary."""
         return len(self.used_s) >= LEAST_CLEAN
@@ -127,7 +123,7 @@ class Point(msgspec.Struct, frozen=True, dict=True):
     @property
     def builder_options(self) -> dict[str, Any]:
         """The arguments of the algorithm's builder."""
-        return {name: value for name, value in self.options.items() if name not in NAMED}
+        return {name: value for name, value in self.options.items() if name not in _NAMED}
 
 
 def busbw_factor(what: str, num_ranks: int) -> float:

@@ -1,13 +1,10 @@
-"""What limits a machine: rules over what its log states, what its hardware carries and what similar machines reach.
-
-Each rule is a function that yields sentences where it applies; `FAULTS` and `REMARKS` are the table of them.
-"""
+"""What limits a machine: rules over what its log states, what its hardware carries and what similar machines reach."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import chain, pairwise, takewhile
+from collections.abc import Iterator
+from itertools import chain, pairwise
 
 import msgspec
 import numpy as np
@@ -15,9 +12,9 @@ import numpy as np
 from ..common.units import bytes_words, percent_words, rate_words
 from ..common.words import and_joined, count_of
 from .expected import LOW, SMALL_BYTES, Box
-from .profile import NATIVE
+from .points import NATIVE
 
-FAULT = "fault: "  # how a note of a log's reader begins that states a fault
+_STATED = ("fault: ", "slow process: ")  # how notes of a log's reader begin that say what is wrong with the run
 _SOCKETS = 0.25  # of similar machines' rate: sockets reach less
 _LATE = 0.6  # of similar machines' speed at small sizes: below it, nodes seem to talk through sockets
 _ROUNDED = 1.03  # a factor: busbw may exceed a link's stated rate by this much
@@ -25,14 +22,16 @@ _THROUGH_HOST = 40e9  # bytes/s that copies through the host's memory can reach
 _FINE = 0.6  # of what the hardware carries: rings of healthy machines reach 0.6 to 0.95, two GPUs sometimes less
 _FULL_BYTES = 2**27  # from this size on, and from _FULL_BYTES_PER_RANK for each rank, machines reach their full rate
 _FULL_BYTES_PER_RANK = 2**22
-_SLOWEST_CARD, _FASTEST_CARD = 12.5e9, 100e9  # bytes/s of network cards of machines with several GPUs
+_SLOWEST_CARD = 12.5e9  # bytes/s of network cards of machines with several GPUs
+_FASTEST_CARD = 100e9
 _SLOW_GPUS = 0.5  # of the median pair of GPUs: of healthy ones, some may have one NVLink where others have two
 _SLOW_NODES = 0.9  # of the median pair of nodes (in the bank, healthy pairs reach 96 % or more)
 _MOST_OF = 0.6  # share of the slow pairs that include one node
 _FEW = 1 / 3  # of the pairs of GPUs: of the eight V100s of a DGX-1, 24 of 56 pairs have no NVLink, and are slow
 _DROP = 0.92  # of the bandwidth at the size before: at most this is a drop
 _FALLS_TO = 0.7  # of the bandwidth before: at most this is a drop if bandwidth does not recover
-_SAME_TIME = 1.1  # times of several sizes within this factor do not depend on the size
+_SAME_TIME = 0.1  # relative difference: so close to each other, times do not depend on the size
+_STALL = 5  # times the time of the size before
 _SLOW_START = 0.6  # of similar machines' speed at small sizes: 1.7 times their time
 
 
@@ -41,42 +40,132 @@ class Finding(msgspec.Struct, frozen=True):
 
     rule: str
     sentence: str
-    is_fault: bool
+    is_fault: bool = False
 
     def __str__(self) -> str:
         return f"{self.sentence} (rule {self.rule})"
 
 
+Rows = tuple[tuple[str, object, str], ...]  # the name of a rule, whether it applies, and what it says
+
+
 def findings(box: Box) -> list[Finding]:
     """Return what the rules find: faults, and what was reached; then remarks."""
-    found = [Finding(rule.__name__, sentence, True) for rule in FAULTS for sentence in rule(box)]
+    found = [Finding(rule, sentence.rstrip(), True) for rule, applies, sentence in _faults(box) if applies]
     found += _result(box, has_fault=bool(found))
-    return found + [Finding(rule.__name__, sentence, False) for rule in REMARKS for sentence in rule(box)]
+    return found + [Finding(rule, sentence) for rule, applies, sentence in _remarks(box) if applies]
+
+
+def _faults(box: Box) -> Rows:
+    """Return the table of causes, the strongest first. Figures decide only where the log states nothing.
+
+    A log of one node names a network that the node's ranks do not use, so networks count only between nodes.
+    """
+    stated = box.stated
+    hardware = box.hardware
+    best = box.best
+    figures = _figures(box)
+    is_in_node = box.ranks_per_node != 1 and not _is_high(box)
+    is_between = box.num_nodes > 1 and not _is_high(box)
+    nvlink = hardware.nvlink if box.num_nodes == 1 else 0.0
+    most = nvlink * (2 if _can_switch_add(box) else 1)
+
+    is_at_pcie_rate = nvlink > 0 and best.is_of_links and best.rate < min(hardware.slot, _THROUGH_HOST)
+    is_p2p_off = is_in_node and (is_at_pcie_rate if stated.is_p2p_off is None else stated.is_p2p_off)
+    p2p = "communicate through host memory, because peer-to-peer access is off"
+    if not stated.is_p2p_off:
+        p2p = "seem to communicate through host memory, as if peer-to-peer access were off"
+    check = f"Unset {stated.p2p_variable}" if stated.p2p_variable else "Check nvidia-smi topo -m for PHB or SYS"
+
+    seems_sockets = not box.is_series and box.worst.share < _SOCKETS and box.worst.small_share < _LATE
+    uses_sockets = is_between and (seems_sockets if stated.uses_sockets is None else stated.uses_sockets)
+    sockets = "The log states that nodes use sockets (NET/Socket)"
+    if not stated.uses_sockets:
+        sockets = "Nodes seem to communicate through sockets; NCCL_DEBUG=INFO prints what NCCL uses"
+
+    # Where the rate of cards is not stated, that of the slowest ones decides. Some machines have several slow cards for
+    # each GPU.
+    number = len(stated.cards)
+    carried = stated.cards_bytes_per_s or number * hardware.card
+    most_bytes_per_s = 0.0
+    if number == 1:
+        most_bytes_per_s = _ROUNDED * (carried or _FASTEST_CARD)
+    elif _is_full(box) and (stated.cards_bytes_per_s or number <= box.ranks_per_node):
+        most_bytes_per_s = _FINE * (stated.cards_bytes_per_s or _SLOWEST_CARD * number)
+    is_several = box.num_nodes > 1 and box.ranks_per_node > 1
+    has_few_cards = is_several and 0 < best.rate <= most_bytes_per_s and not uses_sockets
+    cards = f"For the {box.ranks_per_node} GPUs of a node, NCCL uses {count_of(number, 'network card')}"
+    if carried:
+        cards += f" and reaches {percent_words(best.rate / carried)} of the {rate_words(carried)}"
+        cards += f" that {number} of {carried / number * 8e-9:g} Gbit/s carry"
+
+    notes = str(box.profile.provenance.get("source", {}).get("notes", "")).split("; ")
+    return (
+        *[("stated_fault", note.startswith(_STATED), f"{note.partition(': ')[2]}.") for note in dict.fromkeys(notes)],
+        (
+            "impossible",
+            0 < most < best.rate / _ROUNDED,
+            f"{figures} NVLink carries {rate_words(most)}, so the log is wrong.",
+        ),
+        ("p2p_off", is_p2p_off, f"The GPUs of a node {p2p}. {check}. {figures}"),
+        (
+            "nvlink_unused",
+            is_at_pcie_rate and stated.is_p2p_off is False,
+            f"The GPUs of a node use peer-to-peer access, but reach only what PCIe carries, and NVLink carries "
+            f"{rate_words(nvlink)}. Check nvidia-smi nvlink -s. {figures}",
+        ),
+        ("plug_in_missing", uses_sockets, f"{sockets}. If their network has a plug-in, load it. {figures}"),
+        (
+            "no_gpudirect",
+            is_between and stated.is_gpudirect_off and not uses_sockets and not is_p2p_off,
+            "The log states that GPUDirect RDMA is off, so bytes pass through the host's memory. Load nvidia-peermem. "
+            f"{figures}",
+        ),
+        (
+            "few_cards",
+            has_few_cards and not box.worst.share >= LOW,
+            f"{cards}. Check NCCL_IB_HCA ({', '.join(stated.cards)}) and the rate of each card. {figures}",
+        ),
+        (
+            "degraded_node",
+            box.is_series and box.worst.share < LOW,
+            "Smaller and larger clusters of such nodes do better; measure the nodes in pairs to find a slow one. "
+            f"{figures}",
+        ),
+        *[("degraded_pair", True, sentence) for sentence in _slow_pairs(box)],
+    )
 
 
 def _result(box: Box, has_fault: bool) -> Iterator[Finding]:
     """Yield whether the rate is as expected, if anything says what to expect; a fault explains a low one."""
+    figures = _figures(box)
     of_limit = f"That is {percent_words(box.share_of_limit)} of the {rate_words(box.limit)} that its links carry."
+    if box.share_of_limit > _ROUNDED:
+        of_limit = f"That is more than the {rate_words(box.limit)} that its known links carry."
     algorithms = {point.options.get("algorithm", NATIVE) for point in box.profile.points}
     if box.worst.share >= LOW:
-        yield Finding("reaches", _figures(box), False)
+        yield Finding("reaches", figures)
     elif has_fault or not box.best.rate:
         return
     elif box.worst.row is not None:
         words = "No known cause fits; compare the versions of NCCL, the network cards that NCCL uses and topo -m"
-        yield Finding("unexplained", f"{_figures(box)} {words}.", True)
+        yield Finding("unexplained", f"{figures} {words}.", is_fault=True)
     elif _is_high(box):
-        yield Finding("fine", f"{_figures(box)} {of_limit} Healthy machines reach 60 % or more.", False)
+        yield Finding("fine", f"{figures} {of_limit} Healthy machines reach 60 % or more.")
     elif box.profile.backend == "nccl" or algorithms == {NATIVE}:  # several algorithms are compared with each other
-        reason = "the bank has no measurement of a similar one" if box.hardware.slot else "its GPUs are not known"
-        words = f"There is nothing to compare this machine with, because {reason}. {_figures(box)}"
+        reason = "the bank has no measurement of a similar one"
+        if box.rows:
+            reason = "no buffer is so large that bandwidth decides"
+        elif not box.hardware.slot:
+            reason = "the links of its GPUs are not known"
+        words = f"There is nothing to compare this machine with, because {reason}. {figures}"
         if box.share_of_limit and box.num_nodes == 1:
             words += f" {of_limit}"
         if box.ranks_per_node > 3 and _is_full(box) and box.num_nodes > 1 and box.best.rate <= box.hardware.card:
             card = f"one network card of {box.hardware.card * 8e-9:g} Gbit/s"
             words += f" For the {box.ranks_per_node} GPUs of a node, that is no more than {card} carries;"
             words += " NCCL_DEBUG=INFO lists the cards that NCCL uses."
-        yield Finding("nothing_to_compare", words, False)
+        yield Finding("nothing_to_compare", words)
 
 
 def _figures(box: Box) -> str:
@@ -85,8 +174,7 @@ def _figures(box: Box) -> str:
     if row is None:
         where = f"{box.best.collective} at {bytes_words(box.best.num_bytes)}"
         return f"{where} reaches {rate_words(box.best.rate)}." if box.best.rate else ""
-    low, high = rate_words(row.low), rate_words(row.high)
-    expected = low if low == high else f"{low} to {high}"
+    expected = " to ".join(dict.fromkeys([rate_words(row.low), rate_words(row.high)]))
     where = f"{row.collective} at {bytes_words(row.num_bytes)} reaches {rate_words(row.rate)}"
     return f"{where}, {percent_words(row.share)} of the {expected} of {and_joined(list(box.peers))}."
 
@@ -102,119 +190,23 @@ def _is_full(box: Box) -> bool:
     return box.best.is_of_links and box.best.num_bytes >= least_bytes
 
 
-# ---- faults
-
-
-def stated_fault(box: Box) -> Iterator[str]:
-    """The log itself shows that the figures are not those of a healthy run, such as one of ranks that share a GPU."""
-    for note in str(box.profile.provenance.get("source", {}).get("notes", "")).split("; "):
-        if note.startswith(FAULT):
-            yield f"{note[len(FAULT)].upper()}{note[len(FAULT) + 1 :]}."
-
-
-def impossible(box: Box) -> Iterator[str]:
-    """The bus bandwidth is more than the links carry, so the figures or the stated GPUs are wrong."""
-    for collective, rates in box.rates.items():
-        most = box.hardware.nvlink * (2 if collective == "allreduce" and _can_switch_add(box) else 1)
-        rate = max(rates.values())
-        if box.num_nodes == 1 and 0 < most < rate / _ROUNDED:
-            yield f"{collective} reaches {rate_words(rate)}, and NVLink carries {rate_words(most)}: the log is wrong."
-
-
 def _can_switch_add(box: Box) -> bool:
-    return box.hardware.switch_adds and box.stated.has_nvls is not False
+    is_possible = box.hardware.switch_adds and box.stated.has_nvls is not False
+    return is_possible and box.best.collective == "allreduce"
 
 
-def p2p_off(box: Box) -> Iterator[str]:
-    """The GPUs of a node communicate through the host's memory."""
-    is_off = box.stated.is_p2p_off
-    if box.ranks_per_node == 1 or _is_high(box) or not (_is_at_pcie_rate(box) if is_off is None else is_off):
-        return
-    how = "Check whether `nvidia-smi topo -m` shows PHB or SYS between these GPUs"
-    if box.stated.p2p_variable:
-        how = f"Unset {box.stated.p2p_variable}"
-    words = "communicate through host memory, because peer-to-peer access is off"
-    if not is_off:
-        words = "seem to communicate through host memory, as if peer-to-peer access were off"
-    yield f"The GPUs of a node {words}. {how}. {_figures(box)}".rstrip()
-
-
-def _is_at_pcie_rate(box: Box) -> bool:
-    """Return whether GPUs of one node that have NVLink reach no more than PCIe or the host's memory carry."""
-    has_nvlink = box.num_nodes == 1 and box.hardware.nvlink > 0
-    return has_nvlink and box.best.is_of_links and box.best.rate < min(box.hardware.slot, _THROUGH_HOST)
-
-
-def nvlink_unused(box: Box) -> Iterator[str]:
-    """Peer-to-peer access is on, but at the rate of PCIe."""
-    if box.stated.is_p2p_off is False and _is_at_pcie_rate(box):
-        words = f"reach only what PCIe carries, and NVLink carries {rate_words(box.hardware.nvlink)}"
-        yield f"The GPUs of a node use peer-to-peer access, but {words}. See nvidia-smi nvlink -s. {_figures(box)}"
-
-
-def plug_in_missing(box: Box) -> Iterator[str]:
-    """Nodes communicate through sockets: far less bandwidth, and small sizes are much slower, too.
-
-    A log of one node names sockets wherever there is no other network, although the node's ranks do not use them. So
-    where the number of nodes is unknown, the rule does not apply.
-    """
-    is_stated = box.stated.uses_sockets
-    is_seen = not box.is_series and box.worst.share < _SOCKETS and box.worst.small_share < _LATE
-    if box.num_nodes < 2 or _is_high(box) or not (is_seen if is_stated is None else is_stated):
-        return
-    words = "Nodes seem to communicate through sockets; NCCL_DEBUG=INFO prints what NCCL uses"
-    if is_stated:
-        words = "The log states that nodes use sockets (NET/Socket)"
-    yield f"{words}. If their network has a plug-in, load it. {_figures(box)}".rstrip()
-
-
-def no_gpudirect(box: Box) -> Iterator[str]:
-    """Data pass through the host's memory on their way to the network.
-
-    A log of one node may state it, too, although the node's ranks do not use the network.
-    """
-    is_weaker = any(plug_in_missing(box)) or any(p2p_off(box))  # than these, which lower the bandwidth, too
-    if box.num_nodes > 1 and box.stated.is_gpudirect_off and not _is_high(box) and not is_weaker:
-        words = "The log states that GPUDirect RDMA is off, so bytes pass through the host's memory"
-        yield f"{words}. Load nvidia-peermem. {_figures(box)}".rstrip()
-
-
-def few_cards(box: Box) -> Iterator[str]:
-    """The network cards that the log names are one for several GPUs, or carry far more than was reached.
-
-    Where their rate is not stated, that of the slowest cards of such machines decides.
-    """
-    number = len(box.stated.cards)
-    stated_rate = box.stated.cards_bytes_per_s
-    most = _ROUNDED * (stated_rate or _FASTEST_CARD)
-    if number > 1:
-        most = _FINE * (stated_rate or _SLOWEST_CARD * number) if _is_full(box) else 0.0
-    if box.num_nodes < 2 or box.ranks_per_node < 2 or not 0 < box.best.rate <= most * bool(number):
-        return
-    if box.stated.uses_sockets or box.worst.share >= LOW:
-        return
-    words = f"For the {box.ranks_per_node} GPUs of a node, NCCL uses {count_of(number, 'network card')}"
-    carried = stated_rate or number * box.hardware.card
-    if carried:
-        each = f"{carried / number * 8e-9:g} Gbit/s"
-        words += f", and reaches {percent_words(box.best.rate / carried)} of what {number} of {each} carry"
-    yield f"{words}. Check NCCL_IB_HCA ({', '.join(box.stated.cards)}) and the rate of each card. {_figures(box)}"
-
-
-def degraded_pair(box: Box) -> Iterator[str]:
-    """At the largest size, where bandwidth decides, some pairs (of nodes or GPUs) are much slower than the median.
+def _slow_pairs(box: Box) -> Iterator[str]:
+    """Some pairs (of nodes or GPUs) are much slower than the median.
 
     Copies between GPUs through the host's memory do not measure the link of a pair.
     """
-    pairs = [point for point in box.profile.points if "src" in point.options and "dst" in point.options]
-    num_bytes = max((point.num_bytes for point in pairs), default=0)
-    kinds: dict[tuple[str, str], dict[tuple[str, str], float]] = {}  # bytes/s of each pair, by kind of measurement
-    for point in pairs:
+    kinds: dict[tuple[str, int, str], dict[tuple[str, str], float]] = {}  # bytes/s of each pair, by what was measured
+    for point in box.profile.points:
         options = dict(point.options)
-        ends = str(options.pop("src")), str(options.pop("dst"))
-        if point.num_bytes == num_bytes and options.get("direction") != "through_host":
-            kinds.setdefault((point.what, str(options)), {})[ends] = point.algbw_bytes_per_s
-    for (what, _), rates in kinds.items():
+        ends = str(options.pop("src", "")), str(options.pop("dst", ""))
+        if all(ends) and options.get("direction") != "through_host":
+            kinds.setdefault((point.what, point.num_bytes, str(options)), {})[ends] = point.algbw_bytes_per_s
+    for (what, num_bytes, _), rates in kinds.items():
         share = _SLOW_GPUS if what == "transfer" else _SLOW_NODES
         median = float(np.median(list(rates.values())))
         slow = sorted((rate, ends) for ends, rate in rates.items() if rate < share * median)
@@ -231,81 +223,48 @@ def degraded_pair(box: Box) -> Iterator[str]:
         yield f"{what} of {bytes_words(num_bytes)}, pair by pair: {words}."
 
 
-def degraded_node(box: Box) -> Iterator[str]:
-    """Both smaller and larger clusters of the same nodes reach more."""
-    if box.is_series and box.worst.share < LOW:
-        words = "Smaller and larger clusters of such nodes do better; measure the nodes in pairs to find a slow one"
-        yield f"{words}. {_figures(box)}"
-
-
-# ---- remarks
-
-
-def dips(box: Box) -> Iterator[str]:
+def _dips(box: Box) -> Iterator[str]:
     """Bandwidth drops at a size above the latency range, unless similar machines show the same."""
     rows = {(row.collective, row.num_bytes): row for row in box.rows}
     for collective, rates in box.rates.items():
-        for before, *low in _drops({size: rate for size, rate in rates.items() if size > SMALL_BYTES}):
-            row = rows.get((collective, low[0]))
-            recovers = low[-1] < max(rates)
-            is_small = not recovers and rates[low[-1]] > _FALLS_TO * rates[before]
-            if is_small or (row and row.rate > LOW * row.high):
+        times_s = box.profile.native_s(collective)
+        sizes = [size for size in rates if size > SMALL_BYTES]
+        for before, size in pairwise(sizes):
+            later = [other for other in sizes if other >= size]
+            recovers = max(rates[other] for other in later) >= rates[before]
+            is_drop = recovers or rates[sizes[-1]] <= _FALLS_TO * rates[before]
+            row = rows.get((collective, size))
+            if rates[size] > _DROP * rates[before] or not is_drop or (row and row.rate > LOW * row.high):
                 continue
-            fall = f"from {rate_words(rates[before])} at {bytes_words(before)} to {rate_words(rates[low[0]])}"
-            words = f"{collective}: busbw falls {fall} at {bytes_words(low[0])}"
+            fall = f"from {rate_words(rates[before])} at {bytes_words(before)} to {rate_words(rates[size])}"
+            words = f"{collective}: busbw falls {fall} at {bytes_words(size)}"
             words += ", and recovers later" if recovers else ", and does not recover"
-            times_s = {size: box.profile.native[collective][size].median_s for size in low}
-            equal = [size for size in low if times_s[size] <= _SAME_TIME * times_s[low[0]]]
-            if len(equal) > 2:
+            equal = [other for other in later if abs(times_s[other] / times_s[size] - 1) < _SAME_TIME]
+            if len(equal) > 2 and times_s[size] > _STALL * times_s[before]:
                 words += f". Sizes up to {bytes_words(equal[-1])} take as long, which is a stall, such as a timeout"
             elif row:
-                words += (
-                    f". Similar machines reach {rate_words(row.high)}; try another NCCL_ALGO, NCCL_PROTO or version"
-                )
+                others = f"Similar machines reach {rate_words(row.high)}"
+                words += f". {others}; try another NCCL_ALGO, NCCL_PROTO or version"
             yield f"{words}."
 
 
-def _drops(rates: dict[int, float]) -> Iterator[list[int]]:
-    """Yield the size before each drop of the rate, and then the sizes in a row that have less than it."""
-    sizes = list(rates)
-    last = 0  # size of the drop before
-    for before, size in pairwise(sizes):
-        if size > last and rates[size] <= _DROP * rates[before]:
-            low = list(takewhile(lambda other: rates[other] < rates[before], sizes[sizes.index(size) :]))  # noqa: B023
-            last = low[-1]
-            yield [before, *low]
-
-
-def slow_start(box: Box) -> Iterator[str]:
-    """Small sizes take much longer than on similar machines, although large sizes reach what they should."""
-    if box.is_series or not box.worst.share >= LOW:  # nan, if no large sizes were compared
-        return
+def _remarks(box: Box) -> Rows:
+    """Return the table of what may surprise, and is no fault."""
+    nvlink = box.hardware.nvlink
     shares = {collective: box.small_share(collective) for collective in box.rates}
     slow = [f"{what} takes {1 / share:.1f} times as long" for what, share in shares.items() if share < _SLOW_START]
-    if slow:
-        words = f"In the median of sizes up to {bytes_words(SMALL_BYTES)}, {', '.join(slow)}"
-        yield f"{words} as on {and_joined(list(box.peers))}. Compare NCCL's version, the CPU and what else runs on it."
-
-
-def switch_adds(box: Box) -> Iterator[str]:
-    """The busbw of an allreduce exceeds the link rate; this takes a switch that reduces (NVLS)."""
-    rate = max(box.rates.get("allreduce", {0: 0.0}).values())
-    nvlink = box.hardware.nvlink
-    if box.num_nodes == 1 and _can_switch_add(box) and nvlink < rate <= 2 * nvlink:
-        words = f"allreduce reaches {rate_words(rate)}, more than the {rate_words(nvlink)} of a GPU's NVLink"
-        yield f"{words}. This is expected: the switch reduces (NVLS), so each GPU sends its bytes only once."
-
-
-Rule = Callable[[Box], Iterator[str]]
-FAULTS: tuple[Rule, ...] = (
-    stated_fault,
-    impossible,
-    p2p_off,
-    nvlink_unused,
-    plug_in_missing,
-    no_gpudirect,
-    few_cards,
-    degraded_pair,
-    degraded_node,
-)
-REMARKS: tuple[Rule, ...] = (dips, slow_start, switch_adds)
+    return (
+        *[("dips", True, sentence) for sentence in _dips(box)],
+        (
+            "slow_start",
+            slow and not box.is_series and box.worst.share >= LOW,
+            f"In the median of sizes up to {bytes_words(SMALL_BYTES)}, {', '.join(slow)} as on "
+            f"{and_joined(list(box.peers))}. Compare NCCL's version, the CPU and what else runs on it.",
+        ),
+        (
+            "switch_adds",
+            box.num_nodes == 1 and _can_switch_add(box) and nvlink < box.best.rate <= 2 * nvlink,
+            f"allreduce reaches {rate_words(box.best.rate)}, more than the {rate_words(nvlink)} of a GPU's NVLink. "
+            "This is expected: the switch reduces (NVLS), so each GPU sends its bytes only once.",
+        ),
+    )

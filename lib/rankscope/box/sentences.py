@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from ..common.checks import of_type
-from ..common.units import bytes_words, cell_words, percent_words, rate_words, three_digits
-from ..common.words import count_of
+from ..common.units import bytes_words, rate_words, three_digits
 from .expected import compare_with_peers
 from .link_facts import transfers_of
-from .profile import NATIVE, Point, Profile
+from .points import NATIVE, Point
+from .profile import Profile
 from .rules import findings
 
 _CLEARLY = 1.05  # times as long
-_WIDE = 0.25  # of the median
 
 
 def verdict(profile: Profile) -> list[str]:
@@ -28,8 +27,8 @@ def verdict(profile: Profile) -> list[str]:
     allreduce: use ring at 1 KiB, up to 2 times as fast as native.
     """
     of_type("profile", profile, Profile)
-    sentences = [str(finding) for finding in findings(compare_with_peers(profile))]
-    sentences += [sentence for rule in (fastest, copies, noise) for sentence in rule(profile)]
+    found = [str(finding) for finding in findings(compare_with_peers(profile))]
+    sentences = [*found, *fastest(profile), *copies(profile)]
     return sentences or ["There is nothing to compare these measurements with."]
 
 
@@ -59,13 +58,11 @@ def fastest(profile: Profile) -> Iterator[str]:
     """Which algorithm to use at which sizes: another one than native only where it is clearly faster."""
     for collective, by_size in groups(profile).items():
         used: dict[int, str] = {}  # what to use at each size
-        num_unclear = 0
         gain = 1.0  # how many times as fast the fastest is as native, at most
         name = ""
         for size, points in by_size.items():
             best = fastest_of(points)
             equal = [other for other in points if not _is_clearly_slower(points[other], points[best])]
-            num_unclear += len(equal) > 1
             if NATIVE in equal:
                 name = NATIVE
             elif len(equal) == len(points) > 1:
@@ -75,18 +72,14 @@ def fastest(profile: Profile) -> Iterator[str]:
             used[size] = name
             if NATIVE in points and name != NATIVE:
                 gain = max(gain, points[NATIVE].median_s / points[best].median_s)
-        if set(used.values()) == {NATIVE} and not num_unclear:  # as where no other was measured
+        if all(points.keys() == {NATIVE} for points in by_size.values()):  # no other was measured
             continue
         ranges = []
         for name, sizes in groupby(used, used.__getitem__):  # sizes in a row with the same algorithm
             low, *rest = map(bytes_words, sizes)
             ranges.append(f"{name} from {low} to {rest[-1]}" if rest else f"{name} at {low}")
-        words = f"use {', '.join(ranges)}"
-        if gain > 1:
-            words += f", up to {three_digits(gain)} times as fast as native"
-        if num_unclear:
-            words += f"; at {num_unclear} of {count_of(len(used), 'size')} others are as fast within their spread"
-        yield f"{collective}: {words}."
+        faster = f", up to {three_digits(gain)} times as fast as native" if gain > 1 else ""
+        yield f"{collective}: use {', '.join(ranges)}{faster}."
 
 
 def _is_clearly_slower(point: Point, best: Point) -> bool:
@@ -98,23 +91,11 @@ def _is_clearly_slower(point: Point, best: Point) -> bool:
 def copies(profile: Profile) -> Iterator[str]:
     """The rates of copies to and from the GPU, at the largest sizes."""
     for direction, name in (("h2d", "to the GPU"), ("d2h", "to the host")):
-        rates = []
-        for method in ("pinned_non_blocking", "pinned", "pageable"):
+        rates = {}
+        for method in ("pinned", "pinned_non_blocking", "pageable"):
+            memory = method.removesuffix("_non_blocking")
             for point in transfers_of(profile, direction, method)[-1:]:
-                memory = f"{method.removesuffix('_non_blocking')} memory"
-                rates.append(f"{rate_words(point.algbw_bytes_per_s)} with {memory} at {bytes_words(point.num_bytes)}")
+                rate = rate_words(point.algbw_bytes_per_s)
+                rates[memory] = f"{rate} with {memory} memory at {bytes_words(point.num_bytes)}"
         if rates:
-            yield f"Copies {name}: {', '.join(rates)}."
-
-
-def noise(profile: Profile) -> Iterator[str]:
-    """The iterations of some points vary widely."""
-    spreads = {point: point.iqr_s / point.median_s for point in profile.points}
-    wide = [point for point in spreads if spreads[point] > _WIDE]
-    if wide:
-        worst = max(wide, key=spreads.__getitem__)
-        name = worst.options.get("algorithm") or worst.options.get("link") or ""
-        widest = f"{worst.what} {name} at {bytes_words(worst.num_bytes)}, {percent_words(spreads[worst])} of"
-        many = f"{len(wide)} of {count_of(len(spreads), 'point')}"
-        words = f"The middle half of the iterations spans more than {percent_words(_WIDE)} of the median at {many}"
-        yield f"{words}. The widest is {widest} {cell_words(worst.median_s)}."
+            yield f"Copies {name}: {', '.join(rates.values())}."

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -12,10 +12,9 @@ from rich.text import Text
 
 from ..cli.output import marked, table_of
 from ..common.units import bytes_words, cell_words, rate_words
-from ..common.words import count_of
 from . import Profile, verdict
 from .expected import Box, compare_with_peers
-from .profile import LINKS, Point
+from .points import LINKS, Point
 from .sentences import BySize, fastest_of, groups
 
 _FEW = 4  # rows of a table, unless all are asked for
@@ -24,34 +23,18 @@ _FEW = 4  # rows of a table, unless all are asked for
 def overview(profile: Profile, everything: bool = False) -> Iterator[RenderableType]:
     """Yield what a profile says: the verdict, what was measured and on what, and tables of a few sizes, or of all."""
     yield marked(("·", sentence) for sentence in verdict(profile))
-    yield Text(f"{profile.provenance['name']}: {machine_words(profile)}", "bold")
+    yield Text(str(profile), "bold")
     box = compare_with_peers(profile)
     for collective, by_size in groups(profile).items():
         every = 1 if everything else math.ceil(len(by_size) / _FEW)
         yield _sizes_table(box, collective, dict(list(by_size.items())[::-every][::-1]))
-    for where in LINKS:
-        if everything and profile.select(link=where):
-            yield Text(f"link {where}: {profile.best_link(where)}")
+    for where in LINKS if everything else ():
+        with suppress(ValueError):  # not measured, or at too few sizes
+            yield Text(f"link {where}: {profile.link(where)}")
     if everything and profile.select("transfer"):
         yield _copies_table(profile.select("transfer"))
     if not everything:
         yield Text("--all shows every size, the links and the copies; --help explains the columns.", "dim")
-
-
-def machine_words(profile: Profile) -> str:
-    """Return the ranks, the network, the hardware, the versions and what each time is, as one line."""
-    about = profile.provenance
-    nodes = f" on {count_of(profile.num_nodes, 'node')}" if profile.num_nodes else ""
-    words = [f"{count_of(profile.num_ranks, 'rank')}{nodes}", profile.backend]
-    words += [about[key] for key in ("device", "network", "environment") if about.get(key)]
-    gpus = about.get("gpus", ())
-    models = Counter(gpu["name"] for gpu in gpus if "name" in gpu)
-    words += [f"{count} × {name}" for name, count in models.items()] or [about.get("cpu", "hardware not stated")]
-    for gpu in gpus[:1]:  # all have the same software
-        words += [f"{name} {gpu[name.lower()]}" for name in ("NCCL", "driver") if gpu.get(name.lower())]
-    statistic = "mean" if profile.protocol.get("statistic") == "mean" else "median"
-    iterations = profile.protocol.get("iterations", "several")
-    return ", ".join([*words, f"each time is the {statistic} of {iterations} iterations"])
 
 
 def _sizes_table(box: Box, collective: str, by_size: BySize) -> Table:
@@ -62,10 +45,10 @@ def _sizes_table(box: Box, collective: str, by_size: BySize) -> Table:
         point = points[fastest_of(points)]
         cells = {"size": bytes_words(size), "fastest": fastest_of(points), "time": cell_words(point.median_s)}
         rate = point.busbw_bytes_per_s(box.profile.num_ranks)
-        cells["busbw"] = "" if math.isnan(rate) else rate_words(rate)
-        if point.has_spread:
+        if rate > 0:  # 0 on one rank, nan where it has no meaning
+            cells["busbw"] = rate_words(rate)
+        if len(point.seconds) > 1:
             cells["spread"] = f"{point.iqr_s / point.median_s:.0%}"
-            cells["clean"] = f"{point.num_clean}/{len(point.seconds)}"
         if size in compared:
             cells["expected"] = rate_words(compared[size].low)
             cells["share"] = f"{compared[size].share:.0%}"
@@ -95,6 +78,6 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         sizes = [point.num_bytes for point in profile.points]
         what = ", ".join(dict.fromkeys(point.what for point in profile.points))
         read = f"{what} of {bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
-        yield Text(f"{profile.provenance['name']}: {read}, {machine_words(profile)}")
+        yield Text(f"{profile}; {read}")
         yield Text(profile.provenance["source"].get("notes", ""), "yellow")
         yield marked([("·", verdict(profile)[0])])

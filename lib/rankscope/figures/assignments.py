@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from itertools import pairwise
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,18 +13,14 @@ from ..sampling.assignment import Assignment
 from ..sampling.audit import audit
 from ..sampling.epoch_audit import EpochAudit
 from .marks import DIGIT_PX, LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
-from .palette import ALARM, TONES, ramp, rank_colors
-from .plots import WIDE_PX, Plot, Rects, Texts, numbers_on, whole_ticks
+from .palette import ramp, rank_colors
 
 _ROWS_PX = 240.0  # of all ranks together, whatever their number, so that the drawing keeps its height
 _CELL_PX = 44.0  # the side of a cell, at most
-_MOST_COLUMNS, _MOST_RANKS, _MOST_SAMPLES = 60, 64, 120  # that are shown
-_FEW_RANKS, _LAST = 24, 8  # of more ranks so many are shown, of which so many are the last
-_MOST_CELLS = 480  # that answer to the pointer; of more, only those that are read again do
+_MOST_RANKS, _MOST_CELLS, _MOST_COLUMNS, _MOST_SAMPLES = 24, 720, 60, 120  # that are shown
+_LAST = 8  # of the ranks and reads that are shown, where some are left out
 _STRIP_PX = 22.0  # the height of the dataset, and of what nobody reads
-_TOP_PX = 104.0  # where the ranks begin, below the dataset, nobody, and the numbers of steps
-_HEIGHT_PX = _TOP_PX + _ROWS_PX + 24
-_MOST_EPOCH_CELLS = 65_536
+_NOBODY_PX, _TOP_PX = 48.0, 104.0  # where what nobody reads begins, and the ranks
 
 
 def draw_assignment(
@@ -35,19 +30,18 @@ def draw_assignment(
 
     The colour is that of the rank, or that of the sample's position in the dataset (`color_by` "position"). Repeated
     reads are hatched, and samples that nobody reads are red. Of many reads the first batches and the last are shown,
-    and of more than 64 ranks the first 16 and the last 8. Raises ValueError if `color_by` is unknown.
+    and of more than 24 ranks the first 16 and the last 8. Raises ValueError if `color_by` is unknown.
     """
     one_of("color_by", color_by, ("rank", "position"))
     epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
-    found, arithmetic = _words(assignment, epoch)
     picture = _Picture(assignment, epoch, color_by == "position")
     picture.dataset()
     picture.nobody()
     picture.steps()
     picture.ranks()
-    if deck is None:
-        deck = arithmetic
-    return Drawing(title or found, picture.marks, _HEIGHT_PX, deck, picture.tips)
+    found, arithmetic = _words(assignment, epoch)
+    height_px = _TOP_PX + _ROWS_PX + 24
+    return Drawing(title or found, picture.marks, height_px, arithmetic if deck is None else deck, picture.tips)
 
 
 class _Columns(NamedTuple):
@@ -55,30 +49,33 @@ class _Columns(NamedTuple):
 
     x_of: dict[int, float]
     cell_px: float
-    steps: list[tuple[int, list[int]]]  # each step with its reads
+    steps: dict[int, list[int]]  # the reads of each step
 
 
 class _Picture:
     """The marks of an assignment, and what the pointer says of them."""
 
     def __init__(self, assignment: Assignment, epoch: EpochAudit, by_position: bool) -> None:
-        self.assignment, self.epoch = assignment, epoch
-        self.size, self.num_ranks = assignment.size, assignment.num_ranks
+        self.assignment = assignment
+        self.epoch = epoch
+        self.size = assignment.size
+        self.num_ranks = assignment.num_ranks
+        self.by_position = by_position
+        self.colors = rank_colors(self.num_ranks)
         self.marks: list[Mark] = []
         self.tips: dict[Hashable, str] = {}
-        self.columns = _columns(assignment)
-        self.rows = _shown(self.num_ranks, _MOST_RANKS if self.num_ranks <= _MOST_RANKS else _FEW_RANKS)
+        self.rows = _shown(self.num_ranks, _MOST_RANKS)
+        self.columns = _columns(assignment, _MOST_CELLS // max(len(self.rows), 1))
         is_cut = len(self.rows) < self.num_ranks
         self.row_px = min(_ROWS_PX / (len(self.rows) + is_cut), _CELL_PX)
         self.gap_px = min(2.0, self.row_px / 8, self.columns.cell_px / 6)  # of paper between cells
         self.number_px = DIGIT_PX * len(str(self.size)) + 4
-        self.has_cells = len(self.rows) * len(self.columns.x_of) <= _MOST_CELLS
-        self.has_numbers = self.has_cells and self.columns.cell_px >= self.number_px and self.row_px >= 14
-        colors = rank_colors(self.num_ranks)
-        self.hue: Callable[[int, int], str] = lambda rank, sample: colors[rank]
-        self.by_position = by_position
-        if by_position:
-            self.hue = lambda rank, sample: ramp([sample / max(self.size - 1, 1)])[0]
+        self.has_numbers = self.columns.cell_px >= self.number_px and self.row_px >= 14
+
+    def hue(self, rank: int, sample: int) -> str:
+        if self.by_position:
+            return ramp([sample / max(self.size - 1, 1)])[0]
+        return self.colors[rank]
 
     def say(self, x: float, y: float, words: str, tone: str = "mute", anchor: str = "start") -> None:
         self.marks.append(Text(x, y, words, "label", tone, anchor))
@@ -94,13 +91,13 @@ class _Picture:
         side = min((RIGHT_PX - LEFT_PX) / max(len(readers), 1), _CELL_PX)
         every = next(every for every in (1, 5, 10) if every * side >= 30 or every == 10)
         for sample, ranks in enumerate(readers):
-            key = ("sample", sample) if self.has_cells else None
             x = LEFT_PX + sample * side
-            at = Box(x, 0, side * 0.86, _STRIP_PX, "alarm", "solid", key=key)
+            cell = Box(x, 0, side * 0.86, _STRIP_PX, "alarm", "solid", key=("sample", sample))
             if ranks:
-                edge = "ink" if ranks[1:] else ""
-                at = at._replace(fill=self.hue(ranks[0], sample), look="tint", hatched=len(ranks) > 1, edge=edge)
-            self.marks.append(at)
+                cell = cell._replace(fill=self.hue(ranks[0], sample), look="tint")
+            if ranks[1:]:
+                cell = cell._replace(hatched=True, edge="ink")
+            self.marks.append(cell)
             is_clear = len(readers) == self.size or sample < len(readers) - 25
             if sample % every == 0 and is_clear:
                 self.marks.append(Text(x + 0.43 * side, 36, str(sample), "number", "mute", "middle"))
@@ -110,30 +107,34 @@ class _Picture:
     def nobody(self) -> None:
         """The samples that no rank reads, as many as there is room for."""
         dropped = self.epoch.dropped
-        tone = "alarm" if dropped.size else "mute"
-        self.marks.append(row_name(64, "nobody", tone))
+        baseline = _NOBODY_PX + 16
+        if not dropped.size:
+            self.marks.append(row_name(baseline, "nobody", "mute"))
+            self.say(LEFT_PX, baseline, "every sample is read")
+            return
+        self.marks.append(row_name(baseline, "nobody", "alarm"))
         width = max(min(self.columns.cell_px, _CELL_PX), self.number_px)
-        x, num_shown = LEFT_PX, int(440 // width)
+        num_shown = int(440 // width)
+        x = LEFT_PX
         for sample in dropped[:num_shown].tolist():
-            key = ("sample", sample)
-            self.marks.append(Box(x, 48, width - 2, _STRIP_PX, "alarm", "hole", False, str(sample), key, "alarm"))
+            cell = Box(x, _NOBODY_PX, width - 2, _STRIP_PX, "alarm", "hole", text=str(sample), edge="alarm")
+            self.marks.append(cell._replace(key=("sample", sample)))
             self.tip(sample, "no rank reads it in this epoch")
             x += width
-        words = "never read" if dropped.size else "every sample is read"
+        words = "never read"
         if dropped.size > num_shown:
             words = f"and {dropped.size - num_shown:,} more"
-        self.say(x + 6 if dropped.size else x, 64, words, tone)
+        self.say(x + 6, baseline, words, "alarm")
 
     def steps(self) -> None:
         """The number of each step above its batch, where there is room."""
         name = "step" if _batch_size(self.assignment) else "read"
         self.marks.append(row_name(_TOP_PX - 8, name, "mute"))
         free = 0.0
-        for step, reads in self.columns.steps:
-            left, right = self.columns.x_of[reads[0]], self.columns.x_of[reads[-1]] + self.columns.cell_px
+        for step, reads in self.columns.steps.items():
             half = DIGIT_PX / 2 * len(f"{step:,}")
-            middle = (left + right - self.gap_px) / 2
-            middle = min(middle, RIGHT_PX - 1.32 * half)
+            stop = self.columns.x_of[reads[-1]] + self.columns.cell_px - self.gap_px
+            middle = min((self.columns.x_of[reads[0]] + stop) / 2, RIGHT_PX - 1.32 * half)
             if middle - half >= free:
                 self.say(middle, _TOP_PX - 8, f"{step:,}", "mute", "middle")
                 free = middle + half + 8
@@ -150,61 +151,47 @@ class _Picture:
             if row % every == 0:
                 self.marks.append(row_name(y + max(self.row_px - self.gap_px, 12) / 2 + 4, f"rank {rank}"))
             self._row(rank, y, repeats[rank].tolist(), first_at)
-        if not self.has_cells:
-            self._paper_lines(bottom)
-        reads = self.assignment.num_steps
-        if len(self.rows) < self.num_ranks or len(self.columns.x_of) < reads:
-            words = f"{self.num_ranks:,} ranks × {reads:,} reads, in part"
-            self.say(LEFT_PX, bottom + 16, words)
+        num_reads = self.assignment.num_steps
+        if len(self.rows) < self.num_ranks or len(self.columns.x_of) < num_reads:
+            self.say(LEFT_PX, bottom + 16, f"{self.num_ranks:,} ranks × {num_reads:,} reads, in part")
         if any(repeated.any() for repeated in repeats):
             right = self.columns.x_of[max(self.columns.x_of)] + self.columns.cell_px
             self.say(max(right, LEFT_PX + 66), bottom + 16, "read again ↑", "ink", "end")
 
     def _row(self, rank: int, y: float, repeated: list[bool], first_at: dict[int, tuple[float, float]]) -> None:
-        indices = self.assignment.ranks[rank]
-        x_of, cell_px = self.columns.x_of, self.columns.cell_px
+        indices = self.assignment.ranks[rank].tolist()
+        cell_px = self.columns.cell_px
         height = self.row_px - self.gap_px
-        shown = [read for read in x_of if read < indices.size]
-        if not indices.size:
+        if not indices:
             self.say(LEFT_PX, y + height / 2 + 4, "reads nothing", "alarm")
-        if shown and not self.has_cells:  # one box, which lines of paper divide
-            right = x_of[shown[-1]] + cell_px - self.gap_px
-            fill = "mute" if self.by_position else self.hue(rank, 0)
-            self.marks.append(Box(LEFT_PX, y, right - LEFT_PX, height, fill))
-        for step, reads in self.columns.steps:
+        for step, reads in self.columns.steps.items():
             for read in reads:
-                if read >= indices.size or not (self.has_cells or repeated[read]):
+                if read >= len(indices):
                     continue
-                sample, x, is_again = int(indices[read]), x_of[read], repeated[read]
-                if is_again and sample in first_at:
-                    self._arc(sample, first_at[sample], (x + cell_px / 2, y))
-                first_at.setdefault(sample, (x + cell_px / 2, y))
-                self._cell(sample, rank, Box(x, y, cell_px - self.gap_px, height, ""), is_again)
-                self.tip(sample, f"rank {rank}, step {step}{' (again)' if is_again else ''}")
+                sample, x = indices[read], self.columns.x_of[read]
+                cell = Box(x, y, cell_px - self.gap_px, height, self.hue(rank, sample), key=("sample", sample))
+                middle = x + cell_px / 2, y
+                self.marks.append(self._cell(cell, sample, repeated[read]))
+                if repeated[read] and sample in first_at:
+                    self._arc(sample, first_at[sample], middle)
+                first_at.setdefault(sample, middle)
+                self.tip(sample, f"rank {rank}, step {step}{' (again)' if repeated[read] else ''}")
 
-    def _cell(self, sample: int, rank: int, at: Box, is_again: bool) -> None:
-        words = str(sample) if self.has_numbers else ""
-        box = at._replace(fill=self.hue(rank, sample), text=words, key=("sample", sample))
+    def _cell(self, cell: Box, sample: int, is_again: bool) -> Box:
+        if self.has_numbers:
+            cell = cell._replace(text=str(sample))
         if not 0 <= sample < self.size:
-            box = box._replace(fill="alarm", look="hole", hatched=True, edge="alarm")
-        elif is_again and self.has_numbers:
-            box = box._replace(hatched=True, edge="ink")
-        elif is_again:
-            box = box._replace(fill="ink", look="solid")
-        self.marks.append(box)
+            return cell._replace(fill="alarm", look="hole", hatched=True, edge="alarm")
+        if is_again and self.has_numbers:
+            return cell._replace(hatched=True, edge="ink")
+        if is_again:
+            return cell._replace(fill="ink", look="solid")
+        return cell
 
     def _arc(self, sample: int, start: tuple[float, float], stop: tuple[float, float]) -> None:
         """Show under the pointer where a sample is read again."""
         above = (start[0] + stop[0]) / 2, min(start[1], stop[1]) - 36
         self.marks.append(Line((start, above, stop), "accent", 1.5, arrow=True, curved=True, key=("sample", sample)))
-
-    def _paper_lines(self, bottom: float) -> None:
-        """Divide the boxes of the ranks into cells, and into steps by wider gaps."""
-        places = sorted(self.columns.x_of.values())
-        for left, right in pairwise(places):
-            gap = right - left - self.columns.cell_px + self.gap_px
-            x = right - gap / 2
-            self.marks.append(Line(((x, _TOP_PX - 1), (x, bottom)), "paper", gap))
 
 
 def _batch_size(assignment: Assignment) -> int:
@@ -230,23 +217,20 @@ def _shown(count: int, most: int, batch: int = 1) -> Sequence[int]:
     return [*range(num_first - num_first % batch or num_first), *range(start, count)]
 
 
-def _columns(assignment: Assignment) -> _Columns:
+def _columns(assignment: Assignment, most: int) -> _Columns:
     """Place the reads: a step's batch is a group, and what is left out is a wide gap."""
     batch = _batch_size(assignment) or 1
-    reads = _shown(assignment.num_steps, _MOST_COLUMNS, batch)
+    reads = _shown(assignment.num_steps, min(most, _MOST_COLUMNS), batch)
     has_gaps = batch > 1 and batch * (RIGHT_PX - LEFT_PX) >= 14 * len(reads)
-    steps: list[tuple[int, list[int]]] = []
+    steps: dict[int, list[int]] = {}
     gap_of: dict[int, float] = {}
     gap = 0.0
     for read in reads:
-        is_after_cut = read > 0 and read - 1 not in gap_of
-        if is_after_cut:
+        if read > 0 and read - 1 not in gap_of:
             gap += 26
         elif has_gaps and read > 0 and read % batch == 0:
             gap += 5
-        if not steps or is_after_cut or read % batch == 0:
-            steps.append((read // batch, []))
-        steps[-1][1].append(read)
+        steps.setdefault(read // batch, []).append(read)
         gap_of[read] = gap
     cell_px = min((RIGHT_PX - LEFT_PX - gap) / max(len(reads), 1), _CELL_PX)
     x_of = {read: LEFT_PX + place * cell_px + gap_of[read] for place, read in enumerate(reads)}
@@ -262,90 +246,35 @@ def _readers(assignment: Assignment, count: int) -> list[list[int]]:
     return readers
 
 
-# ---- words
-
-
-def finding(assignment: Assignment) -> tuple[str, str]:
-    """Return the title and the deck of `draw_assignment`: what the epoch does wrong, and the arithmetic behind it."""
-    return _words(assignment, audit(of_type("assignment", assignment, Assignment)).epochs[0])
-
-
 def _words(assignment: Assignment, epoch: EpochAudit) -> tuple[str, str]:
-    size, num_ranks = assignment.size, assignment.num_ranks
+    """Return what the epoch does wrong, and the arithmetic behind it."""
+    size = assignment.size
     samples = count_of(size, "sample") if size < 1000 else f"{size:,} samples"
-    ranks = count_of(num_ranks, "rank")
+    ranks = count_of(assignment.num_ranks, "rank")
     if not epoch.num_reads:
         return "No rank reads anything", f"{samples} for {ranks}"
     fewest, most = min(map(len, assignment.ranks)), max(map(len, assignment.ranks))
-    each = f"{most:,} read{'s' if most > 1 else ''}" if fewest == most else f"{fewest:,} to {most:,} reads"
+    each = f"{fewest:,} to {most:,} reads"
+    if fewest == most:
+        each = f"{most:,} read{'s' if most > 1 else ''}"
     reads = f"{ranks} × {each} = {epoch.num_reads:,}"
     lost, again, outside = epoch.dropped.size, epoch.num_repeats, epoch.out_of_range.size
-    when = f"; epoch {assignment.epoch}" if assignment.epoch else ""
+    title, arithmetic = f"Each of {samples} is read exactly once", f"{reads}: nothing to repeat, nothing left over"
     if outside:
-        return f"{outside} of {epoch.num_reads} reads are *outside the dataset*", f"{reads}, of {samples}{when}"
-    if lost and again:
-        title = f"{lost:,} of {samples} *never read*, {again:,} read again"
-        return title, f"{reads}, of {samples}{when}"
-    if lost:
-        return f"{lost:,} of {samples} {_be(lost)} *never read*", f"{reads}, {lost:,} left over{when}"
-    if again:
-        title = f"{epoch.duplicated.size:,} of {samples} {_be(epoch.duplicated.size)} read twice"
-        if again > epoch.duplicated.size:
-            title = f"{samples} are read {epoch.num_reads:,} times"
-        return title, f"{reads}, so {again:,} {_be(again)} read again{when}"
-    return f"Each of {samples} is read exactly once", f"{reads}: nothing to repeat, nothing left over{when}"
+        title, arithmetic = f"{outside} of {epoch.num_reads} reads are *outside the dataset*", f"{reads}, of {samples}"
+    elif lost and again:
+        title, arithmetic = f"{lost:,} of {samples} *never read*, {again:,} read again", f"{reads}, of {samples}"
+    elif lost:
+        title, arithmetic = f"{lost:,} of {samples} {_be(lost)} *never read*", f"{reads}, {lost:,} left over"
+    elif again > epoch.duplicated.size:
+        title, arithmetic = f"{samples} are read {epoch.num_reads:,} times", f"{reads}, so {again:,} are read again"
+    elif again:
+        title = f"{again:,} of {samples} {_be(again)} read twice"
+        arithmetic = f"{reads}, so {again:,} {_be(again)} read again"
+    if assignment.epoch:
+        arithmetic += f"; epoch {assignment.epoch}"
+    return title, arithmetic
 
 
 def _be(number: int) -> str:
     return "is" if number == 1 else "are"
-
-
-# ---- several epochs
-
-
-def draw_coverage(epochs: Sequence[Assignment], title: str | None = None, deck: str | None = None) -> Drawing:
-    """Draw the rank that reads each sample of the dataset, a row an epoch, and a last row for all of them.
-
-    Samples that are read more than once in an epoch are hatched and have the colour of the lowest rank that reads them;
-    those that are never read are red. Raises ValueError if there are no epochs, if epochs have different datasets or
-    world sizes, or if there are more than 65,536 cells.
-    """
-    if not isinstance(epochs, Sequence):
-        raise ValueError(f"epochs must be a sequence of Assignments, got {epochs!r}")
-    report = audit(of_type(f"epochs[{index}]", epoch, Assignment) for index, epoch in enumerate(epochs))
-    num_cells = report.size * (len(epochs) + 1)
-    if num_cells > _MOST_EPOCH_CELLS:
-        raise ValueError(f"a drawing has at most {_MOST_EPOCH_CELLS} cells, got {num_cells}: take fewer samples")
-    colors = rank_colors(report.num_ranks)
-    rects: list[Rects] = []
-    texts: list[Texts] = []
-    for row, assignment in enumerate(epochs):
-        readers = _readers(assignment, report.size)
-        fills = [colors[min(ranks)] if ranks else ALARM for ranks in readers]
-        hatched = [len(ranks) > 1 for ranks in readers]
-        cells = Rects(np.arange(report.size), row, fills, width=0.94, height=0.86, hatched=hatched)
-        words = np.array([str(min(ranks)) if ranks else "" for ranks in readers])
-        has_room = WIDE_PX / max(report.size, 1) >= DIGIT_PX * len(str(report.num_ranks)) + 4
-        rects.append(cells)
-        texts += numbers_on(cells, words, wanted=(words != "") & has_room)
-    never = report.never_seen
-    last_row = len(epochs) + 0.2
-    any_fills = [ALARM if sample in never else TONES["mute"] for sample in range(report.size)]
-    rects.append(Rects(np.arange(report.size), last_row, any_fills, width=0.94, height=0.5))
-    samples, within = count_of(report.size, "sample"), count_of(len(epochs), "epoch")
-    found = f"All of {samples} are read within {within}"
-    if never.size:
-        found = f"{never.size} of {samples} *never read* in {within}"
-    names = [(row + 0.5, f"epoch {assignment.epoch}") for row, assignment in enumerate(epochs)]
-    return Plot(
-        title=title or found,
-        deck=deck or "number: the rank; hatched: read more than once; red: never read",
-        x_label="sample",
-        width=max(report.size, 1),
-        height=last_row + 0.5,
-        size_px=(min(WIDE_PX, _CELL_PX * report.size), 24 * (last_row + 0.5)),
-        rects=rects,
-        texts=texts,
-        x_ticks=whole_ticks(report.size, most=20),
-        y_ticks=[*names, (last_row + 0.25, "any")],
-    )

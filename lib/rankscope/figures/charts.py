@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
 from textwrap import wrap
 from typing import Any
 
@@ -12,13 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.transforms import Affine2D
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import one_of
 from ..common.units import bytes_words
 from ..common.words import printable
+from .marks import Drawing
 from .palette import INK, LINES, PAPER, TONES, Look
-from .plots import spread_out
 
 Floats = NDArray[np.float64]
 LABEL_PT, TITLE_PT = 9.0, 13.0  # as the sizes of drawings, at 96 px an inch
@@ -66,6 +68,17 @@ def chart(
     ax.grid(axis="y", color=TONES["rule"], linewidth=0.6)
     ax.set_axisbelow(True)
     return ax
+
+
+def painted(ax: Axes) -> Drawing:
+    """Close the figure of a chart, and return it as a drawing, as explorers show them."""
+    figure: Any = ax.figure
+    file = StringIO()
+    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rankscope"}):  # the same for the same chart
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    plt.close(figure)
+    svg = file.getvalue()
+    return Drawing(ax.get_title(loc="left"), svg=svg[svg.index("<svg") :])
 
 
 def plain_ticks(axis: Axis, limits: tuple[float, float] | None) -> None:
@@ -116,31 +129,29 @@ def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, floa
 
 
 def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
-    """Write the name of each line at its end, in its hue, with a hair to it; no name covers another.
+    """Write the name of each line behind its end, in its hue, with a hair to it; no name covers another.
 
-    `ends` has the last y of each line, and its look. Names keep to their lines when the limits change later.
+    `ends` has the last y of each line, and its look.
     """
-    style: dict[str, Any] = {"transform": ax.transAxes, "clip_on": False}
-    hairs = {name: ax.plot([], [], color=look.color, linewidth=0.7, **style)[0] for name, (_, look) in ends.items()}
-    words = {}
-    for name, (_, look) in ends.items():
-        words[name] = ax.text(1.03, 0, printable(name), color=look.color, va="center", fontsize=LABEL_PT, **style)
-        words[name].set_parse_math(False)
-
-    def place(_: object = None) -> None:
-        to_axes = ax.transData + ax.transAxes.inverted()  # from data to shares of the axes' height
-        right = ax.get_xlim()[1]
-        end_of = {name: float(to_axes.transform((right, y))[1]) for name, (y, _) in ends.items()}
-        upwards = sorted(end_of, key=lambda name: end_of[name])
-        height_pt = ax.bbox.height / ax.figure.dpi * 72
-        places = spread_out([end_of[name] for name in upwards], 1.3 * LABEL_PT / height_pt)
-        for name, y in zip(upwards, places, strict=True):
-            hairs[name].set_data((1, 1.025), (end_of[name], y))
-            words[name].set_y(y)
-
-    place()
-    for change in ("xlim_changed", "ylim_changed"):
-        ax.callbacks.connect(change, place)
+    ax.autoscale_view()
+    in_points = ax.transData + Affine2D().scale(72 / ax.figure.dpi)
+    height_of = {name: float(in_points.transform((1.0, y))[1]) for name, (y, _) in ends.items()}
+    lowest = -1e9
+    for name in sorted(ends, key=lambda name: height_of[name]):
+        y, look = ends[name]
+        lowest = max(lowest + 1.3 * LABEL_PT, height_of[name])
+        style: dict[str, Any] = {"color": look.color, "fontsize": LABEL_PT, "va": "center", "parse_math": False}
+        hair = {
+            "arrowstyle": "-",
+            "color": look.color,
+            "linewidth": 0.7,
+            "relpos": (0, 0.5),
+            "shrinkA": 0,
+            "shrinkB": 0,
+        }
+        style |= {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "arrowprops": hair}
+        shift = lowest - height_of[name]
+        ax.annotate(printable(name), (1.0, y), xytext=(14, shift), annotation_clip=False, **style)
 
 
 # ---- over any quantity

@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from .palette import WorkLook
+
 WIDTH_PX = 640.0  # of a page
 LEFT_PX, RIGHT_PX = 84.0, 632.0  # where marks begin and end; the names of rows end 12 px before them
 SIZES_PX = {"title": 18, "deck": 13, "label": 12, "number": 11}  # of letters
@@ -68,7 +70,7 @@ Mark: TypeAlias = Box | Text | Line
 class Drawing(msgspec.Struct, frozen=True, eq=False):
     """A title that states a finding, a deck below it with the arithmetic, and marks below both, from y = 0 down.
 
-    `tips` say in words what the marks of a key are.
+    `tips` say in words what the marks of a key are. A chart that is painted already has its `svg` instead of marks.
     """
 
     title: str
@@ -76,6 +78,7 @@ class Drawing(msgspec.Struct, frozen=True, eq=False):
     height_px: float = 0.0
     deck: str = ""
     tips: Mapping[Hashable, str] = {}
+    svg: str = ""
 
     def __repr__(self) -> str:
         return "<Drawing>"  # the same on every run, as notebooks store it
@@ -117,6 +120,20 @@ def moved_down(mark: Mark, by_px: float) -> Mark:
 def row_name(y: float, words: str, tone: str = "ink") -> Text:
     """Return the name of a row whose baseline is at `y`."""
     return Text(LEFT_PX - 12, y, words, "label", tone, "end")
+
+
+def key_marks(keys: Mapping[str, WorkLook]) -> tuple[list[Mark], float]:
+    """Return what each look means, in rows from the left, and how high the rows are together."""
+    marks: list[Mark] = []
+    x, y = LEFT_PX, 0.0
+    for label, look in keys.items():
+        width = 1.32 * LETTER_PX * len(label) + 34  # with the letters of a phone
+        if x > LEFT_PX and x + width > RIGHT_PX + 16:
+            x, y = LEFT_PX, y + 20
+        marks.append(Box(x, y, 12, 12, look.hue, "work", look.hatched))
+        marks.append(Text(x + 18, y + 10, label, "label", "mute"))
+        x += width
+    return marks, y + 24 if keys else 0.0
 
 
 def axis(y: float, ticks: Sequence[tuple[float, str]], left: float, right: float = RIGHT_PX) -> list[Mark]:

@@ -57,7 +57,7 @@ _WORK = {
 }
 _MEMORY = {
     "#5b6ee1": ("parameters", "buffers"),
-    "#f7b012": ("activations",),
+    "#f7b012": ("activations", "inputs"),
     "#b5391a": ("gradients", "buckets"),
     "#b57ed7": ("optimizer_states", "master_copy"),
     "#2377ce": ("reduce_buffers",),
@@ -188,7 +188,6 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 # ---- quantities
 
 _RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")
-_DIVERGING = ("#0b4f8a", "#5a9bd0", "#b9d5ea", "#f1f1f1", "#f7cfa0", "#e08a3c", "#a34700")  # below, as expected, above
 
 
 def ramp(fractions: ArrayLike, anchors: Sequence[str] = _RAMP) -> tuple[str, ...]:
@@ -201,15 +200,6 @@ def ramp(fractions: ArrayLike, anchors: Sequence[str] = _RAMP) -> tuple[str, ...
     channels = np.array([_channels(color) for color in anchors])
     mixes = [np.interp(places, range(len(anchors)), channel) for channel in channels.T]
     return tuple(_hex(color) for color in np.stack(mixes, axis=1).tolist())
-
-
-def diverging(differences: ArrayLike) -> tuple[str, ...]:
-    """Return a colour for each number in [-1, 1]: blue below 0, orange above, pale near it.
-
-    >>> diverging([-1, 1])
-    ('#0b4f8a', '#a34700')
-    """
-    return ramp((np.asarray(differences, dtype=float) + 1) / 2, _DIVERGING)
 
 
 # ---- mixes

@@ -9,9 +9,8 @@ import numpy as np
 from ..common.checks import of_type
 from ..common.units import percent_words, round_ticks, time_unit, time_words
 from ..timeline.timeline import WAITS, Timeline
-from .marks import DIGIT_PX, LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, axis, moved_down
+from .marks import DIGIT_PX, LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, axis, key_marks, moved_down
 from .palette import HUES, OTHER, WORK, WorkLook, work_look
-from .plots import Key, key_marks
 
 _ROWS_PX = 420.0  # of all lanes, if there are many
 _MOST_ROW_PX, _LEAST_ROW_PX = 26.0, 9.0
@@ -134,8 +133,8 @@ class _Picture:
 
     def legend(self) -> tuple[list[Mark], float]:
         """The kinds whose name stands on no span, and how high they are together."""
-        unnamed = [kind for kind in self.looks if kind not in self.named and kind not in WAITS]
-        return key_marks([Key(kind, *self.looks[kind]) for kind in unnamed])
+        unnamed = {kind: look for kind, look in self.looks.items() if kind not in self.named and kind not in WAITS}
+        return key_marks(unnamed)
 
     def axis(self) -> None:
         scale, unit = time_unit(self.end_s)

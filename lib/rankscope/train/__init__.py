@@ -16,7 +16,7 @@ from ..ranks.server import PRELOAD
 __all__ = ["data_parallel", "ddp", "fsdp", "gradients", "pipeline_parallel", "uneven", "zero"]
 
 PRELOAD += [f"{__name__}.{name}.run" for name in ("pipeline_parallel", "uneven", "zero")]
-PRELOAD += [f"{__name__}.ddp.measured", f"{__name__}.fsdp.running", f"{__name__}.gradients"]
+PRELOAD += [f"{__name__}.ddp.measured", f"{__name__}.fsdp.measured", f"{__name__}.gradients"]
 
 
 @naming_extra()

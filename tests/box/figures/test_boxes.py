@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rankscope import figures
 from rankscope.box import Profile
-from rankscope.box.figures.boxes import draw_boxes, draw_with_peers
-from rankscope.box.profile import Point
+from rankscope.box.figures.boxes import draw_with_peers
+from rankscope.box.points import Point
 from rankscope.figures.palette import INK
 
 from ...figures.shown import artist, labels, named, points
@@ -27,7 +28,7 @@ TWO = {"quick": box(1e-5, 200e9), "slow": box(2e-5, 10e9, sick=True)}
 
 @pytest.mark.parametrize("view", ["busbw", "time"])
 def test_every_marker_is_at_what_was_measured(view: str) -> None:
-    ax = draw_boxes(TWO, view=view)
+    ax = figures.profile(TWO, view)
     for name, one in TWO.items():
         sizes = np.array([size for size in SIZES if size >= 2**10])
         took_s = np.array([point.median_s for point in one.points if point.num_bytes >= 2**10])
@@ -39,12 +40,12 @@ def test_every_marker_is_at_what_was_measured(view: str) -> None:
     assert title.index(quick) < title.index(slow)  # the fastest first
 
 
-def test_yours_is_black_faulty_ones_are_dashed_and_a_size_is_marked() -> None:
-    ax = draw_boxes(TWO, yours="slow", at_bytes=2**20)
+def test_yours_is_black_and_faulty_ones_are_dashed() -> None:
+    ax = figures.profile(TWO, yours="slow")
     assert artist(ax, "slow").get_color() == INK != artist(ax, "quick").get_color()
     assert artist(ax, "quick").get_linestyle() == "-" != artist(ax, "slow").get_linestyle()
-    assert 2**20 in [line.get_xdata()[0] for line in ax.lines]
-    assert len(points(draw_boxes({"a": Profile(TWO["quick"].provenance, {}, TWO["quick"].points[:1])}), "a")) == 1
+    one_size = Profile(TWO["quick"].provenance, {}, TWO["quick"].points[-1:])
+    assert len(points(figures.profile(one_size), "made up")) == 1
 
 
 def test_a_profile_is_drawn_over_those_of_the_bank_that_are_like_it() -> None:

@@ -9,6 +9,7 @@ import argparse
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from rankscope.box import Profile, Protocol, measure
 from rankscope.box.options import parse_sizes
@@ -52,9 +53,13 @@ def main(words: list[str]) -> Profile:
     bytes_per_s, latency_s = parse_network(options.network)
     command = command_words(["python", "-m", "tests.tools.emulate", *words])
     with emulated(options.num_ranks, bytes_per_s, latency_s) as network:
-        name, number = options.output.stem, options.num_ranks
-        return measure(options.output, protocol, num_ranks=number, network=network, name=name, command=command)
+
+        def launch(fn: Any, num_ranks: int, args: Any, backend: str, timeout_s: float) -> list[Any]:
+            return network.launch(fn, args, timeout_s, num_ranks // network.num_hosts)
+
+        about = {"name": options.output.stem, "command": command, "network": str(network), "launch_ranks": launch}
+        return measure(options.output, protocol, num_ranks=options.num_ranks, backend="gloo", **about)
 
 
 if __name__ == "__main__":
-    print(main(sys.argv[1:]))
+    main(sys.argv[1:])

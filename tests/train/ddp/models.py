@@ -39,7 +39,7 @@ def linears(*dtypes: torch.dtype | None) -> list[nn.Linear]:
 # ---- what people train
 
 
-def gpt(layers: int = 3, width: int = 16, words: int = 50, tied: bool = False) -> Case:
+def gpt(layers: int, width: int, words: int, tied: bool = False) -> Case:
     def forward(self, ids):
         x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
         mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
@@ -88,15 +88,6 @@ def three_dtypes() -> Case:
     return cast(torch.float64, torch.bfloat16, torch.float32, torch.float32, torch.float64, torch.bfloat16)
 
 
-def complex_parameters() -> Case:
-    def forward(self, x):
-        spectrum = torch.fft.rfft(self.a(x)) * self.filter
-        return self.b(torch.fft.irfft(spectrum))
-
-    filters = nn.Parameter(torch.randn(9, dtype=torch.complex64))
-    return vectors(Calls(forward, a=nn.Linear(16, 16), filter=filters, b=nn.Linear(16, 4)))
-
-
 def sparse_and_dense_bags() -> Case:
     def forward(self, ids):
         return self.top(torch.cat([bag(ids) for bag in self.bags] + [self.bottom(ids.float())], dim=1))
@@ -122,14 +113,12 @@ def checkpointed() -> Case:
 
 
 MODELS: dict[str, Callable[[], Case]] = {
-    "one_scalar": lambda: vectors(Calls(lambda self, x: x * self.scale, scale=nn.Parameter(torch.tensor(2.0)))),
     "deep_mlp": lambda: vectors(nn.Sequential(*linears(*[None] * 20))),
-    "gpt_tied": lambda: gpt(tied=True),
+    "gpt_tied": lambda: gpt(3, 16, 50, tied=True),
     "gpt_of_30_mib": lambda: gpt(2, 256, 12_000),  # more than one bucket of 25 MiB
     "used_in_another_order": lambda: layers_used([2, 0, 4, 1, 3]),
     "one_layer_used_thrice": one_layer_used_thrice,
     "three_dtypes": three_dtypes,
-    "complex_parameters": complex_parameters,
     "sparse_and_dense_bags": sparse_and_dense_bags,
     "sparse_embedding_tied_to_a_layer_before_it": sparse_embedding_tied_to_a_layer_before_it,
     "checkpointed": checkpointed,

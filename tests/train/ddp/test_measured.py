@@ -17,8 +17,8 @@ from rankscope.ranks import RankError
 from rankscope.ranks.recorder import Recording
 from rankscope.timeline import Span, Timeline
 from rankscope.train import ddp
-from rankscope.train.ddp import Contention, LocalStep, MeasuredSteps, measured, simulate
-from rankscope.train.ddp.measured import fit_contention, steps_of
+from rankscope.train.ddp import Contention, LocalStep, MeasuredSteps, simulate
+from rankscope.train.ddp.measured import steps_of
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,8 @@ def test_a_bucket_is_launched_when_its_last_gradient_is_in_it_and_in_order(run: 
 
 def test_what_ranks_do_follows_on_each_other(run: MeasuredSteps) -> None:
     run.typical.check()
-    assert run.median_s == np.median([step.makespan_s for step in run.steps])
+    assert all(run.step_s <= [step.makespan_s for step in run.steps])
+    assert run.typical.makespan_s - run.median_s < 0.5 * run.median_s
     for rank in range(2):
         compute = run.typical.select(rank=rank, lane="compute")
         # Waiting and unpacking are too short here to be seen each time.
@@ -120,15 +121,11 @@ def made(contention: Contention, cap_mb: float) -> MeasuredSteps:
 
 @pytest.mark.parametrize("pair", [(1.0, 1.0), (1.3, 2.5), (1.2, 2.0), (1.9, 1.2)])
 def test_the_fit_finds_the_contention_that_steps_were_made_with(pair: tuple[float, float]) -> None:
-    fitted = fit_contention(LOCAL, COST, {8.0: made(Contention(*pair), 8.0), 20.0: made(Contention(*pair), 20.0)})
-    assert (fitted.compute, fitted.communication) == pytest.approx(pair, rel=0.02)
-
-
-def test_contention_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured, "FITTED_MB", (0.02, 0.04))
-    monkeypatch.setattr(measured, "_WIDTH", 64)
-    contention = ddp.measure_contention(COST, num_steps=2)
-    assert min(contention.compute, contention.communication) >= 1.0
+    fitted = ddp.fit_contention(LOCAL, COST, {8.0: made(Contention(*pair), 8.0)})
+    assert (fitted.compute, fitted.communication) == pytest.approx(pair, rel=0.01)
+    assert made(fitted, 4.0).median_s == pytest.approx(made(Contention(*pair), 4.0).median_s, rel=0.005)
+    other = ddp.fit_contention(LOCAL, COST, {8.0: made(Contention(1.5, 4.0), 8.0)})
+    assert (other.compute, other.communication) != pytest.approx(pair, rel=0.1)
 
 
 # ---- from recordings to steps
@@ -155,6 +152,6 @@ def test_a_recording_is_divided_into_the_parts_of_a_step() -> None:
         ("compute", "optimizer", 9.0, 10.0),
         ("allreduce", "allreduce", 4.1, 7.0),
         ("allreduce 2", "allreduce", 6.1, 8.0),
-        ("allreduce", "allreduce", 7.0, 8.5),
+        ("allreduce 3", "allreduce", 6.2, 8.5),
     ]
-    assert (found.step_s.tolist(), found.backward_s) == ([9.0], 3.5)
+    assert (found.step_s.tolist(), found.typical.select(kind="allreduce").item.tolist()) == ([9.0], [0, 1, 2])

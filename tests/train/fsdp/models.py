@@ -9,9 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rankscope.train.fsdp.replay import ShardSettings
-from rankscope.train.fsdp.running import FSDPJob, wrapped_names
-
 WIDTH = 12
 
 
@@ -159,15 +156,14 @@ class Recomputed(nn.Module):
 
 
 class DrawnCase(NamedTuple):
-    """A module and how it is wrapped; `takes_tokens` says what its batches are."""
+    """A module, and the settings of `observe`; `takes_tokens` says what its batches are."""
 
     module: nn.Module
     takes_tokens: bool
-    wrap: list[str]
     settings: dict[str, Any]
 
-    def loss(self, module: nn.Module, rank: int, number: int) -> Tensor:
-        generator = torch.Generator().manual_seed(100 * rank + number)
+    def loss(self, module: nn.Module) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
         if self.takes_tokens:
             batch = torch.randint(0, 17, (3,), generator=generator)
         else:
@@ -176,14 +172,7 @@ class DrawnCase(NamedTuple):
         return output.float().square().mean()
 
     def __str__(self) -> str:
-        return f"{self.module}\nwrap={self.wrap}, {self.settings}"
-
-
-def job_of(case: DrawnCase, optimizer: Any = None) -> FSDPJob:
-    """Return the job that runs a case for one step."""
-    settings = ShardSettings(**case.settings)
-    wrapped = wrapped_names(case.module, case.wrap, settings)
-    return FSDPJob(case.module, case.loss, wrapped, settings, 1, optimizer)
+        return f"{self.module}\n{self.settings}"
 
 
 def drawn_case(seed: int, num_ranks: int) -> DrawnCase:
@@ -222,17 +211,17 @@ def drawn_case(seed: int, num_ranks: int) -> DrawnCase:
         "prefetch": draw.randint(0, 2),
     }
     if draw.random() < 0.4:
-        settings["param_dtype"] = draw.choice(["bfloat16", "float16", "float32"])
+        settings["param_dtype"] = draw.choice([torch.bfloat16, torch.float16, torch.float32])
     if draw.random() < 0.4:
-        settings["reduce_dtype"] = draw.choice(["float32", "bfloat16"])
+        settings["reduce_dtype"] = draw.choice([torch.float32, torch.bfloat16])
     if num_ranks == 4 and draw.random() < 0.4:
         settings["num_replicas"] = 2
     elif num_ranks == 4 and draw.random() < 0.3:
         settings["reshard_after_forward"] = 2
     candidates = [name for name, child in module.named_modules() if name and _can_be_wrapped(child)]
-    wrap = [name for name in candidates if draw.random() < 0.5]
-    case = DrawnCase(module, takes_tokens, wrap, settings)
-    if not case.loss(module, 0, 0).requires_grad:  # what is trainable is in a branch without gradients
+    settings["wrap"] = [name for name in candidates if draw.random() < 0.5]
+    case = DrawnCase(module, takes_tokens, settings)
+    if not case.loss(module).requires_grad:  # what is trainable is in a branch without gradients
         module.requires_grad_(True)
     return case
 

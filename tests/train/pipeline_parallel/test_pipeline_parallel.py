@@ -28,31 +28,24 @@ SIZES = [("GPipe", 1), ("1F1B", 1), *((name, 2) for name in SCHEDULES[2:]), ("In
 EVERY = [build(name, p, m, v) for name, v in SIZES for p, m in ((1, 4), (2, 4), (3, 9), (4, 8), (4, 10))]
 
 
-def idle_s(schedule: PipelineSchedule, forward_s: float, backward_s: float, weights_share: float) -> float:
-    share = bubble_share(simulate(schedule, forward_s, backward_s, weights_share=weights_share))
-    return share / (1 - share) * schedule.num_microbatches * (forward_s + backward_s)
-
-
-@pytest.mark.parametrize(
-    ("forward_s", "inputs_s", "weights_s"), first_in_test(2, [(1, 1, 1), (1, 1.25, 0.75), (2, 1, 1), (3, 2, 2)])
-)
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 16), (8, 32)])
+@pytest.mark.parametrize(("forward_s", "inputs_s", "weights_s"), [(1, 1, 1), (1, 1.25, 0.75), (3, 2, 2)])
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 16), (8, 32)])
 def test_bubbles_are_the_papers(forward_s: float, inputs_s: float, weights_s: float, p: int, m: int) -> None:
-    def idle_of(name: str, num_chunks: int) -> float:
-        share = weights_s / (inputs_s + weights_s)
-        return idle_s(build(name, p, m, num_chunks), forward_s, inputs_s + weights_s, share)
+    backward_s = inputs_s + weights_s
 
-    whole_s = forward_s + inputs_s + weights_s
-    assert idle_of("GPipe", 1) == pytest.approx((p - 1) * whole_s)
-    assert idle_of("1F1B", 1) == pytest.approx((p - 1) * whole_s)
-    assert idle_of("LoopedBFS", 2) == pytest.approx((p - 1) * whole_s / 2)
+    def idle_s(name: str, num_chunks: int) -> float:
+        share = weights_s / backward_s
+        timeline = simulate(build(name, p, m, num_chunks), forward_s, backward_s, weights_share=share)
+        return bubble_share(timeline) / (1 - bubble_share(timeline)) * m * (forward_s + backward_s)
+
+    assert idle_s("GPipe", 1) == pytest.approx((p - 1) * (forward_s + backward_s))
+    assert idle_s("1F1B", 1) == pytest.approx((p - 1) * (forward_s + backward_s))
     for v in (2, 4):
-        assert idle_of("Interleaved1F1B", v) == pytest.approx((p - 1) * whole_s / v)
-        zero_bubble_s = (p - 1) * (forward_s + inputs_s - weights_s) / v
-        assert idle_of("InterleavedZeroBubble", v) == pytest.approx(zero_bubble_s)
+        assert idle_s("LoopedBFS", v) == pytest.approx((p - 1) * (forward_s + backward_s) / v)
+        assert idle_s("Interleaved1F1B", v) == pytest.approx((p - 1) * (forward_s + backward_s) / v)
+        assert idle_s("InterleavedZeroBubble", v) == pytest.approx((p - 1) * (forward_s + inputs_s - weights_s) / v)
     if forward_s == inputs_s == weights_s:
-        assert idle_of("ZBVZeroBubble", 2) == pytest.approx(0, abs=1e-9)
-        assert idle_of("DualPipeV", 2) <= (p - 1) * whole_s / 2
+        assert idle_s("ZBVZeroBubble", 2) == pytest.approx(0, abs=1e-9)
 
 
 def test_activations_in_flight_are_the_papers() -> None:
@@ -114,8 +107,6 @@ def test_messages_take_time_one_after_the_other() -> None:
     plain = simulate(build("GPipe", 3, 1), 3, 6, message_s=0.5)
     assert plain.makespan_s == 3 * 3 + 3 * 6 + 4 * 0.5
     assert len(plain.select(lane="send")) == 4
-    sends = simulate(build("GPipe", 2, 8), 1, 2, message_s=100).select(rank=0, lane="send")
-    assert sends.makespan_s == sends.busy_s == 800
     for schedule in EVERY:
         is_v_shaped = schedule.name in ("ZBVZeroBubble", "DualPipeV")  # whose middle stages are on one rank
         hops = schedule.num_stages - 1 - is_v_shaped
@@ -172,11 +163,6 @@ def test_what_is_reordered_is_refused_where_it_cannot_end_and_only_there() -> No
                     with pytest.raises(PipelineError, match="^ranks wait forever"):
                         verify(wrong)
     assert num_refused > 100
-
-
-def test_a_deadlock_names_who_waits_where() -> None:
-    with pytest.raises(PipelineError, match="rank 0 in 0B0, rank 1 in 1F1"):
-        simulate(PipelineSchedule.from_text("stuck\n0: 0F0 0B0 0F1 0B1\n1: 1F0 1F1 1B0 1B1"), 1, 1)
 
 
 # ---- real ranks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,8 @@ from rankscope.ranks import RankError
 from rankscope.sampling import Assignment, audit
 from rankscope.timeline import Span
 from rankscope.train import uneven
-from rankscope.train.gradients import gradient_alone
-from rankscope.train.uneven.model import HANDLINGS
 from rankscope.train.uneven.run import UnevenError, UnevenRun
+from rankscope.train.work import gradient_alone
 
 from ...processes import children, server_pid, soon
 from ...small import batch, mlp
@@ -68,42 +66,6 @@ def test_join_and_a_hang_by_hand() -> None:
     assert hung.select(rank=1).end_s == 4.0
 
 
-@pytest.mark.parametrize("handling", HANDLINGS)
-def test_every_allreduce_is_of_all_ranks_at_once(handling: str) -> None:
-    draw = np.random.default_rng(0)
-    for _ in range(10):
-        own = draw.integers(1, 9, size=int(draw.integers(1, 6))).tolist()
-        timeline = uneven.simulate(own, handling, step_s=2.0, allreduce_s=1.0)
-        timeline.check()
-        for item in range({"join": max(own), "pad": max(own)}.get(handling, min(own))):
-            met = [span for span in timeline.select(item=item) if span.kind in ("allreduce", "shadow")]
-            assert sorted(span.rank for span in met) == list(range(len(own)))
-            assert len({(span.start_s, span.stop_s) for span in met}) == 1
-            has_shadow = [item >= num_batches and handling == "join" for num_batches in own]
-            assert [span.kind == "shadow" for span in sorted(met, key=lambda span: span.rank)] == has_shadow
-
-
-@pytest.mark.parametrize("handling", HANDLINGS)
-@pytest.mark.parametrize("initial", [True, False])
-def test_weights_are_those_of_exact_counting(handling: str, initial: bool) -> None:
-    batches = [EPOCH.batches(rank) for rank in range(3)]
-    exact = [Fraction(0)] * EPOCH.size
-    scale = []
-    for step in range(6 if handling in ("pad", "join") else 5):
-        if handling == "pad":
-            present = [own[step % len(own)] for own in batches]
-        else:
-            present = [own[step] for own in batches if step < len(own)]
-        divisor = 3 if initial else len(present)
-        scale.append(Fraction(len(present), divisor))
-        for indices in present:
-            for index in indices.tolist():
-                exact[index] += Fraction(1, divisor * len(indices))
-    predicted = uneven.predict(EPOCH, handling, initial)
-    np.testing.assert_allclose(predicted.weights, [float(weight) for weight in exact], rtol=1e-14)
-    np.testing.assert_allclose(predicted.scale, [float(share) for share in scale])
-
-
 # ---- real ranks
 
 
@@ -126,6 +88,8 @@ def test_every_way_does_on_real_ranks_what_is_predicted(runs: dict[str, UnevenRu
         # the oracle for the weights: one process with the loss of each sample times its weight
         expected = gradient_alone(mlp(), weighted, torch.from_numpy(way.expected.weights))
         np.testing.assert_allclose(way.gradients.sum(axis=0), expected, rtol=0, atol=1e-13)
+        assert way.expected.scale.sum() == pytest.approx(way.expected.weights.sum())
+    assert runs["join"].expected.scale.tolist() == [1, 1, 1, 1, 1, 1 / 3]
     reads = {name: audit(way.trained) for name, way in runs.items()}
     assert {name: (read.dropped, read.duplicates) for name, read in reads.items()} == {
         "drop": (4, 0),

@@ -22,7 +22,7 @@ def show(
     """Show the verdict on a profile, what it was measured on, and its times and rates.
 
     time: the median of the iterations, or the mean that a log states; busbw: bus bandwidth, as nccl-tests define it;
-    spread: of the middle half of the iterations, as a share of the median; clean: how many iterations ran undisturbed;
+    spread: of the middle half of the iterations, as a share of the median;
     expected: the native bus bandwidth of the slowest similar machine of the bank; share: that of this box as a share.
     """
     from ...common.files import check_output
@@ -45,10 +45,9 @@ def show(
 def compare(
     before: Annotated[Path, typer.Argument(help="A profile.", metavar="A")],
     after: Annotated[Path, typer.Argument(help="The profile to compare it with.", metavar="B")],
-    everything: Annotated[bool, typer.Option("--all", help="Also show the times of each size.")] = False,
 ) -> None:
-    """Show what changed from profile A to profile B, operation by operation, and what explains A's rates."""
+    """Show what changed from profile A to profile B, operation by operation."""
     from .. import Profile
     from ..compare import comparison
 
-    print_parts(comparison(Profile.load(before), Profile.load(after), everything))
+    print_parts(comparison(Profile.load(before), Profile.load(after)))

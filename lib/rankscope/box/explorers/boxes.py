@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from ...common.units import parse_bytes, rate_words, times_in_one_unit
@@ -12,7 +11,7 @@ from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from .. import Profile, bank
 from ..machines import origin_of
-from ..profile import busbw_factor
+from ..points import busbw_factor
 from .machine import by_name
 
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "all_to_all")
@@ -23,20 +22,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-@cache
-def _of_the_bank() -> dict[str, Profile]:
-    return {name: Profile.load(f"bank:{name}") for name in bank()}
-
-
-def _seconds(profile: Profile, now: Now) -> float:
-    """Return the time at this size, interpolated if it was not measured; 0 outside the measured range."""
-    num_bytes = parse_bytes("message", now.message)
-    measured_s = profile.native_s(now.collective)
-    if profile.num_ranks != now.num_ranks or len(measured_s) < 5 or not min(measured_s) <= num_bytes <= max(measured_s):
-        return 0.0
-    return profile.predicted_s(now.collective, num_bytes)
-
-
 def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the time of collectives on machines with as many GPUs, from the bank or your own.
 
@@ -44,19 +29,22 @@ def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     a profile.
     """
     own = by_name(profiles or {})
-    machines = own | {name: profile for name, profile in _of_the_bank().items() if name not in own}
+    machines = {name: Profile.load(f"bank:{name}") for name in bank()} | own
     yours = next(iter(own), "")
-    num_ranks = own[yours].num_ranks if own else 8
+    num_ranks = machines[yours or "h100_8"].num_ranks
 
     def times_s(now: Now) -> dict[str, float]:
-        """Return the seconds of each machine that was measured; raise ValueError if none was."""
-        seconds = {name: _seconds(profile, now) for name, profile in machines.items()}
-        known = {name: time_s for name, time_s in seconds.items() if time_s}
-        if not known:
+        """Return the seconds of each machine that was measured at this size. Raises ValueError if none was."""
+        seconds = {}
+        for name, profile in machines.items():
+            time_s = profile.native_s(now.collective).get(parse_bytes("message", now.message))
+            if time_s and profile.num_ranks == now.num_ranks:
+                seconds[name] = time_s
+        if not seconds:
             raise ValueError(
                 f"no machine with {now.num_ranks} GPUs was measured with {now.collective} of {now.message}"
             )
-        return known
+        return seconds
 
     def draw(now: Now) -> list[Drawing]:
         title = f"{now.collective} of {now.message} on {now.num_ranks} GPUs"

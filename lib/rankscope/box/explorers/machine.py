@@ -1,100 +1,72 @@
-"""The explorer of notebook 05: predictions for recorded machines, with any algorithm and number of ranks."""
+"""The explorer of notebook 05: predicted and measured times of every allreduce algorithm on recorded machines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 from ...collectives import ALGORITHMS
 from ...common.checks import of_type
-from ...common.units import cell_words, parse_bytes, percent_words
+from ...common.units import parse_bytes
 from ...common.words import printable
 from ...explorers.explorer import Explorer, Now, Setting, sizes
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
-from ...figures.timelines import draw_timeline
-from ...timeline import Timeline
 from .. import Profile
-from ..profile import NATIVE, Point
 from ..sentences import groups
 
-OF_THE_BANK = ("h100_fleet_8", "h100_fleet_4")
+OF_THE_BANK = ("h100_fleet_8", "h100_fleet_4")  # whose links are known for large messages
 PRESETS: dict[str, dict[str, Any]] = {
-    "1 KiB: count the latencies": {"algorithm": "recursive_doubling", "message": "1 KiB"},
-    "1 MiB: all to the root": {"algorithm": "flat", "message": "1 MiB"},
+    "1 KiB: count the latencies": {"message": "1 KiB"},
+    "4 MiB": {"message": "4 MiB"},
     "8 ranks": {"num_ranks": 8},
 }
 
 
 def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
     """Return the profiles, their names as printable text. Raises ValueError for anything but profiles by name."""
-    if not isinstance(profiles, Mapping):
-        raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
-    return {printable(str(name)): of_type(f"profiles[{name!r}]", one, Profile) for name, one in profiles.items()}
+    named = of_type("profiles", profiles, dict)
+    return {printable(str(name)): of_type(f"profiles[{name!r}]", profile, Profile) for name, profile in named.items()}
 
 
 def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
-    """Return controls over the predicted time of each algorithm on a machine, the waits of its ranks, and measurements.
+    """Return controls over the predicted and the measured time of each algorithm on a machine.
 
     `profiles` are the machines, by the names that they have in the list; without any, those of the bank whose links
     were measured. Raises ValueError if they are given but empty, or if one of them is not a profile.
     """
-    presets: dict[str, dict[str, Any]] = {}  # PRESETS have smaller messages than those at which the bank knows links
-    num_ranks, message = 8, "256 MiB"
-    machines = {name: Profile.load(f"bank:{name}") for name in OF_THE_BANK}
-    if profiles is not None:
-        machines = by_name(profiles)
-        presets = PRESETS | {name: {"profile": name} for name in list(machines)[1:]}  # the first is the default
-        num_ranks, message = 4, "256 KiB"
+    if profiles is None:
+        profiles = {name: Profile.load(f"bank:{name}") for name in OF_THE_BANK}
+    machines = by_name(profiles)
     if not machines:
         raise ValueError("profiles must be at least one, by name, got none")
 
-    def measured(now: Now) -> dict[str, Point]:
-        """Return the points of this size by algorithm; none for another number of ranks."""
-        profile = machines[now.profile]
-        if now.num_ranks != profile.num_ranks:
-            return {}
-        return groups(profile).get("allreduce", {}).get(parse_bytes("message", now.message), {})
-
-    @lru_cache(maxsize=512)
-    def predicted(now: Now, algorithm: str) -> Timeline:
-        """Return the prediction of an algorithm, with the options with which it was measured, if it was."""
-        point = measured(now).get(algorithm)
-        options = point.builder_options if point else {}
-        num_bytes = parse_bytes("message", now.message)
-        return machines[now.profile].predict("allreduce", algorithm, num_bytes, now.num_ranks, **options)
-
     def draw(now: Now) -> list[Drawing]:
-        """The predicted time of each algorithm next to what was measured, and what each rank waits for."""
-        chosen = predicted(now, now.algorithm)  # which raises an error if there is none for so many ranks
+        profile = machines[now.profile]
+        num_bytes = parse_bytes("message", now.message)
+        profile.cluster(now.num_ranks)  # raises an error if so many ranks do not fill its nodes
+        measured = {}
+        if now.num_ranks == profile.num_ranks:
+            measured = groups(profile).get("allreduce", {}).get(num_bytes, {})
         seconds = {}
         for name in ALGORITHMS["allreduce"]:
-            with suppress(ValueError):
-                seconds[name] = predicted(now, name).makespan_s
-        measured_s = {name: point.median_s for name, point in measured(now).items()}
+            options = measured[name].builder_options if name in measured else {}
+            with suppress(ValueError):  # an algorithm may not exist for so many ranks
+                timeline = profile.predict("allreduce", name, num_bytes, now.num_ranks, "ranks", **options)
+                seconds[name] = timeline.makespan_s
         title = f"{now.message} over {now.num_ranks} ranks of “{now.profile}”"
-        ranking = draw_ranking(seconds, chosen=now.algorithm, title=title, measured=measured_s)
-        return [ranking, draw_timeline(chosen, f"{now.algorithm}: each rank's waits, step by step")]
+        measured_s = {name: point.median_s for name, point in measured.items()}
+        return [draw_ranking(seconds, title=title, measured=measured_s)]
 
     def report(now: Now) -> list[str]:
-        """What is predicted, what was measured, and the link that the prediction uses."""
         profile = machines[now.profile]
-        predicted_s = predicted(now, now.algorithm).makespan_s
-        lines = [f"predicted: {cell_words(predicted_s)}"]
-        point = measured(now).get(now.algorithm)
-        if point:
-            error = percent_words(predicted_s / point.median_s - 1, digits=1, signed=True)
-            lines.append(f"measured: {cell_words(point.median_s)}, prediction error {error}")
-        if NATIVE in measured(now):
-            lines.append(f"{profile.backend}'s own allreduce: {cell_words(measured(now)[NATIVE].median_s)}")
-        return [*lines, f"link: {profile.best_link('intra' if profile.num_nodes == 1 else 'inter')}"]
+        where = "intra" if profile.num_nodes == 1 else "inter"
+        return [f"predicted from the link: {profile.best_link(where)}"]
 
     settings = (
         Setting("profile", next(iter(machines)), tuple(machines), "profile"),
-        Setting("algorithm", "ring", tuple(ALGORITHMS["allreduce"]), "algorithm"),
-        Setting("num_ranks", num_ranks, range(2, 9), "ranks"),
-        Setting("message", message, sizes(10, 30), "message"),
+        Setting("num_ranks", 4, range(2, 9), "ranks"),
+        Setting("message", "256 KiB", sizes(10, 30), "message"),
     )
-    return Explorer(settings, draw, report, presets)
+    return Explorer(settings, draw, report, PRESETS)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...common.checks import of_type
 from ...common.units import parse_bytes, percent_words, rate_words, time_words, times_in_one_unit
@@ -14,7 +15,7 @@ from ...figures.timelines import draw_timeline
 from ...pipeline import overlap_share, simulate_transfer
 from ...timeline import Timeline
 from .. import Profile
-from ..link_facts import METHODS, LinkFacts, facts_of, stated
+from ..link_facts import METHODS, LinkFacts, stated
 
 LINKS = {facts.name: facts for facts in map(stated, (3, 4, 5, 6))}  # x16, by generation of PCIe
 PRESETS: dict[str, dict[str, Any]] = {
@@ -28,35 +29,23 @@ _SHOWN_BATCHES = 16  # in the picture
 _COUNTED_BATCHES = 300  # in the report
 
 
-class Copies:
-    """What the explorer shows of links: those of `LINKS`, from published figures, and a profile's, as measured.
+class Measured(NamedTuple):
+    """A profile's copies, next to `LinkFacts`; what was not measured raises ValueError."""
 
-    What was not measured raises ValueError.
-    """
+    profile: Profile
 
-    def __init__(self, profile: Profile | None) -> None:
-        self.profile = profile
-        self.links: dict[str, LinkFacts | None] = dict(LINKS)  # None: the link of a profile is not known
-        if profile is not None:
-            if not of_type("profile", profile, Profile).select("transfer"):
-                raise ValueError("profile must have copies to or from a GPU (what 'transfer'), got none")
-            self.links = {f"measured: {profile.provenance['name']}": facts_of(profile), **LINKS}
-
-    def seconds(self, now: Now, direction: str, method: str) -> float:
+    def seconds(self, num_bytes: float, direction: str, method: str) -> float:
         """Return the time of a copy."""
-        num_bytes = parse_bytes("size", now.size)
-        if self.profile is None or now.link in LINKS:
-            return LINKS[now.link].seconds(num_bytes, direction, method)
         return self.profile.predicted_s("transfer", num_bytes, direction=direction, method=method)
 
-    def pinning_s(self, now: Now) -> float:
-        """Return the time of pinning a batch, which a thread of the loader does; 0 for a method that needs none."""
-        num_bytes = parse_bytes("size", now.size)
-        if not now.method.startswith("pinned"):
-            return 0.0
-        if self.profile is None or now.link in LINKS:
-            return num_bytes / LINKS[now.link].host_copy_bytes_per_s
-        return self.profile.predicted_s("pin", num_bytes, cached=True)  # PyTorch reuses the memory of earlier batches
+
+class Copies(NamedTuple):
+    """What the explorer shows of links, by name."""
+
+    links: Mapping[str, LinkFacts | Measured]
+
+    def seconds(self, now: Now, direction: str, method: str) -> float:
+        return self.links[now.link].seconds(parse_bytes("size", now.size), direction, method)
 
     def loop(self, now: Now, num_batches: int) -> Timeline:
         """Return a training loop that copies each batch to the GPU."""
@@ -67,7 +56,6 @@ class Copies:
             step_s=now.step_ms / 1e3,
             num_workers=now.num_workers,
             prefetched=now.prefetched,
-            pin_s=self.pinning_s(now),
         )
 
     def draw(self, now: Now) -> list[Drawing]:
@@ -77,8 +65,11 @@ class Copies:
             with suppress(ValueError):  # not measured
                 seconds[method] = self.seconds(now, now.direction, method)
         facts = self.links[now.link]
-        bound_s = parse_bytes("size", now.size) / facts.bytes_per_s(now.direction) if facts else None
-        origin = "from published figures" if now.link in LINKS else "measured"
+        bound_s = None
+        origin = "measured"
+        if isinstance(facts, LinkFacts):
+            bound_s = parse_bytes("size", now.size) / facts.bytes_per_s(now.direction)
+            origin = "from published figures"
         drawings = [draw_ranking(seconds, bound_s, now.method, f"{now.size} {WAYS[now.direction]}, {origin}")]
         how = "prefetched" if now.prefetched else "copied in turn"
         title = f"The first {_SHOWN_BATCHES} batches of {now.size}, {how}"
@@ -87,31 +78,27 @@ class Copies:
         return drawings
 
     def report(self, now: Now) -> list[str]:
-        """The copy's rate, the time per batch and its bottleneck, or what was not measured."""
+        """The copy's rate, the time per batch and what limits it, or what was not measured."""
         try:
-            return self._lines(now)
+            copy_s = self.seconds(now, now.direction, now.method)
+            to_gpu_s = self.seconds(now, "h2d", now.method)
         except ValueError as error:
             return [str(error)]
-
-    def _lines(self, now: Now) -> list[str]:
-        copy_s = self.seconds(now, now.direction, now.method)
-        bytes_per_s = parse_bytes("size", now.size) / copy_s
-        copied = f"copy: {now.size} by the method {now.method} in {time_words(copy_s)}, {rate_words(bytes_per_s)}"
-        facts = self.links[now.link]
-        if facts is not None:
-            copied += f", {percent_words(bytes_per_s / facts.bytes_per_s(now.direction))} of the link"
+        rate = rate_words(parse_bytes("size", now.size) / copy_s)
         loop = self.loop(now, _COUNTED_BATCHES)
         starts_s = loop.select(kind="compute").start_s
         batch_s = float(starts_s.max() - starts_s.min()) / (_COUNTED_BATCHES - 1)
-        to_gpu_s = self.seconds(now, "h2d", now.method)
         step_s = now.step_ms / 1e3
         # What a batch would take if one resource alone limited the loop; the slowest is the bottleneck.
-        bounds_s = {"loading": now.load_ms / 1e3 / now.num_workers, "pinning": self.pinning_s(now)}
+        bounds_s = {"loading": now.load_ms / 1e3 / now.num_workers}
         bounds_s |= {"copies": to_gpu_s, "steps": step_s} if now.prefetched else {"copy + step": to_gpu_s + step_s}
         worst = max(bounds_s, key=bounds_s.__getitem__)
         batch, bound = times_in_one_unit(batch_s, bounds_s[worst])
         overlap = percent_words(overlap_share(loop))
-        return [copied, f"loop: {batch} per batch, {overlap} overlapped; {worst} alone would take {bound}"]
+        return [
+            f"copy: {now.size} by the method {now.method} in {time_words(copy_s)}, {rate}",
+            f"loop: {batch} per batch, {overlap} overlapped; {worst} alone would take {bound}",
+        ]
 
 
 def transfers(profile: Profile | None = None) -> Explorer:
@@ -120,8 +107,13 @@ def transfers(profile: Profile | None = None) -> Explorer:
     With a `profile`, its own link as measured is the first in the list, and the default. Raises ValueError for a
     profile without copies to or from a GPU.
     """
-    shown = Copies(profile)
-    default = "PCIe 5 x16" if profile is None else next(iter(shown.links))
+    shown = Copies(LINKS)
+    default = "PCIe 5 x16"
+    if profile is not None:
+        if not of_type("profile", profile, Profile).select("transfer"):
+            raise ValueError("profile must have copies to or from a GPU (what 'transfer'), got none")
+        default = f"measured: {profile.provenance['name']}"
+        shown = Copies({default: Measured(profile), **LINKS})
     settings = (
         Setting("link", default, shown.links, "link"),
         Setting("direction", "h2d", [(words, way) for way, words in WAYS.items()], "direction"),

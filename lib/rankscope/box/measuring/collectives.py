@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from .plan import ITEM_BYTES, words_of
 
 MOST_ITEM = 61  # sums of so large whole numbers over up to 270,000 ranks are exact in float32
 
-Run = Callable[[], Tensor]  # one iteration, which returns the result
+Run = Callable[[], Any]  # one iteration, which returns the result, a tensor
 
 
 class Buffers:
@@ -52,15 +53,11 @@ def collective_tasks(keys: Sequence[PointKey], ranks: Ranks) -> dict[PointKey, T
         if name == NATIVE:
             run = native(collective, buffers, ranks, in_place)
         else:
-            run = _executed(build(collective, name, ranks.size, **options), buffers, ranks)
+            run = partial(execute, build(collective, name, ranks.size, **options), buffers.input, ranks.group)
         buffers.fill()
         check(words_of(key), run(), right)
         tasks[key] = TimedTask(run, buffers.fill)
     return tasks
-
-
-def _executed(schedule: Any, buffers: Buffers, ranks: Ranks) -> Run:
-    return lambda: execute(schedule, buffers.input, ranks.group)  # type: ignore[return-value]  # None only of others
 
 
 def native(collective: str, buffers: Buffers, ranks: Ranks, in_place: bool = False) -> Run:

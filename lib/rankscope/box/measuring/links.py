@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ...collectives.process_group import Message, backend_of, starter, takes_batches
-from ...collectives.timing import Ranks, TimedTask
+from ...collectives.timing import Ranks, TimedTask, nothing
 from ..points import PointKey
 from .plan import ITEM_BYTES
 
@@ -20,118 +19,59 @@ MOST_EXCHANGED_BYTES = 2**20
 SUMMED_BYTES = 2**22  # in an iteration, unless a single sum has more
 
 
-class Phase(NamedTuple):
-    """Messages that a rank starts together, and the messages that it then waits for."""
-
-    starts: list[Message]
-    awaits: list[Message]
-
-
 def link_task(key: PointKey, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
     """Return this rank's task for a key of a link or of memory; `nodes` has the node of each rank."""
     if key.what == "add":
         return _sums(key.num_bytes, ranks)
-    is_inside_node = dict(key.options)["link"] == "intra"
-    if key.what == "ping_pong":
-        phases = _ping_pong(ranks.rank, pair(nodes, is_inside_node))
-        times = 2
-    else:
-        times = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // key.num_bytes))
-        phases = _together(neighbours(nodes, is_inside_node, ranks.rank), times)
-    return _messages(phases, key.num_bytes, times, ranks)
+    ring = ring_of(nodes, ranks.rank, inside=dict(key.options)["link"] == "intra")
+    return _together(key.num_bytes, ranks, ring)
 
 
-def pair(nodes: Sequence[int], inside: bool) -> tuple[int, int]:
-    """Return the first two ranks that share a node (`inside`), or that do not.
+def ring_of(nodes: Sequence[int], rank: int, inside: bool) -> list[int]:
+    """Return a rank's ring, in which it comes first: that of its node, or one across nodes.
 
-    >>> pair([0, 0, 1, 1], inside=True), pair([0, 0, 1, 1], inside=False)
-    ((0, 1), (0, 2))
-    """
-    pairs = itertools.combinations(range(len(nodes)), 2)
-    return next((first, second) for first, second in pairs if (nodes[first] == nodes[second]) == inside)
+    The latter connects the ranks with the same position on their nodes.
 
-
-def neighbours(nodes: Sequence[int], inside: bool, rank: int) -> tuple[int, int] | None:
-    """Return the ranks that a rank receives from and sends to, in the ring of its node or in the ring across nodes.
-
-    The latter connects the ranks with the same position on their nodes. Returns None if the rank would be alone.
-
-    >>> neighbours([0, 0, 0, 1, 1, 1], inside=True, rank=0), neighbours([0, 0, 0, 1, 1, 1], inside=False, rank=1)
-    ((2, 1), (4, 4))
+    >>> ring_of([0, 0, 0, 1, 1], 1, inside=True), ring_of([0, 0, 0, 1, 1], 1, inside=False)
+    ([1, 2, 0], [1, 4])
     """
     groups = list(nodes)
     if not inside:  # The position of a rank on its node is the number of ranks before it that share its node.
         groups = [groups[:other].count(node) for other, node in enumerate(nodes)]
     ring = [other for other, group in enumerate(groups) if group == groups[rank]]
-    if len(ring) == 1:
-        return None
     index = ring.index(rank)
-    return ring[index - 1], ring[(index + 1) % len(ring)]
+    return ring[index:] + ring[:index]
 
 
-def _ping_pong(rank: int, ends: tuple[int, int]) -> list[Phase]:
-    """Return the phases of a message that the first of two ranks sends, and the second sends back; others do nothing.
+def _together(num_bytes: int, ranks: Ranks, ring: Sequence[int]) -> TimedTask:
+    """Return the task of several exchanges in sequence: in each step, every rank sends to the next rank of its ring.
 
-    The time of the first rank, which ends with the answer, is the longer one.
-    """
-    if rank not in ends:
-        return []
-    peer = ends[1 - ends.index(rank)]
-    send = Message(place=0, sends=True, peer=peer, step=0)
-    receive = Message(place=1, sends=False, peer=peer, step=0)
-    if rank == ends[0]:
-        return [Phase([send, receive], [receive])]
-    return [Phase([receive], [receive]), Phase([send], [])]
-
-
-def _together(ring: tuple[int, int] | None, num_steps: int) -> list[Phase]:
-    """Return the phases of exchanges: in each step, a rank receives from one of two ranks, and sends to the other."""
-    if ring is None:
-        return []
-    before, after = ring
-    phases = []
-    last_send: list[Message] = []
-    for step in range(num_steps):
-        send = Message(0, sends=True, peer=after, step=step)
-        # Two receives may be posted at the same time, so they use buffers 1 and 2 in turn.
-        receive = Message(1 + step % 2, sends=False, peer=before, step=step)
-        phases.append(Phase([send, receive], [receive, *last_send]))
-        last_send = [send]  # it may last until the next step has received
-    return [*phases, Phase([], last_send)]
-
-
-def _messages(phases: Sequence[Phase], num_bytes: int, times: int, ranks: Ranks) -> TimedTask:
-    """Return the task of going through the phases.
-
-    As in `execute`, Gloo posts each receive one phase ahead, the first before the clock starts, so that no send waits
+    As in `execute`, Gloo posts each receive one step ahead, the first before the clock starts, so that no send waits
     for its receiver. NCCL does not, because it starts sends and receives together.
     """
+    num_steps = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // num_bytes))
+    if len(ring) == 1:  # Each rank divides the slowest one's seconds by `times`, also one that has nobody to send to.
+        return TimedTask(nothing, times=num_steps)
+    # Two receives may be posted at the same time, so they use buffers 1 and 2 in turn.
     buffers = torch.zeros((3, num_bytes // ITEM_BYTES), device=ranks.device)
+    sends = [Message(0, sends=True, peer=ring[1], step=step) for step in range(num_steps)]
+    receives = [Message(1 + step % 2, sends=False, peer=ring[-1], step=step) for step in range(num_steps)]
     start = starter(ranks.group, buffers)
-    ahead = not takes_batches(backend_of(ranks.group, buffers))
-    starts: list[list[Message]] = [[] for _ in range(len(phases) + 1)]  # the first are before the clock starts
-    for index, phase in enumerate(phases):
-        for message in phase.starts:
-            is_ahead = ahead and not message.sends
-            starts[index if is_ahead else index + 1].append(message)
+    ahead = 0 if takes_batches(backend_of(ranks.group, buffers)) else 1
     works: dict[Message, Any] = {}
 
     def prepare() -> None:
-        start(starts[0], buffers.__getitem__, works)
+        start(receives[:ahead], buffers.__getitem__, works)
 
     def run() -> None:
-        for started, phase in zip(starts[1:], phases, strict=True):
-            start(started, buffers.__getitem__, works)
-            for message in phase.awaits:
-                works.pop(message).wait()
+        for step in range(num_steps):
+            start([sends[step], *receives[step + ahead :][:1]], buffers.__getitem__, works)
+            works[receives[step]].wait()
+            if step > 0:  # A send may last until the next step has received.
+                works[sends[step - 1]].wait()
+        works[sends[-1]].wait()
 
-    def finish() -> None:
-        for work in works.values():
-            work.wait()
-        works.clear()
-
-    # Each rank divides the slowest one's seconds by `times`, so they are the same on a rank that does nothing.
-    return TimedTask(run, prepare, finish, times)
+    return TimedTask(run, prepare, times=num_steps)
 
 
 def _sums(num_bytes: int, ranks: Ranks) -> TimedTask:

@@ -8,40 +8,35 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 
 from ...cluster import Cluster, Link
 from ...collectives import ALGORITHMS, build
-from ...collectives.algorithms import algorithm_of
 from ...common.checks import check_field, each, number, of_type, one_of, optional, truth, whole
 from ...common.units import bytes_words
-from ..fit import LEAST_SIZES
 from ..points import NATIVE, TRANSFERS, PointKey
 
 MEASURED = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
 FEW_ALGORITHMS = (NATIVE, "ring", "recursive_doubling", "halving_doubling", "binomial_tree")
 ITEM_BYTES = 4  # bytes of a float32
-NUM_PIECES = 256  # equal parts of a copy, where a profile has copies in pieces
-LEAST_BYTES = 2**10
 MOST_BYTES = {"gloo": 2**24, "nccl": 2**30}  # of a collective, unless sizes are named
-MOST_THOROUGH_BYTES = {"gloo": 2**26, "nccl": 2**30}
+MEMORY_BYTES = (2**12, 2**16, 2**20, 2**24)  # of a sum in memory
 SEGMENT_BYTES = 2**19  # fits into cache for the sum, and is worth a message
 MOST_SEGMENTS = 256  # more gain nothing and take long to plan
-LEAST_LINK_BYTES = 2**8  # of a message between two ranks
-MOST_LINK_BYTES = 2**24
-MEMORY_BYTES = (2**12, 2**16, 2**20, 2**24)  # of a sum in memory
-# Of the free memory, for all buffers. As much is left for other processes, and because the free memory does not show
-# the limit of a container.
-MEMORY_SHARE = 0.5
-COMMON_BUFFERS = 4  # that the methods of a collective share: the pattern, the input, the output, the expected result
 TRANSFER_METHODS = ("pageable", "pinned", "pageable_non_blocking", "pinned_non_blocking")
 ON_THE_FLY = ("pin_on_the_fly", "pin_on_the_fly_cached")
 IN_A_ROW = 3  # counted iterations per turn of a method
 Name = TypeVar("Name")
 Sample = TypeVar("Sample")
 _ANY_LINK = Link(alpha_s=0.0, bytes_per_s=1.0)  # where only the arrangement of a cluster matters
+# For guesses of how long it will take.
+_ITERATION_S = 6e-3  # of no bytes, mostly to agree on its start
+_COPY_S = 5e-4
+_BYTES_PER_S = {"gloo": 2.5e8, "nccl": 2e10}
+_COPIED_BYTES_PER_S = 5e9
 
 
 class Protocol(msgspec.Struct, frozen=True):
@@ -56,7 +51,7 @@ class Protocol(msgspec.Struct, frozen=True):
     send messages, and powers of two. If `transfers` is true, copies to and from the GPU of rank 0 are measured, if it
     has one.
 
-    Raises ValueError if a value is out of range or a name is unknown.
+    Raises ValueError if a value is out of range.
 
     >>> Protocol(iterations=0)
     Traceback (most recent call last):
@@ -83,23 +78,14 @@ class Protocol(msgspec.Struct, frozen=True):
         check_field(self, "collectives", each, one_of, MEASURED)
         check_field(self, "algorithms", optional, each, of_type, str)
 
-    @property
-    def factor(self) -> int:
-        """The factor from one size to the next."""
-        return 2 if self.thorough else 4
+    def powers(self, low: int, high: int) -> list[int]:
+        """Return sizes from `low` to `high`, each twice or, if not `thorough`, four times the one before.
 
-    def sizes_for(self, backend: str) -> Sequence[int]:
-        """Return the sizes of collectives in ascending order."""
-        if self.sizes is not None:
-            return sorted(set(self.sizes))
-        most = MOST_THOROUGH_BYTES if self.thorough else MOST_BYTES
-        return powers(LEAST_BYTES, most[backend], self.factor)
-
-    def algorithms_for(self, collective: str) -> Iterable[str]:
-        """Return the names of the algorithms to measure."""
-        if self.algorithms is not None:
-            return self.algorithms
-        return (NATIVE, *ALGORITHMS[collective]) if self.thorough else FEW_ALGORITHMS
+        >>> Protocol().powers(256, 5000)
+        [256, 1024, 4096]
+        """
+        step = 1 if self.thorough else 2
+        return [low << power for power in range(0, (high // low).bit_length(), step)]
 
     def turns(self, iteration_s: float) -> int:
         """Return the number of turns of a method whose iterations take so long, including the wait to start.
@@ -137,16 +123,6 @@ class Protocol(msgspec.Struct, frozen=True):
         return {name: some[: self.iterations] for name, some in samples.items()}  # whole turns may have more
 
 
-def powers(low: int, high: int, factor: int) -> tuple[int, ...]:
-    """Return `low`, `factor` · `low` and so on, up to `high`.
-
-    >>> powers(256, 2048, 2)
-    (256, 512, 1024, 2048)
-    """
-    count = int(math.log(high / low, factor) + 1e-9) + 1
-    return tuple(low * factor**power for power in range(count))
-
-
 def key_of(what: str, num_bytes: int, **options: Any) -> PointKey:
     """Return the key of the point with these properties.
 
@@ -162,7 +138,7 @@ def operation_and_size(key: PointKey) -> tuple[str, int]:
 
 
 def words_of(key: PointKey) -> str:
-    """Return a short description of a key, for the progress of a run.
+    """Return a short description of a key.
 
     >>> words_of(key_of("allreduce", 2**20, algorithm="ring", in_place=True)), words_of(key_of("add", 4096))
     ('allreduce ring, 1 MiB', 'add, 4 KiB')
@@ -172,162 +148,104 @@ def words_of(key: PointKey) -> str:
     return f"{' '.join([key.what, *names])}, {bytes_words(key.num_bytes)}"
 
 
+def guess_s(keys: Iterable[PointKey], protocol: Protocol, backend: str) -> float:
+    """Return a rough guess of the seconds that measuring these keys takes, on a machine of usual speed."""
+    total_s = 0.0
+    for key in keys:
+        iteration_s = _ITERATION_S + key.num_bytes / _BYTES_PER_S[backend]
+        if key.what in TRANSFERS:
+            iteration_s = _COPY_S + key.num_bytes / _COPIED_BYTES_PER_S
+        # Two iterations are before the turns.
+        total_s += iteration_s * (2 + protocol.turns(iteration_s) * (protocol.warm_up + IN_A_ROW))
+    return total_s
+
+
 # ---- keys
 
 
-def keys_of(
-    protocol: Protocol, backend: str, ranks_per_node: Sequence[int], free_bytes: int
-) -> tuple[list[PointKey], tuple[int, ...]]:
-    """Return the keys of links, memory and collectives in order, and the sizes that are left out.
+def keys_of(protocol: Protocol, backend: str, ranks_per_node: Sequence[int], has_gpu: bool) -> list[PointKey]:
+    """Return the keys of links, memory, collectives and copies in order.
 
-    Those are the sizes at which the buffers of some collective need more than half of a rank's free memory. Raises
-    ValueError if an algorithm is named that works at no size on so many ranks.
+    Raises ValueError if an algorithm is named that works at no size on so many ranks.
     """
-    sizes = protocol.sizes_for(backend)
-    planned = link_keys(ranks_per_node, sizes[-1], protocol.factor)
-    planned += [key_of("add", size) for size in MEMORY_BYTES if size <= max(sizes[-1], MEMORY_BYTES[0])]
-    left_out: set[int] = set()
+    sizes = sorted(protocol.sizes or protocol.powers(2**10, MOST_BYTES[backend]))
+    keys = [key_of("add", size) for size in MEMORY_BYTES]
+    for size in protocol.powers(2**8, max(2**16, sizes[-1])):  # enough sizes for a fit
+        if max(ranks_per_node) > 1:
+            keys.append(key_of("together", size, link="intra"))
+        if len(ranks_per_node) > 1:
+            keys.append(key_of("together", size, link="inter"))
     for collective, size in itertools.product(protocol.collectives, sizes):
-        keys = collective_keys(collective, size, ranks_per_node, protocol.algorithms_for(collective))
-        if size * (COMMON_BUFFERS + len(keys)) > MEMORY_SHARE * free_bytes:  # each method has its own scratch memory
-            left_out.add(size)
-        else:
-            planned += keys
-    works = {dict(key.options).get("algorithm") for key in planned}
+        keys += collective_keys(protocol, collective, size, ranks_per_node)
+    works = {dict(key.options).get("algorithm") for key in keys}
     for name in protocol.algorithms or ():
         if name not in works:
             raise ValueError(f"algorithms must be those that {sum(ranks_per_node)} ranks can run, got {name!r}")
-    distinct = list(dict.fromkeys(planned))  # two sizes may be the same after rounding down to equal parts
-    return distinct, tuple(sorted(left_out))
-
-
-def link_keys(ranks_per_node: Sequence[int], most_bytes: int, factor: int) -> list[PointKey]:
-    """Return the messages between ranks, within and between nodes if possible."""
-    links = []
-    if max(ranks_per_node) > 1:
-        links.append("intra")
-    if len(ranks_per_node) > 1:
-        links.append("inter")
-    fitted_bytes = LEAST_LINK_BYTES * factor ** (LEAST_SIZES - 1)  # up to here there are enough sizes for a fit
-    sizes = powers(LEAST_LINK_BYTES, max(fitted_bytes, min(most_bytes, MOST_LINK_BYTES)), factor)
-    return [key_of(what, size, link=link) for size in sizes for what in ("ping_pong", "together") for link in links]
+    if has_gpu and protocol.transfers:
+        keys += [key for size in protocol.powers(2**12, max(2**12, sizes[-1])) for key in transfer_keys(size)]
+    return list(dict.fromkeys(keys))  # two sizes may be the same after rounding down to equal parts
 
 
 def collective_keys(
-    collective: str, num_bytes: int, ranks_per_node: Sequence[int], algorithms: Iterable[str]
+    protocol: Protocol, collective: str, num_bytes: int, ranks_per_node: Sequence[int]
 ) -> list[PointKey]:
     """Return the keys of those algorithms in which each rank has something to do.
 
-    The size is that of the whole buffer, rounded down to equal parts if each rank has a part. An allreduce runs in
-    place, the native one also out of place; other collectives return a new tensor. A single rank has only native ones.
+    The size is that of the whole buffer, rounded down to equal parts. An allreduce runs in place, the native one also
+    out of place; other collectives return a new tensor. A single rank has only native ones.
 
-    >>> [dict(key.options) for key in collective_keys("allreduce", 2**21, [4], ["segmented_ring"])]
-    [{'algorithm': 'segmented_ring', 'in_place': True, 'num_segments': 1}]
-    >>> [dict(key.options)["in_place"] for key in collective_keys("allreduce", 2**21, [4], ["native"])]
-    [True, False]
-    >>> [key.num_bytes for key in collective_keys("allgather", 1000, [3], ["ring"])]
-    [996]
+    >>> protocol = Protocol(algorithms=["native", "segmented_ring"])
+    >>> for key in collective_keys(protocol, "allreduce", 2**21, [4]):
+    ...     print(dict(key.options))
+    {'algorithm': 'native', 'in_place': True}
+    {'algorithm': 'native', 'in_place': False}
+    {'algorithm': 'segmented_ring', 'in_place': True, 'num_segments': 1}
     """
     num_ranks = sum(ranks_per_node)
     parts = 1 if collective in ("allreduce", "broadcast") else num_ranks
     elements = max(num_bytes // ITEM_BYTES // parts * parts, parts)
+    size = elements * ITEM_BYTES
+    names: Iterable[str] = FEW_ALGORITHMS
+    if protocol.algorithms is not None:
+        names = protocol.algorithms
+    elif protocol.thorough:
+        names = (NATIVE, *ALGORITHMS[collective])
+    is_in_place = collective == "allreduce"
     keys = []
-    for name in algorithms:
-        options: dict[str, Any] | None = {}
-        places = [collective == "allreduce"]
-        if name != NATIVE:
-            own_elements = elements // parts if collective == "allgather" else elements  # its schedule is of a share
-            options = _fitting_options(collective, name, num_bytes, own_elements, ranks_per_node)
-        elif collective == "allreduce":
-            places = [True, False]
-        if options is not None:
-            size = elements * ITEM_BYTES
-            keys += [key_of(collective, size, algorithm=name, in_place=place, **options) for place in places]
+    for name in names:
+        if name == NATIVE:
+            keys.append(key_of(collective, size, algorithm=NATIVE, in_place=is_in_place))
+            if is_in_place:
+                keys.append(key_of(collective, size, algorithm=NATIVE, in_place=False))
+        elif name in ALGORITHMS[collective] and num_ranks > 1:
+            with suppress(ValueError):  # it does not work for so many ranks, or has a chunk without an element
+                options = builder_options(collective, name, num_bytes, ranks_per_node)
+                schedule = build(collective, name, num_ranks, **options)
+                schedule.chunk_ends(elements // parts if collective == "allgather" else elements)
+                keys.append(key_of(collective, size, algorithm=name, in_place=is_in_place, **options))
     return keys
-
-
-def _fitting_options(
-    collective: str, name: str, num_bytes: int, elements: int, ranks_per_node: Sequence[int]
-) -> dict[str, Any] | None:
-    """Return the builder's arguments; None if it does not work for so many ranks, or has a chunk without an element."""
-    if name not in ALGORITHMS[collective] or sum(ranks_per_node) == 1:
-        return None
-    try:
-        options = builder_options(collective, name, num_bytes, ranks_per_node)
-        build(collective, name, sum(ranks_per_node), **options).chunk_ends(elements)
-    except ValueError:
-        return None
-    return options
 
 
 def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, Any]:
     """Return the builder's arguments for this size and machine: its arrangement by nodes, and its segments.
 
-    Raises ValueError if a builder with segments does not work for so many ranks.
-
-    >>> builder_options("allreduce", "torus_2d", 2**20, [4, 4])
-    {'shape': (2, 4)}
-    >>> builder_options("allreduce", "hierarchical_ring", 2**20, [1, 1, 1, 1])
-    {'gpus_per_node': 1}
+    >>> builder_options("allreduce", "torus_2d", 2**20, [4, 4]), builder_options("allreduce", "torus_2d", 2**20, [3, 5])
+    ({'shape': (2, 4)}, {})
     """
-    algorithm = algorithm_of(collective, name)
+    algorithm = ALGORITHMS[collective][name]
     options: dict[str, Any] = {}
     if len(set(ranks_per_node)) == 1:  # a cluster has equally many ranks on each node
-        num_nodes = len(ranks_per_node)
-        gpus_per_node = ranks_per_node[0]
-        options = algorithm.arrange(Cluster(num_nodes, gpus_per_node, _ANY_LINK, _ANY_LINK)) or {}
-        if num_nodes > 1 and "gpus_per_node" in algorithm.options:
-            options = {"gpus_per_node": gpus_per_node}  # also 1, since the builder's own default would be another
+        options |= algorithm.arrange(Cluster(len(ranks_per_node), ranks_per_node[0], _ANY_LINK, _ANY_LINK)) or {}
     if "num_segments" in algorithm.options:
-        unsegmented = build(collective, name, sum(ranks_per_node), num_segments=1, **options)
-        chunk_bytes = num_bytes // unsegmented.num_chunks
-        options["num_segments"] = min(MOST_SEGMENTS, max(1, chunk_bytes // SEGMENT_BYTES))
+        segments_of_a_share = num_bytes // sum(ranks_per_node) // SEGMENT_BYTES
+        options["num_segments"] = min(MOST_SEGMENTS, max(1, segments_of_a_share))
     return options
 
 
 def transfer_keys(num_bytes: int) -> list[PointKey]:
-    """Return the copies to and from a GPU by each method, and the pinning.
-
-    >>> len(transfer_keys(2**20))
-    14
-    """
+    """Return the copies to and from a GPU by each method, and the pinning."""
     keys = [key_of("pin", num_bytes, cached=cached) for cached in (False, True)]
     for direction in ("h2d", "d2h"):
         for method in (*TRANSFER_METHODS, *ON_THE_FLY):
             keys.append(key_of("transfer", num_bytes, direction=direction, method=method, pieces=1, both=False))
     return keys
-
-
-# ---- how long it may take
-
-LAUNCH_S = 10.0  # estimated limit per launch: what an interrupted run loses
-_OVERHEAD_S = 6e-3  # of an iteration, mostly to agree on its start; of a copy it is far less
-_BYTES_PER_S = {"gloo": 2.5e8, "nccl": 2e10}
-_COPIED_BYTES_PER_S = 5e9  # to and from a GPU
-_ESTIMATING_ITERATIONS = 2  # before the turns, to estimate how many turns the budget allows
-
-
-def guess_s(keys: Iterable[PointKey], protocol: Protocol, backend: str) -> float:
-    """Return a rough guess of the seconds that measuring these keys takes, on a machine of usual speed."""
-    total_s = 0.0
-    for key in keys:
-        iteration_s = _OVERHEAD_S + key.num_bytes / _BYTES_PER_S[backend]
-        if key.what in TRANSFERS:
-            iteration_s = _OVERHEAD_S / 10 + key.num_bytes / _COPIED_BYTES_PER_S
-        iterations = _ESTIMATING_ITERATIONS + protocol.turns(iteration_s) * (protocol.warm_up + IN_A_ROW)
-        total_s += iteration_s * iterations
-    return total_s
-
-
-def next_launch(missing: Sequence[PointKey], seconds: Callable[[Sequence[PointKey]], float]) -> list[PointKey]:
-    """Return the keys that the next launch should measure; keys that take turns stay together.
-
-    `seconds` says how long it will take to measure some keys.
-    """
-    chosen: list[PointKey] = []
-    for _, group in itertools.groupby(missing, operation_and_size):
-        keys = list(group)
-        if chosen and seconds([*chosen, *keys]) > LAUNCH_S:  # the first group is measured, however long it takes
-            break
-        chosen += keys
-    return chosen

@@ -10,35 +10,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...cluster import node_sizes
 from ...collectives.timing import Ranks, go_first, network_id
-from ...provenance import free_bytes, of_machine
+from ...provenance import of_machine
 from ..points import TRANSFERS, Point, PointKey
 from .collectives import collective_tasks
 from .links import link_task
 from .plan import Protocol, operation_and_size
-from .transfers import Gpu, most_bytes, transfer_points
+from .transfers import Gpu, transfer_points
 
 
 def survey(stored: Any) -> dict[str, Any]:
-    """Return a description of this rank's machine, which ranks share it, and how much memory a rank may use.
+    """Return a description of this rank's machine, and which ranks share it; and the argument.
 
-    Also by how much the clock of a rank may differ from rank 0's after its correction, at most; on rank 0, the largest
-    copy to and from its GPU in bytes, 0 if it has none; and the argument.
+    Also by how much the clock of a rank may differ from rank 0's after its correction, at most.
     """
     ranks = Ranks(device=_device())
-    nodes = ranks.numbered(network_id())  # the number of each rank's node
-    free = free_bytes() // node_sizes(nodes)[nodes[ranks.rank]]
-    if ranks.device.type == "cuda":
-        free = torch.cuda.mem_get_info()[0]
-    transfer_bytes = 0
-    if ranks.rank == 0 and torch.cuda.is_available():
-        transfer_bytes = most_bytes(Gpu())
     return {
         **of_machine(),
-        "nodes": nodes,
-        "free_bytes": int(-ranks.slowest([-float(free)])[0]),  # `slowest` is the maximum over all ranks
-        "transfer_bytes": transfer_bytes,
+        "nodes": ranks.numbered(network_id()),  # the number of each rank's node
         "clock_offset_s": ranks.slowest([ranks.clock_offset_s])[0],
         "stored": stored,
     }

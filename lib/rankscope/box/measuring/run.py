@@ -12,20 +12,17 @@ from ...cluster import node_sizes
 from ...common.checks import of_type, one_of, whole
 from ...common.extras import naming_extra
 from ...common.files import check_output
-from ...provenance import FIELDS, difference, of_run
-from ...ranks.host import MOST_RANKS
+from ...provenance import difference, of_run
 from ...ranks.joined import place
 from ...ranks.launcher import launch
 from ...ranks.server import PRELOAD
 from ..points import PointKey
 from ..profile import Profile
-from .plan import Protocol, guess_s, keys_of, next_launch, powers, transfer_keys, words_of
+from .plan import Protocol, guess_s, keys_of, words_of
 
 PRELOAD.append("rankscope.box.measuring.rank")
 BACKENDS = ("gloo", "nccl")
-LEAST_TRANSFER_BYTES = 2**12
-MOST_TRANSFER_BYTES = 2**26
-MOST_THOROUGH_TRANSFER_BYTES = 2**30
+POINTS_PER_LAUNCH = 20  # an interrupted run loses those of its last launch
 # The time limit of a launch is PATIENCE_S plus LENIENCE times the expected time, which is a rough guess.
 PATIENCE_S = 60.0
 LENIENCE = 10.0
@@ -35,18 +32,13 @@ MOST_S = 1e6  # the longest time limit that `launch` accepts
 class Progress(NamedTuple):
     """The progress of a run, reported before each launch: points in the file, of all; what comes next; seconds left.
 
-    The seconds are a rough guess. `left_out` has the sizes that need too much memory.
+    The seconds are a rough guess.
     """
 
     num_done: int
     num_points: int
     doing: str
     left_s: float
-    left_out: tuple[int, ...]
-
-
-# Runs a function with arguments in all ranks, within a limit in seconds, and returns their results.
-Start = Callable[[Callable[..., Any], Sequence[Any], float], list[Any]]
 
 
 @naming_extra()
@@ -56,7 +48,8 @@ def measure(
     *,
     num_ranks: int | None = None,
     backend: str | None = None,
-    network: Any = None,
+    network: str = "",
+    launch_ranks: Callable[..., list[Any]] | None = None,
     fresh: bool = False,
     name: str = "",
     command: str = "measure",
@@ -65,13 +58,13 @@ def measure(
     """Measure this machine, store its `Profile` at `path` after every few points, and return it.
 
     Links and memory are measured first, then the collectives of the protocol, then copies to and from the GPU of
-    rank 0, if it has one. Sizes that need more than half of the free memory are left out. If the file exists, measuring
-    continues where it stopped, so an interrupted run loses nothing; `fresh` replaces the profile.
+    rank 0, if it has one. If the file exists, measuring continues where it stopped; `fresh` replaces the file.
 
     `backend` defaults to "nccl" if there are at least two GPUs, else to "gloo" (see `default_backend`). `num_ranks`
     defaults to the number of GPUs with "nccl" (1 is allowed), else to 4. Under torchrun or mpirun, its ranks are used:
-    all must call `measure` with the same arguments, rank 0 writes the file, and all return the profile. `network` is an
-    object that launches ranks on its own hosts instead of on this machine, as for `ddp.Where`; its name is stored.
+    all must call `measure` with the same arguments, rank 0 writes the file, and all return the profile. Another
+    function with the arguments of `ranks.launch` may start the ranks on other hosts; `network` then names what connects
+    them.
 
     `name` and `command` are stored, too: what to call the machine, and what the user ran. `report` gets the `Progress`
     before each launch and at the end.
@@ -89,41 +82,39 @@ def measure(
     from . import rank  # which loads torch
 
     protocol = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
-    backend = default_backend(num_ranks, network) if backend is None else one_of("backend", backend, BACKENDS)
+    backend = default_backend(num_ranks) if backend is None else one_of("backend", backend, BACKENDS)
     num_ranks = num_ranks_of(num_ranks, backend)
-    start = _starter(num_ranks, backend, network)
+    start = launch if launch_ranks is None else launch_ranks
     path = Path(path)
     stored = _stored(path, fresh) if writes() else None
-    survey = start(rank.survey, [stored], PATIENCE_S)[0]  # rank 0's, also of the stored profile
+    survey = start(rank.survey, num_ranks, [stored], backend, PATIENCE_S)[0]  # rank 0's, also of the stored profile
     if isinstance(survey["stored"], Exception):
         raise survey["stored"]
-    profile = _new(survey, protocol, backend, of_run(name, command, "" if network is None else str(network)))
+    profile = _new(survey, protocol, backend, of_run(name, command, network))
     if survey["stored"] is not None:
         profile = _continued(survey["stored"], profile, path)
-    keys, left_out = keys_of(protocol, backend, profile.ranks_per_node, survey["free_bytes"])
-    if protocol.transfers:
-        keys += _copies(protocol, survey)
-    done = {point.key for point in profile.points}
+    keys = keys_of(protocol, backend, profile.ranks_per_node, has_gpu=bool(survey["gpus"]))
     pace = 1.0  # actual / expected time of the last launch
-
-    def expected_s(some: Sequence[PointKey]) -> float:
-        return pace * guess_s(some, protocol, backend)
-
-    while missing := [key for key in keys if key not in done]:
-        report(Progress(len(keys) - len(missing), len(keys), words_of(missing[0]), expected_s(missing), left_out))
-        next_keys = next_launch(missing, expected_s)
-        limit_s = min(PATIENCE_S + LENIENCE * expected_s(next_keys), MOST_S)
+    while missing := _missing(keys, profile):
+        left_s = pace * guess_s(missing, protocol, backend)
+        report(Progress(len(keys) - len(missing), len(keys), words_of(missing[0]), left_s))
+        chosen = missing[:POINTS_PER_LAUNCH]
+        expected_s = guess_s(chosen, protocol, backend)
         begin = time.monotonic()
-        points = start(rank.measure_keys, [next_keys, survey["nodes"], protocol], limit_s)[
-            0
-        ]  # all, and copies of rank 0
-        pace = (time.monotonic() - begin) / guess_s(next_keys, protocol, backend)
+        limit_s = min(PATIENCE_S + LENIENCE * pace * expected_s, MOST_S)
+        args = [chosen, survey["nodes"], protocol]
+        points = start(rank.measure_keys, num_ranks, args, backend, limit_s)[0]  # rank 0 has all points
+        pace = (time.monotonic() - begin) / expected_s
         profile = profile.add(*points)
         if writes():
             profile.save(path)
-        done |= {point.key for point in points}
-    report(Progress(len(keys), len(keys), "", 0.0, left_out))
+    report(Progress(len(keys), len(keys), "", 0.0))
     return profile
+
+
+def _missing(keys: Sequence[PointKey], profile: Profile) -> list[PointKey]:
+    done = {point.key for point in profile.points}
+    return [key for key in keys if key not in done]
 
 
 def writes() -> bool:
@@ -132,48 +123,33 @@ def writes() -> bool:
     return here is None or here.rank == 0
 
 
-def default_backend(num_ranks: int | None = None, network: object = None) -> str:
-    """Return "nccl" if there are two GPUs or more and one for each rank of this machine, else "gloo".
-
-    A network of hosts also gives "gloo". Raises ValueError for `num_ranks` below 1.
-    """
-    if num_ranks is not None:
-        whole("num_ranks", num_ranks, 1)
+def default_backend(num_ranks: int | None = None) -> str:
+    """Return "nccl" if there are two GPUs or more and one for each rank of this machine, else "gloo"."""
     import torch
     import torch.distributed as dist
 
     num_gpus = torch.cuda.device_count() if dist.is_available() and dist.is_nccl_available() else 0
-    num_ranks_here = num_ranks or num_gpus  # by default as many ranks as GPUs
     here = place()
+    num_ranks_here = num_ranks or num_gpus  # by default as many ranks as GPUs
     if here is not None:
         # Only torchrun states the number of ranks on this machine. Other launchers may state just that of all ranks.
         num_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", here.num_ranks))
-    return "nccl" if network is None and num_gpus >= 2 and num_ranks_here <= num_gpus else "gloo"
+    return "nccl" if num_gpus >= 2 and num_ranks_here <= num_gpus else "gloo"
 
 
 def num_ranks_of(num_ranks: int | None, backend: str) -> int:
     """Return the number of ranks: as asked for, else that of torchrun or mpirun, else of GPUs with "nccl", else 4.
 
-    Raises ValueError if it is too small for the backend, too large for this process to start, or not whole.
+    Raises ValueError if it is too small for the backend, or not whole.
     """
     here = place()
-    if here is not None:
-        return here.num_ranks if num_ranks is None else whole("num_ranks", num_ranks, here.num_ranks, here.num_ranks)
-    if num_ranks is None and backend == "nccl":
+    if num_ranks is None and here is not None:
+        num_ranks = here.num_ranks
+    elif num_ranks is None:
         import torch
 
-        num_ranks = torch.cuda.device_count()
-    least = 1 if backend == "nccl" else 2  # a single GPU has its copies to measure
-    return whole("num_ranks", 4 if num_ranks is None else num_ranks, least, MOST_RANKS)
-
-
-def _starter(num_ranks: int, backend: str, network: Any) -> Start:
-    """Return the function that launches the ranks: on this machine, or on the hosts of a network."""
-    if network is None:
-        return lambda fn, args, limit_s: launch(fn, num_ranks, args, backend, limit_s)
-    if num_ranks % network.num_hosts:
-        raise ValueError(f"network must have the same number of {num_ranks} ranks on each of its hosts, got {network}")
-    return lambda fn, args, limit_s: network.launch(fn, args, limit_s, num_ranks // network.num_hosts)
+        num_ranks = torch.cuda.device_count() if backend == "nccl" else 4
+    return whole("num_ranks", num_ranks, 1 if backend == "nccl" else 2)  # a single GPU has its copies to measure
 
 
 def _stored(path: Path, fresh: bool) -> Profile | Exception | None:
@@ -202,7 +178,7 @@ def _new(survey: Mapping[str, Any], protocol: Protocol, backend: str, about: Map
     sizes = node_sizes(survey["nodes"])
     provenance = {
         **about,
-        **{name: value for name, value in survey.items() if name in FIELDS},  # the rest is for this run only
+        **survey,  # of which a profile keeps only its own fields
         "num_ranks": sum(sizes),
         "num_nodes": len(sizes),
         "ranks_per_node": sizes,
@@ -219,13 +195,3 @@ def _new(survey: Mapping[str, Any], protocol: Protocol, backend: str, about: Map
         "verified": True,  # a wrong result raises an error
     }
     return Profile(provenance, how)
-
-
-def _copies(protocol: Protocol, survey: Mapping[str, Any]) -> list[PointKey]:
-    """Return the copies that rank 0's GPU supports, up to the largest size asked for; none if it has no GPU."""
-    most = MOST_THOROUGH_TRANSFER_BYTES if protocol.thorough else MOST_TRANSFER_BYTES
-    most = max(protocol.sizes or [most])
-    # Small sizes asked for still get one size of copies; without a GPU, the last is 0.
-    largest = min(max(most, LEAST_TRANSFER_BYTES), survey["transfer_bytes"])
-    sizes = powers(LEAST_TRANSFER_BYTES, largest, 4) if largest >= LEAST_TRANSFER_BYTES else ()
-    return [key for size in sizes for key in transfer_keys(size)]

@@ -1,4 +1,4 @@
-"""Copies between host and GPU, timed by the clocks of both; each is checked for correct data before it is timed."""
+"""Copies between host and GPU, timed by the GPU's clock; each is checked for correct data before it is timed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,9 @@ import torch
 from torch import Tensor
 
 from ...collectives.timing import nothing, stolen_ticks
-from ...provenance import free_bytes
 from ..points import Point, PointKey
-from .plan import ITEM_BYTES, MEMORY_SHARE, ON_THE_FLY, Protocol, words_of
+from .plan import ITEM_BYTES, ON_THE_FLY, Protocol, words_of
 
-# Buffers of one size that exist at the same time. On the host: a source and a target in pageable and in pinned memory,
-# memory pinned on the fly, and what `check` copies. On the GPU: a source, a target, and what `check` copies.
-HOST_COPIES = 6
-GPU_COPIES = 3
 KINDS = ("pageable", "pinned", "gpu")  # of memory
 BLOCKING = ("pageable", "pinned")  # methods that copy with `non_blocking=False`
 
@@ -28,10 +23,6 @@ class Gpu:
 
     All memory has int32 elements. Tests use another class with these methods and its own clock.
     """
-
-    def free_bytes(self) -> tuple[int, int]:
-        """Return the free bytes of host memory and of GPU memory."""
-        return free_bytes(), torch.cuda.mem_get_info()[0]
 
     def memory(self, num_bytes: int, kind: str) -> Tensor:
         """Return "pageable", "pinned" or "gpu" memory. Pinned memory is reused if some was released."""
@@ -86,28 +77,20 @@ class Move(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One iteration: its seconds on the GPU, those for which the call blocked the host, and whether it is clean."""
+    """One iteration: its seconds by the GPU's clock, and whether it is clean."""
 
-    gpu_s: float
-    host_s: float
+    seconds: float
     clean: bool
 
 
-def most_bytes(gpu: Gpu) -> int:
-    """Return the largest size for which all buffers fit into half of the free memory."""
-    host_bytes, gpu_bytes = gpu.free_bytes()
-    return int(MEMORY_SHARE * min(host_bytes / HOST_COPIES, gpu_bytes / GPU_COPIES))
-
-
 def transfer_points(keys: Sequence[PointKey], protocol: Protocol, gpu: Gpu) -> list[Point]:
-    """Return the "transfer", "transfer_host" and "pin" points of keys of one size, which take turns.
+    """Return the "transfer" and "pin" points of keys of one size, which take turns.
 
-    A "transfer" has the seconds by the GPU's clock, from before the call on an idle GPU to the end of the copy; its
-    "transfer_host" has the seconds for which the call blocked the host. Options: ``direction`` "h2d" or "d2h";
-    ``method``, one of TRANSFER_METHODS or of ON_THE_FLY (memory is pinned for the copy, from the system or "cached" by
-    PyTorch); ``pieces`` is 1 and ``both`` False, as other programs have copies in pieces or both ways at once. A "pin"
-    has the host's seconds of `Tensor.pin_memory`, with ``cached`` memory or new. Raises RuntimeError if a copy delivers
-    wrong data.
+    The seconds are by the GPU's clock, from before the call on an idle GPU to the end of the copy. Options:
+    ``direction`` "h2d" or "d2h"; ``method``, one of TRANSFER_METHODS or of ON_THE_FLY (memory is pinned for the copy,
+    from the system or "cached" by PyTorch); ``pieces`` is 1 and ``both`` False, as other programs have copies in pieces
+    or both ways at once. A "pin" is `Tensor.pin_memory`, with ``cached`` memory or new. Raises RuntimeError if a copy
+    delivers wrong data.
     """
     sources = {kind: gpu.memory(keys[0].num_bytes, kind).random_() for kind in KINDS}
     targets = {kind: gpu.memory(keys[0].num_bytes, kind) for kind in KINDS}
@@ -116,13 +99,8 @@ def transfer_points(keys: Sequence[PointKey], protocol: Protocol, gpu: Gpu) -> l
         check(key, move, gpu)
     points = []
     for key, samples in protocol.in_turns(keys, lambda key: timed(moves[key], gpu), gpu.clock).items():
-        gpu_s, host_s, clean = zip(*samples, strict=True)
-        options = dict(key.options)
-        if key.what == "pin":
-            points.append(Point("pin", key.num_bytes, host_s, clean, options))
-        else:
-            points.append(Point("transfer", key.num_bytes, gpu_s, clean, options))
-            points.append(Point("transfer_host", key.num_bytes, host_s, clean, options))
+        seconds, clean = zip(*samples, strict=True)
+        points.append(Point(key.what, key.num_bytes, seconds, clean, dict(key.options)))
     gpu.forget_pinned()
     return points
 
@@ -171,11 +149,8 @@ def timed(move: Move, gpu: Gpu) -> Sample:
     gpu.synchronize()
     stolen_before = stolen_ticks()
     begin = gpu.mark()
-    host_begin_s = gpu.clock()
     target = move.run()
-    host_s = gpu.clock() - host_begin_s
     end = gpu.mark()
     gpu.synchronize()
-    clean = stolen_ticks() == stolen_before
     del target  # only now, so that no memory is released while a copy still uses it
-    return Sample(gpu.seconds(begin, end), host_s, clean)
+    return Sample(gpu.seconds(begin, end), stolen_ticks() == stolen_before)

@@ -150,23 +150,18 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
     messages = messages_of(sizes, num_devices)
     of_type("costs", costs, StepCosts)
     chunks = chunk_sizes(sizes.batch_size, num_devices)
-    loss_samples = [sizes.batch_size]  # device 0 alone
     stages = ["inputs", "parameters", "forward", "outputs", "loss", "output gradients", "backward", "gradients"]
+    samples = {"forward": chunks, "loss": (sizes.batch_size,), "backward": chunks}  # the loss is on device 0 alone
     if one_of("how", how, HOW) == "ddp":
         messages = []
-        chunks = (chunks[0],) * num_devices  # the largest
-        loss_samples = list(chunks)
         stages = ["forward", "loss", "backward"]
-    computing_s = {
-        "forward": [chunk * costs.forward_s for chunk in chunks],
-        "loss": [num_samples * costs.loss_s for num_samples in loss_samples],
-        "backward": [chunk * costs.backward_s for chunk in chunks],
-    }
+        samples = dict.fromkeys(stages, (chunks[0],) * num_devices)  # the largest
+    sample_s = {"forward": costs.forward_s, "loss": costs.loss_s, "backward": costs.backward_s}
     tape = Tape()
     start_s = 0.0
     for stage in stages:
-        for device, seconds in enumerate(computing_s.get(stage, [])):
-            tape.add(device, "compute", stage, _NO_DEVICE, seconds, after_s=start_s)
+        for device, num_samples in enumerate(samples.get(stage, ())):
+            tape.add(device, "compute", stage, _NO_DEVICE, num_samples * sample_s[stage], after_s=start_s)
         for message in messages:  # one after the other, because all are at the port of device 0
             if message.what == stage:
                 seconds = costs.link.seconds(message.num_bytes)

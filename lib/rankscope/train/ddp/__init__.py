@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 
 from ...common.extras import when_used
 from .architectures import architecture_step
-from .cost import cost
 from .gradients import DDPBuckets, Gradient, assign
-from .local import Contention, LocalStep
+from .local import Contention, LocalStep, cost
 from .recommend import recommend
 from .step import simulate
-from .sweep import load_sweeps
 
 if TYPE_CHECKING:
-    from .measured import MeasuredSteps, measure, measure_contention, measure_local_step
+    from .measured import MeasuredSteps, fit_contention, measure, measure_local_step
     from .observed import buckets
 
 __all__ = [
@@ -30,9 +28,8 @@ __all__ = [
     "assign",
     "buckets",
     "cost",
-    "load_sweeps",
+    "fit_contention",
     "measure",
-    "measure_contention",
     "measure_local_step",
     "recommend",
     "simulate",
@@ -42,8 +39,8 @@ __getattr__ = when_used(
     __name__,
     MeasuredSteps="measured",
     buckets="observed",
+    fit_contention="measured",
     measure="measured",
-    measure_contention="measured",
     measure_local_step="measured",
 )
 

@@ -102,13 +102,10 @@ class DDPBuckets(msgspec.Struct, frozen=True):
         return sum(self.gradients[index].num_bytes for index in bucket)
 
     def __str__(self) -> str:
-        """A table of the buckets: of each the number of gradients, their bytes, and the first and last name."""
+        """The number of buckets and their bytes in the first iteration, and in those after the rebuild."""
         lines = []
         for iteration in sorted({0, self.rebuilt_at}):
             used = self.iterations[iteration]
-            lines.append(f"from iteration {iteration}: {count_of(len(used), 'bucket')}")
-            for row, bucket in enumerate(used):
-                size = f"{count_of(len(bucket), 'gradient')}, {bytes_words(self.num_bytes(bucket))}"
-                names = [self.gradients[index].name for index in (bucket[0], bucket[-1])]
-                lines.append(f"  {row:>3}  {size:<27}  {' … '.join(dict.fromkeys(names))}")
+            sizes = ", ".join([bytes_words(self.num_bytes(bucket)) for bucket in used])
+            lines.append(f"from iteration {iteration}: {count_of(len(used), 'bucket')} of {sizes}")
         return "\n".join(lines)

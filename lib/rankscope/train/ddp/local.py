@@ -1,24 +1,16 @@
-"""What one rank does in a step by itself: `LocalStep`, and how much `Contention` slows it down."""
+"""What a step is predicted from: what a rank does by itself, what an allreduce costs, and how they slow each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from ...common.checks import check_field, each, number, of_type, several
-from ...networks import Seconds
+from ...cluster import Link
+from ...common.checks import check_field, each, number, of_type, whole
+from ...networks import Cost, HasCost, Seconds, ring_cost
 from .gradients import Buckets, Gradient, assign
-
-
-def _times(name: str, values: Any) -> Seconds:
-    """Return the values as float64, None being nan."""
-    try:
-        return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a list of numbers, got {values!r}") from None
 
 
 class LocalStep(msgspec.Struct, frozen=True, eq=False):
@@ -45,14 +37,13 @@ class LocalStep(msgspec.Struct, frozen=True, eq=False):
 
     def __post_init__(self) -> None:
         check_field(self, "gradients", each, of_type, Gradient)
-        check_field(self, "ready_s", _times)
+        check_field(self, "ready_s", lambda name, values: np.array(values, dtype=np.float64))
         for name in ("forward_s", "backward_s", "optimizer_s", "unpack_s"):
             check_field(self, name, number, 0)
-        if self.ready_s.shape != (len(self.gradients),):
-            raise ValueError(f"ready_s must have {len(self.gradients)} times, got shape {self.ready_s.shape}")
-        in_backward = (self.ready_s >= 0) & (self.ready_s <= self.backward_s)
-        if not (in_backward | np.isnan(self.ready_s)).all():
-            raise ValueError(f"ready_s must lie in the backward of {self.backward_s} s, got {self.ready_s}")
+        in_backward = (self.ready_s >= 0) & (self.ready_s <= self.backward_s) | np.isnan(self.ready_s)
+        if self.ready_s.shape != (len(self.gradients),) or not in_backward.all():
+            wanted = f"{len(self.gradients)} times in a backward of {self.backward_s} s"
+            raise ValueError(f"ready_s must have {wanted}, got {self.ready_s}")
 
     @classmethod
     def modelled(
@@ -70,18 +61,13 @@ class LocalStep(msgspec.Struct, frozen=True, eq=False):
         default half of `backward_s`, because a backward pass multiplies two matrices where a forward pass multiplies
         one.
         """
-        gradients = []
-        for index, num_bytes in enumerate(several("sizes", sizes, "bytes")):
-            gradients.append(Gradient(str(index), num_bytes))
-        backward_s = number("backward_s", backward_s, 0)
+        gradients = tuple([Gradient(str(index), num_bytes) for index, num_bytes in enumerate(sizes)])
         if forward_s is None:
             forward_s = backward_s / 2
         # the bytes of each gradient and of all that are ready before it, which are those of later parameters
         ready_bytes = np.cumsum([float(gradient.num_bytes) for gradient in reversed(gradients)])[::-1]
         total_bytes = max(ready_bytes.max(initial=0.0), 1.0)  # parameters may be empty tensors
-        return cls(
-            tuple(gradients), ready_bytes / total_bytes * backward_s, forward_s, backward_s, optimizer_s, unpack_s
-        )
+        return cls(gradients, ready_bytes / total_bytes * backward_s, forward_s, backward_s, optimizer_s, unpack_s)
 
     @property
     def num_bytes(self) -> int:
@@ -122,3 +108,22 @@ class Contention(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_field(self, "compute", number, 1)
         check_field(self, "communication", number, 1)
+
+
+def cost(machine: HasCost | Link, num_ranks: int | None = None) -> Cost:
+    """Return a function from bytes (a number or an array) to the seconds of one allreduce without other traffic.
+
+    For a profile this is `Profile.cost`: the measured times of the backend's own allreduce or, for another number of
+    ranks, the prediction for a ring. For a link it is the closed form of a ring.
+
+    Raises ValueError if a link is given without `num_ranks`, or if a profile cannot predict the allreduce.
+
+    >>> seconds = cost(Link(alpha_s=1e-5, bytes_per_s=1e9), num_ranks=4)
+    >>> round(seconds(1e6), 9)
+    0.00156
+    """
+    if isinstance(machine, Link):
+        return ring_cost(machine, whole("num_ranks (of a link)", num_ranks, 1))
+    if not callable(getattr(machine, "cost", None)):
+        raise ValueError(f"machine must be a Profile or a Link, got {machine!r}")
+    return machine.cost(num_ranks)

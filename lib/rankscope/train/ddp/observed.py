@@ -53,11 +53,8 @@ def buckets(module: nn.Module, loss: Loss, bucket_cap_mb: float | None = None, *
 
     >>> layers = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)])
     >>> print(buckets(layers, lambda module: module(torch.ones(1, 512)).sum(), bucket_cap_mb=2))
-    from iteration 0: 1 bucket
-        0  4 gradients, 4 MiB           0.weight … 3.weight
-    from iteration 1: 2 buckets
-        0  2 gradients, 2 MiB           3.weight … 2.weight
-        1  2 gradients, 2 MiB           1.weight … 0.weight
+    from iteration 0: 1 bucket of 4 MiB
+    from iteration 1: 2 buckets of 2 MiB, 2 MiB
     """
     copied = copy.deepcopy(of_type("module", module, nn.Module))
     function("loss", loss, "of the module")

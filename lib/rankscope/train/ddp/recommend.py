@@ -118,7 +118,6 @@ def recommend(
     Raises ValueError if a cap is below 0 or `ddp.simulate` rejects an argument.
     """
     of_type("local", local, LocalStep)
-    of_type("contention", contention, Contention)
     num_passes = whole("accumulation", accumulation, 1)
     if caps_mb is None:
         caps = {*_powers_mb(local), *_distinct_mb(local)}

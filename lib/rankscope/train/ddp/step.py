@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...common.checks import function, number, of_type, optional, several, truth, whole
+from ...common.checks import function, number, of_type, optional, whole
 from ...networks import Cost
 from ...timeline import Span, Tape, Timeline
 from .gradients import Buckets
@@ -54,13 +54,14 @@ def simulate(
     """
     of_type("local", local, LocalStep)
     optional("bucket_cap_mb", bucket_cap_mb, number, 0)
-    if buckets is None:
-        used = local.buckets(bucket_cap_mb)
-    elif bucket_cap_mb is not None:
-        raise ValueError(f"bucket_cap_mb must be None where buckets are given, got {bucket_cap_mb!r}")
-    else:
-        used = _checked(buckets, len(local.gradients))
-    last = last_backward(local, used, cost, of_type("contention", contention, Contention), truth("overlap", overlap))
+    used = local.buckets(bucket_cap_mb)
+    if buckets is not None:
+        if bucket_cap_mb is not None:
+            raise ValueError(f"bucket_cap_mb must be None where buckets are given, got {bucket_cap_mb!r}")
+        used = tuple(map(tuple, buckets))
+        if () in used or sorted(chain(*used)) != list(range(len(local.gradients))):
+            raise ValueError(f"buckets must hold each of {len(local.gradients)} gradients once, got {used!r}")
+    last = last_backward(local, used, cost, contention, overlap)
     compute = Tape()
     num_passes = whole("accumulation", accumulation, 1)
     for micro in range(num_passes - 1):
@@ -81,13 +82,6 @@ def simulate(
     for bucket, (start_s, stop_s) in enumerate(last.allreduces):
         allreduces.append(Span(0, "allreduce", "allreduce", bucket, begin_s + start_s, begin_s + stop_s))
     return Timeline.of([*compute.spans, *allreduces])
-
-
-def _checked(buckets: Iterable[Iterable[int]], num_gradients: int) -> Buckets:
-    listed = [tuple(several("a bucket", bucket, "gradients")) for bucket in several("buckets", buckets, "buckets")]
-    if () in listed or sorted(chain.from_iterable(listed)) != list(range(num_gradients)):
-        raise ValueError(f"buckets must hold each of {num_gradients} gradients once, and none be empty, got {listed!r}")
-    return tuple(listed)
 
 
 # ---- the last backward pass, during which buckets are reduced
@@ -135,9 +129,9 @@ def last_backward(
 def _costs_s(cost: Cost, num_bytes: list[int]) -> list[float]:
     sizes = np.array(num_bytes, dtype=float)
     seconds = np.asarray(function("cost", cost, "of bytes, such as ddp.cost makes")(sizes), dtype=float)
-    if seconds.shape not in ((), sizes.shape) or not (np.isfinite(seconds) & (seconds >= 0)).all():
-        raise ValueError(f"cost must give finite seconds of at least 0, one for each size, got {seconds}")
-    return list(np.broadcast_to(seconds, sizes.shape).tolist())
+    if not (np.isfinite(seconds) & (seconds >= 0)).all():
+        raise ValueError(f"cost must give finite seconds of at least 0, got {seconds}")
+    return list(np.broadcast_to(seconds, sizes.shape))
 
 
 def _overlapped(

@@ -13,26 +13,22 @@ from ...figures.timelines import draw_timeline
 from ...timeline import Timeline
 from ..data_parallel.model import StepCosts, StepSizes, simulate, traffic
 from ..ddp.architectures import architecture_step
+from .ddp import FLOPS_PER_S
 
 # Input and output bytes of one sample: a float32 image or int64 tokens, and float32 scores of each class or next token.
 SAMPLE_BYTES = {"ResNet-50": (3 * 224 * 224 * 4, 1000 * 4), "GPT-2": (1024 * 8, 1024 * 50257 * 4)}
-# DataParallel copies from GPU to GPU, so this explorer needs a link's own latency and bandwidth. It has no list of
+# DataParallel copies from GPU to GPU, so this explorer needs a link's own bandwidth. It has no list of
 # networks, because those are times of allreduces. DDP's ring runs over the same link, for a fair comparison.
-LINKS = {
-    "1 GB/s, 50 µs (10 GbE)": Link(50e-6, 1e9),
-    "12 GB/s, 10 µs (PCIe 3)": Link(10e-6, 12e9),
-    "200 GB/s, 3 µs (NVLink)": Link(3e-6, 200e9),
-}
+_LATENCY_S = 10e-6
 SETTINGS = (
     Setting("model", "ResNet-50", SAMPLE_BYTES, "model"),
     Setting("num_gpus", 4, range(2, 9), "GPUs"),
     Setting("batch_size", 64, Steps((8, 9, 16, 32, 64, 128, 256, 512)), "samples for all GPUs"),
-    Setting("tflops", 40, Steps((5, 10, 20, 40, 100, 200, 400)), "TFLOP/s of a GPU"),
-    Setting("link", "12 GB/s, 10 µs (PCIe 3)", LINKS, "link"),
+    Setting("gb_per_s", 12, Steps((1, 2, 5, 12, 25, 50, 100, 200)), "bandwidth [GB/s]"),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "8 GPUs": {"num_gpus": 8},
-    "NVLink": {"link": "200 GB/s, 3 µs (NVLink)"},
+    "NVLink": {"gb_per_s": 200},
     "GPT-2: large outputs": {"model": "GPT-2"},
     "9 samples, 8 GPUs": {"num_gpus": 8, "batch_size": 9},
 }
@@ -43,9 +39,9 @@ NAMES = {"data_parallel": "DataParallel", "ddp": "DDP, no overlap"}
 @lru_cache(maxsize=1)  # the picture and the report ask for the same
 def predicted(now: Now) -> tuple[StepSizes, dict[str, Timeline]]:
     """Return the sizes of a step, and the step of each way by its name. Gradients are float32, as the parameters."""
-    sample = architecture_step(now.model, 1, now.tflops * 1e12)
+    sample = architecture_step(now.model, 1, FLOPS_PER_S)
     sizes = StepSizes(now.batch_size, *SAMPLE_BYTES[now.model], sample.num_bytes)
-    costs = StepCosts(LINKS[now.link], sample.forward_s, sample.backward_s)
+    costs = StepCosts(Link(_LATENCY_S, now.gb_per_s * 1e9), sample.forward_s, sample.backward_s)
     return sizes, {how: simulate(sizes, now.num_gpus, costs, how) for how in NAMES}
 
 

@@ -21,6 +21,7 @@ from ..ddp.recommend import Recommendation, recommend
 from ..ddp.step import simulate
 from ..figures.ddp import draw_caps
 
+FLOPS_PER_S = 40e12  # of a rank, about an A100 in single precision with TF32; a larger batch stands for a slower one
 DEFAULT_CAP = "default"
 CAPS = Steps((*sizes(20, 24), ("25 MiB (default)", DEFAULT_CAP), *sizes(25, 29)))
 PRESETS: dict[str, dict[str, Any]] = {
@@ -30,7 +31,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "a network of 3 GB/s": {"network": BY_HAND, "gb_per_s": 3},
     "the same, 4 micro-batches": {"network": BY_HAND, "gb_per_s": 3, "accumulation": 4},
     "GPT-2, contention 100 %": {"model": "GPT-2", "slower": 100},
-    "GPT-2 without overlap": {"model": "GPT-2", "overlap": False},
 }
 
 
@@ -38,8 +38,8 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """Return controls over one step, its time with other caps, its parts, and the cap that is recommended.
 
     The networks are NCCL's model, machines of the bank, recorded Gloo, and latency and bandwidth set by hand.
-    `profiles`, by name, come before them. A network that was measured has its own number of ranks. `tflops` is the
-    speed of a rank, and `slower` says by how many per cent computing and communicating slow each other down.
+    `profiles`, by name, come before them. A network that was measured has its own number of ranks. `slower` says by
+    how many per cent computing and communicating slow each other down.
 
     Raises ValueError for anything but profiles, and for a profile without the backend's own allreduce.
     """
@@ -50,7 +50,7 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
         slower = 1 + now.slower / 100
         options: dict[str, Any] = {"contention": Contention(slower, slower)}
         options |= {"accumulation": now.accumulation, "overlap": now.overlap}
-        local = architecture_step(now.model, now.num_samples, now.tflops * 1e12)
+        local = architecture_step(now.model, now.num_samples, FLOPS_PER_S)
         cap_mb = None if now.cap == DEFAULT_CAP else parse_bytes("cap", now.cap) / MIB
         cost = networks.cost(now)
         return cap_mb, simulate(local, cost, bucket_cap_mb=cap_mb, **options), recommend(local, cost, **options)
@@ -84,7 +84,6 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
         Setting("accumulation", 1, range(1, 9), "micro-batches per step"),
         Setting("overlap", True, (), "overlap"),
         Setting("slower", 0, Steps((0, 10, 20, 50, 100, 200)), "contention [%]", lambda now: now.overlap),
-        Setting("tflops", 40, Steps((1, 2, 5, 10, 20, 40, 80, 150, 300, 500)), "TFLOP/s per rank"),
         *link,
     )
     return Explorer(settings, draw, report, PRESETS)

@@ -1,134 +1,131 @@
-"""The explorer of notebook 08: a step under `fully_shard` on its streams, and the memory of a rank below it."""
+"""The explorer of notebook 08: whether a model fits under `fully_shard`, and what of its communication is hidden."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-from ...common.units import decimal_words, times_in_one_unit
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ...common.units import decimal_words, percent_words, time_words
 from ...common.words import count_of
 from ...explorers.explorer import Explorer, Now, Setting, Steps
 from ...explorers.networks import BY_HAND, Networks
 from ...figures.marks import Drawing
 from ...networks import Measured
 from ..figures.fsdp import draw_fsdp_step
-from ..fsdp.step import ModuleStep, ShardedLayer, ShardedParameter
-from ..fsdp.timing import PredictedStep, predict
+from ..fsdp.choose import NOT_COUNTED
+from ..fsdp.costs import cost
+from ..fsdp.observed import observe
+from ..fsdp.step import Step
 
-# How many layers share a group; 0 if no layer is wrapped, and the model is the only group.
-_WRAPS = {"each layer": 1, "every two layers": 2, "every four layers": 4, "the model alone": 0}
-_RESHARD = {"all but the root (default)": None, "always": True, "never": False}
-_WIDTH = 1024  # columns of a layer's matrix, whose rows are what is divided
-_SLOW = {"network": BY_HAND, "gb_per_s": 5}
+_WRAPS = {"each block": ["*"], "the model alone": []}
+_MEMORY_BYTES_PER_S = 3.35e12  # of an H100
+_LARGE = {"num_blocks": 32, "num_ranks": 8, "memory_gb": 40}
 PRESETS: dict[str, dict[str, Any]] = {
-    "8 layers on 32 A100s": {"network": "abci_a100_4x8"},
-    "never reshard": {"reshard": "never"},
+    "4 blocks on 64 GPUs": {},
+    "keep what was gathered": {"reshard": False},
     "one group": {"wrap": "the model alone"},
-    "a network of 5 GB/s": _SLOW,
-    "the same, four layers per group": {**_SLOW, "wrap": "every four layers"},
-    "prefetch 2 groups": {"prefetch": 2},
-    "400 million parameters over Gloo": {"network": "loopback, two cores", "layer_ms": 100},
+    "too large": _LARGE,
+    "the same, recomputed": {**_LARGE, "recompute": True},
+    "a network of 10 GB/s": {"gb_per_s": 10},
+    "four nodes of eight A100s": {"network": "abci_a100_4x8"},
 }
 
 
-def step(now: Now) -> ModuleStep:
-    """Return the step of equal layers, in blocks of as many as share a group."""
-    num_rows = -(-now.layer_millions * 10**6 // _WIDTH)  # rounded up
-    forward_s = now.layer_ms / 1e3
-    backward_s = 2 * forward_s  # it multiplies two matrices where forward multiplies one
-    layers = []
-    for index in range(now.num_layers):
-        name = _layer_name(index, _WRAPS[now.wrap])
-        weight = ShardedParameter((f"{name}.weight",), (num_rows, _WIDTH))
-        layers.append(ShardedLayer(name, (weight,), forward_s, backward_s, now.activations_mb * 10**6))
-    return ModuleStep.of_layers(layers)
+class Block(nn.Sequential):
+    """A block with as many parameters as a transformer's, 12·width², without attention."""
+
+    def __init__(self, width: int, recompute: bool) -> None:
+        up = nn.Linear(width, 6 * width, bias=False)
+        super().__init__(nn.LayerNorm(width), up, nn.GELU(), nn.Linear(6 * width, width, bias=False))
+        self.recompute = recompute
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.recompute:
+            recomputed: Tensor = checkpoint(super().forward, inputs, use_reentrant=False)
+            return recomputed
+        outputs: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]
+        return outputs
 
 
-def _layer_name(index: int, layers_per_group: int) -> str:
-    """Return the name of a layer, which puts it into a block together with the others of its group, if it has one."""
-    if layers_per_group == 0:
-        return f"layers.{index}"
-    return f"blocks.{index // layers_per_group}.{index % layers_per_group}"
+@lru_cache(maxsize=64)
+def observed(num_ranks: int, num_blocks: int, width: int, num_tokens: int, wrap: str, *flags: bool) -> Step:
+    """Return the step of a stack of blocks in bfloat16, at once if it was observed before."""
+    reshard, recompute = flags
+    with torch.device("meta"):
+        model = nn.Sequential(*[Block(width, recompute) for _ in range(num_blocks)])
+    return observe(
+        model,
+        lambda model: model(torch.ones(num_tokens, width)).float().mean(),
+        num_ranks=num_ranks,
+        wrap=_WRAPS[wrap],
+        optimizer=torch.optim.Adam,
+        reshard_after_forward=reshard,
+        param_dtype=torch.bfloat16,
+        reduce_dtype=torch.float32,
+    )
 
 
-class Sharding:
-    """The explorer's picture and report of a step on some networks."""
-
-    def __init__(self, networks: Networks) -> None:
-        self.networks = networks
-        self.predicted = lru_cache(maxsize=4)(self._predicted)  # picture and report ask for the same
-
-    def _predicted(self, now: Now) -> PredictedStep:
-        """Return the step of the chosen layers, wrapped in blocks, on the chosen network."""
-        wrap = ["blocks.*"]
-        layers_per_group = _WRAPS[now.wrap]
-        if layers_per_group == 0:
-            wrap = []
-        dtypes: dict[str, Any] = {}  # the defaults are the parameters' own type, float32
-        if now.precision != "float32":
-            dtypes = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
-        return predict(
-            step(now),
-            self.networks.cost(now),
-            num_ranks=self.networks.num_ranks(now),
-            wrap=wrap,
-            reshard_after_forward=_RESHARD[now.reshard],
-            prefetch=now.prefetch,
-            **dtypes,
-        )
-
-    def draw(self, now: Now) -> list[Drawing]:
-        """One step and its memory."""
-        return [draw_fsdp_step(self.predicted(now))]
-
-    def report(self, now: Now) -> list[str]:
-        """The parts of the step, the terms of the peak, and the collectives."""
-        predicted = self.predicted(now)
-        whole, wait = times_in_one_unit(predicted.step_s, predicted.wait_s)
-        ranks = count_of(self.networks.num_ranks(now), "rank")
-        kinds = [call.kind for call in predicted.collectives]
-        sizes = [call.num_bytes for call in predicted.collectives]
-        calls = f"{count_of(kinds.count('allgather'), 'all-gather')} and "
-        calls += count_of(kinds.count("reduce_scatter"), "reduce-scatter")
-        return [
-            f"{ranks}: {whole} per step, of which the rank waits {wait} for communication (exposed)",
-            f"{calls} of {decimal_words(sum(sizes))} in total, the largest of {decimal_words(max(sizes))}",
-            *str(predicted.memory).splitlines(),
-            "an all-gather or a reduce-scatter takes half the time of an all-reduce, as in a ring",
-            *self.networks.about(now, max(sizes)),
-        ]
+def step_of(networks: Networks, now: Now) -> tuple[Step, Any]:
+    """Return the step of these settings, and its cost."""
+    step = observed(networks.num_ranks(now), *now[1:5], now.reshard, now.recompute)
+    allreduce = networks.cost(now)
+    return step, cost(allreduce, flops_per_s=now.tflops * 1e12, bytes_per_s=_MEMORY_BYTES_PER_S)
 
 
-def _has_groups(now: Now) -> bool:
-    """Return whether there are several groups, so that one can be gathered ahead."""
-    return bool(0 < _WRAPS[now.wrap] < now.num_layers)
+def draw(networks: Networks, now: Now) -> list[Drawing]:
+    step, seconds = step_of(networks, now)
+    spans = step.timeline(seconds)
+    fits = "fits" if step.peak_bytes <= now.memory_gb * 1e9 else "does *not fit*"
+    waits = percent_words(spans.select(kind="wait").busy_s / spans.makespan_s)
+    title = f"{decimal_words(step.peak_bytes)} {fits} into {now.memory_gb} GB; {waits} waits"
+    return [draw_fsdp_step(step, seconds, title=title)]
+
+
+def report(networks: Networks, now: Now) -> list[str]:
+    """The parts of the step, the terms of the peak, and the collectives."""
+    step, seconds = step_of(networks, now)
+    spans = step.timeline(seconds)
+    sizes = [call.num_bytes for call in step.collectives]
+    terms = [f"{term.replace('_', ' ')} {decimal_words(num_bytes)}" for term, num_bytes in step.largest(5)]
+    return [
+        f"{12e-9 * now.num_blocks * now.width**2:.3g} billion parameters, mixed precision with Adam",
+        f"{time_words(spans.makespan_s)} per step, {time_words(spans.select(kind='wait').busy_s)} exposed",
+        f"peak: {', '.join(terms)}",
+        NOT_COUNTED,
+        f"{count_of(len(sizes), 'collective')} of {decimal_words(sum(sizes))}, at most {decimal_words(max(sizes))}",
+        *networks.about(now, max(sizes)),
+    ]
 
 
 def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """Return controls over one step under `fully_shard`: what runs on each of its streams, and the memory of a rank.
 
-    The layers are equal; backward takes twice as long as forward. The networks are machines of the bank, NCCL's model,
-    recorded Gloo, and latency and bandwidth set by hand. `profiles`, by name, come before them. The optimizer is Adam.
+    What is shown has been observed: torch takes the step when it is first needed, in a fraction of a second. The
+    networks are latency and bandwidth set by hand, machines of the bank, NCCL's model, and recorded Gloo. `profiles`,
+    by name, come before them. An all-gather or a reduce-scatter takes half the time of an all-reduce, as in a ring.
 
     Raises ValueError for anything but profiles, and for a profile without the backend's own allreduce.
     """
-    offered = Networks(profiles)
-    sharding = Sharding(offered)
-    network, num_ranks, *link = offered.settings()
-    millions = Steps((1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))
-    precisions = ("float32", "bfloat16, reduced in float32")
+    networks = Networks(profiles)
+    network, num_ranks, *link = networks.settings()
+    if profiles is None:
+        network = network._replace(default=BY_HAND)  # on which any number of ranks can be chosen
     settings = (
-        Setting("wrap", "each layer", _WRAPS, "groups"),
-        Setting("reshard", "all but the root (default)", _RESHARD, "reshard after forward"),
-        Setting("prefetch", 0, range(5), "groups prefetched", _has_groups),  # 0 is torch's default
+        num_ranks._replace(default=64),
+        Setting("num_blocks", 4, Steps((1, 2, 4, 8, 16, 32)), "blocks"),
+        Setting("width", 4096, Steps((1024, 2048, 4096, 8192)), "width"),
+        Setting("num_tokens", 16384, Steps((1024, 2048, 4096, 8192, 16384, 32768)), "tokens per GPU"),
+        Setting("wrap", "each block", _WRAPS, "groups"),
+        Setting("reshard", True, (), "reshard after forward"),
+        Setting("recompute", False, (), "recompute activations"),
+        Setting("memory_gb", 80, Steps((24, 40, 80, 141)), "memory of a GPU [GB]"),
+        Setting("tflops", 400, Steps((50, 100, 200, 400, 800)), "computing [TFLOP/s]"),
         network,
-        num_ranks,
-        Setting("num_layers", 8, Steps((1, 2, 4, 6, 8, 12, 16, 24)), "layers"),
-        Setting("layer_millions", 50, millions, "parameters per layer [million]"),
-        Setting("layer_ms", 10, Steps((0, 1, 2, 5, 10, 20, 50, 100)), "forward per layer [ms]"),
-        Setting("activations_mb", 200, Steps((0, 10, 50, 100, 200, 500, 1000, 2000)), "activations per layer [MB]"),
-        Setting("precision", "bfloat16, reduced in float32", precisions, "precision"),
         *link,
     )
-    return Explorer(settings, sharding.draw, sharding.report, PRESETS)
+    return Explorer(settings, partial(draw, networks), partial(report, networks), PRESETS)

@@ -1,11 +1,13 @@
-"""FSDP: what `fully_shard` communicates, when, and the memory that it needs: predicted, and run on real ranks.
+"""FSDP2: what `fully_shard` communicates in a step, in which order, its memory over time, and its time.
+
+Nothing of FSDP is modelled here. `observe` takes one step of your module under torch's own `fully_shard`, in this
+process and as one of as many ranks as you say, and records what torch does. `run` takes the step on real ranks.
 
 >>> import torch
 >>> from rankscope.train import fsdp
 >>> module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
->>> def loss(module, rank, number):
-...     return module(torch.ones(8, 64)).sum()
->>> fsdp.collectives(module, loss, num_ranks=4, wrap=["*"])[0]
+>>> step = fsdp.observe(module, lambda model: model(torch.ones(8, 64)).sum(), num_ranks=4, wrap=["*"])
+>>> step.collectives[0]
 CollectiveCall(kind='allgather', num_bytes=16640)
 """
 
@@ -14,48 +16,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...common.extras import when_used
-from .costs import FSDPCosts
-from .memory import LiveBytes, PredictedMemory
-from .observed import FSDPRun
-from .replay import CollectiveCall
-from .step import ModuleStep, ShardedLayer, ShardedParameter
-from .timing import PredictedStep, predict
+from .costs import cost
+from .step import CollectiveCall, Step, Work
 
 if TYPE_CHECKING:
-    from .calls import observed_step
-    from .measured import measure_costs, measure_step
-    from .predicted import collectives
-    from .recommending import recommend
-    from .running import run
+    from .choose import recommend
+    from .measured import run
+    from .observed import collectives, observe
 
-__all__ = [
-    "CollectiveCall",
-    "FSDPCosts",
-    "FSDPRun",
-    "LiveBytes",
-    "ModuleStep",
-    "PredictedMemory",
-    "PredictedStep",
-    "ShardedLayer",
-    "ShardedParameter",
-    "collectives",
-    "measure_costs",
-    "measure_step",
-    "observed_step",
-    "predict",
-    "recommend",
-    "run",
-]
+__all__ = ["CollectiveCall", "Step", "Work", "collectives", "cost", "observe", "recommend", "run"]
 
-__getattr__ = when_used(
-    __name__,
-    collectives="predicted",
-    measure_costs="measured",
-    measure_step="measured",
-    observed_step="calls",
-    recommend="recommending",
-    run="running",
-)
+__getattr__ = when_used(__name__, collectives="observed", observe="observed", recommend="choose", run="measured")
 
 
 def __dir__() -> list[str]:

@@ -1,67 +1,172 @@
-"""`FSDPRun`: recorded steps of a real `fully_shard`."""
+"""`observe`: one step of a module under `fully_shard`, as one of any number of ranks, in this process."""
 
 from __future__ import annotations
 
-import msgspec
-import numpy as np
+import copy
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
-from ...common.words import count_of
-from ...timeline import Timeline
-from .memory import LiveBytes
-from .replay import CollectiveCall, ShardSettings
-from .where import used_iterations
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from ...common.checks import function, of_type, several, whole
+from ..fake_group import fake_group
+from .internals import FakeTensorMode, watching
+from .recorder import Recorder
+from .step import CollectiveCall, Step
+
+Loss = Callable[[nn.Module], Tensor]
+Optimizer = Callable[..., torch.optim.Optimizer]
 
 
-class FSDPIteration(msgspec.Struct, frozen=True, eq=False):
-    """One step on all ranks: its seconds on the slowest, its collectives in the order of issue, and all spans.
+class Sharding(NamedTuple):
+    """How a module is sharded: the arguments of `observe` of the same names."""
 
-    `clean` says whether the host left the ranks undisturbed. The timeline has the lanes and kinds of `fsdp.predict`
-    for every rank; the item of a span is the index of its group, 0 for the root's.
+    num_ranks: int
+    wrap: Iterable[str] = ()
+    prefetch: int = 0
+    num_replicas: int = 1
+    reshard_after_forward: bool | int | None = True
+    param_dtype: torch.dtype | None = None
+    reduce_dtype: torch.dtype | None = None
+
+    def checked(self, module: nn.Module, loss: Loss) -> Sharding:
+        """Return it with the names of all wrapped parts. Raises ValueError if an argument of `observe` is wrong."""
+        of_type("module", module, nn.Module)
+        function("loss", loss, "of the module")
+        whole("prefetch", self.prefetch, 0)
+        num_ranks = whole("num_ranks", self.num_ranks, 1)
+        if num_ranks % whole("num_replicas", self.num_replicas, 1):
+            raise ValueError(f"num_replicas must divide the {num_ranks} ranks, got {self.num_replicas}")
+        return self._replace(wrap=matching(module, several("wrap", self.wrap, "names of submodules")))
+
+    def apply(self, module: nn.Module) -> None:
+        """Shard a module in place, inner parts first."""
+        mesh = init_device_mesh("cpu", (self.num_ranks,))
+        if self.num_replicas > 1:
+            sizes = (self.num_replicas, self.num_ranks // self.num_replicas)
+            mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard"))
+        policy = MixedPrecisionPolicy(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
+        parts: list[Any] = [module.get_submodule(name) for name in self.wrap]
+        for part in [*sorted(parts, key=lambda part: len(list(part.modules()))), module]:
+            fully_shard(part, mesh=mesh, reshard_after_forward=self.reshard_after_forward, mp_policy=policy)
+            part.set_force_sum_reduction_for_comms(True)  # Gloo cannot average
+        if self.prefetch:
+            for index, part in enumerate(parts):
+                part.set_modules_to_forward_prefetch(parts[index + 1 : index + 1 + self.prefetch])
+                part.set_modules_to_backward_prefetch(parts[max(index - self.prefetch, 0) : index][::-1])
+
+
+def matching(module: nn.Module, wrap: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of the submodules that match, in the order of `wrap`. Raises ValueError if a part has none."""
+    names: dict[str, None] = {}
+    for pattern in wrap:
+        found = []
+        for name, _ in module.named_modules():
+            if name and name.count(".") == pattern.count(".") and fnmatchcase(name, pattern):
+                found.append(name)
+        if not found:
+            raise ValueError(f"wrap must name submodules, got {pattern!r}, which matches none")
+        names |= dict.fromkeys(found)
+    return tuple(names)
+
+
+def observe(
+    module: nn.Module,
+    loss: Loss,
+    *,
+    num_ranks: int,
+    wrap: Iterable[str] = (),
+    optimizer: Optimizer | None = None,
+    prefetch: int = 0,
+    num_replicas: int = 1,
+    reshard_after_forward: bool | int | None = True,
+    param_dtype: torch.dtype | None = None,
+    reduce_dtype: torch.dtype | None = None,
+) -> Step:
+    """Take a step of ``loss(module)`` under `fully_shard`, after one that warms up, and return what rank 0 does.
+
+    `wrap` are the names of the submodules to shard before the module itself, where "*" is one part of a name. With
+    `prefetch`, each of them gathers so many of those that follow it in forward and precede it in backward.
+    `num_replicas` above 1 is HSDP. ``optimizer(parameters)`` makes the optimizer, whose states are counted. Other
+    settings are those of `fully_shard`.
+
+    The step runs in this process on torch's fake process group, which communicates nothing. A module on the device
+    "meta" is observed without any memory of its own. The caller's module stays as it is. While this runs, names of
+    torch are replaced, so nothing else in the process should train.
+
+    Raises ValueError for a wrong argument, also `fully_shard`'s own; RuntimeError if the process has a process group.
     """
+    sharding = Sharding(num_ranks, wrap, prefetch, num_replicas, reshard_after_forward, param_dtype, reduce_dtype)
+    sharding = sharding.checked(module, loss)
+    with fake_group(num_ranks):
+        return observe_rank(module, loss, sharding, optimizer)
 
-    step_s: float
-    clean: bool
-    collectives: tuple[CollectiveCall, ...]
-    timeline: Timeline
+
+def collectives(module: nn.Module, loss: Loss, **settings: Any) -> list[CollectiveCall]:
+    """Return the collectives of a step in the order of issue; arguments and errors are those of `observe`."""
+    return observe(module, loss, **settings).collectives
 
 
-class FSDPRun(msgspec.Struct, frozen=True, eq=False):
-    """Steps of `fully_shard` on real ranks. `groups` are the wrapped modules, the root, "", first.
+def observe_rank(module: nn.Module, loss: Loss, sharding: Sharding, optimizer: Optimizer | None) -> Step:
+    """Observe a step as a rank of the process group that there is, fake or real."""
+    on_meta = any(parameter.is_meta for parameter in module.parameters())
+    on_gloo = dist.get_backend() == "gloo"
+    originals = {}
+    if not on_meta and not on_gloo:
+        originals = dict(module.named_parameters(remove_duplicate=False))
+    fake_mode: AbstractContextManager[Any] = nullcontext()
+    if on_meta:
+        fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    recorder = Recorder(originals, on_gloo)
+    with watching(recorder):
+        with fake_mode:
+            module = _copied(module)
+        sharding.apply(module)
+        with fake_mode:
+            return _second_step(module, loss, optimizer, recorder)
 
-    `live` has the live bytes of each rank over one more forward and backward, in which they were counted.
-    """
 
-    settings: ShardSettings
-    groups: tuple[str, ...]
-    iterations: tuple[FSDPIteration, ...]
-    live: tuple[LiveBytes, ...]
+def _copied(module: nn.Module) -> nn.Module:
+    """Copy a module; what is on "meta" becomes fake tensors, which say that they are on the CPU."""
+    fakes: dict[int, Any] = {}
+    for tensor in [*module.parameters(), *module.buffers()]:
+        if tensor.is_meta:
+            fake = torch.empty_like(tensor, device="cpu")
+            if isinstance(tensor, nn.Parameter):
+                fake = nn.Parameter(fake, tensor.requires_grad)
+            fakes[id(tensor)] = fake
+    return copy.deepcopy(module, fakes)
 
-    def __repr__(self) -> str:
-        ranks = count_of(self.settings.num_ranks, "rank")
-        calls = count_of(len(self.collectives), "collective")
-        return f"<FSDPRun: {ranks}, {calls} per step, {self.median_s:.3g} s>"
 
-    @property
-    def collectives(self) -> list[CollectiveCall]:
-        """The collectives of the last step, in the order of issue, with the bytes of the whole buffers."""
-        return list(self.iterations[-1].collectives)
-
-    @property
-    def used(self) -> tuple[int, ...]:
-        """The indices of the iterations that are used; see `used_iterations`."""
-        return used_iterations([iteration.clean for iteration in self.iterations])
-
-    @property
-    def median_s(self) -> float:
-        return float(np.median([self.iterations[index].step_s for index in self.used]))
-
-    @property
-    def timeline(self) -> Timeline:
-        """The timeline of all ranks in the iteration of median length."""
-        typical = min(self.used, key=lambda index: abs(self.iterations[index].step_s - self.median_s))
-        return self.iterations[typical].timeline
-
-    @property
-    def peak_bytes(self) -> int:
-        """The largest number of bytes that were live on any rank at any time."""
-        return max(live.peak_bytes for live in self.live)
+def _second_step(module: nn.Module, loss: Loss, optimizer: Optimizer | None, recorder: Recorder) -> Step:
+    """Take two steps of a sharded module, and return the second one: the first one allocates for both."""
+    optimizing = None
+    if optimizer is not None:
+        optimizing = optimizer(module.parameters())
+    for parameter in module.parameters():
+        recorder.label(parameter, "parameters")
+    for buffer in module.buffers():
+        recorder.label(buffer, "buffers")
+    for _ in range(2):
+        begin = recorder.place()
+        with recorder:
+            recorder.begin_pass("forward")
+            value = loss(module)
+            recorder.begin_pass("backward")
+            value.backward()  # type: ignore[no-untyped-call]
+            del value
+        recorder.end_step(is_updating=optimizing is not None)
+        if optimizing is not None:
+            optimizing.step()
+            for state in optimizing.state.values():
+                for tensor in state.values():
+                    if isinstance(tensor, Tensor):
+                        recorder.label(tensor, "optimizer_states")
+        module.zero_grad()
+    return recorder.step_from(*begin)

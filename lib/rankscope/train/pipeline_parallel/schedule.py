@@ -74,7 +74,9 @@ class PipelineSchedule(msgspec.Struct, frozen=True, dict=True):
 
     def is_sent(self, rank: int, each: Pass) -> bool:
         """Whether the result of a pass goes to another rank."""
-        receiver = {"F": each.stage + 1, "W": -1}.get(each.kind, each.stage - 1)
+        if each.kind == "W":
+            return False
+        receiver = each.stage + 1 if each.kind == "F" else each.stage - 1
         return 0 <= receiver < self.num_stages and receiver not in self.stages[rank]
 
     def activations_in_flight(self) -> tuple[int, ...]:

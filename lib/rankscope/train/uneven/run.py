@@ -23,7 +23,7 @@ from ...ranks.launcher import launch
 from ...ranks.recorder import Recording, recording
 from ...sampling import Assignment
 from ...timeline import Span, Timeline
-from ..gradients import Vector, gradient_of
+from ..work import Vector, gradient_of
 from .model import LANE, Prediction, batches_of, predict
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss per sample

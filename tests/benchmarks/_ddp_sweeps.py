@@ -1,4 +1,4 @@
-"""`CapSweep`: steps measured at several bucket caps, and their predictions by the model."""
+"""Steps measured at several bucket caps, their predictions, and their file, notebooks/profiles/ddp_steps.json."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...common.files import PathLike, read_json
-from ...networks import CostTable, Seconds
-from .local import Contention, LocalStep
-from .step import simulate
+from rankscope.common.files import PathLike, read_json
+from rankscope.networks import CostTable, Seconds
+from rankscope.train.ddp import Contention, LocalStep, simulate
 
 
 class CapSweep(msgspec.Struct, frozen=True, eq=False):
@@ -36,14 +35,13 @@ class CapSweep(msgspec.Struct, frozen=True, eq=False):
 
     def predicted_s(self, contention: Contention | None = None) -> Seconds:
         """Return the predicted step at each cap, by default with the sweep's contention."""
-        predicted_s = []
-        for cap_mb, _ in self.measured:
-            used = contention or self.contention
-            predicted_s.append(simulate(self.local, self.cost, bucket_cap_mb=cap_mb, contention=used).makespan_s)
-        return np.array(predicted_s)
+        used = contention or self.contention
+        caps_mb = [cap_mb for cap_mb, _ in self.measured]
+        steps = [simulate(self.local, self.cost, bucket_cap_mb=cap_mb, contention=used) for cap_mb in caps_mb]
+        return np.array([step.makespan_s for step in steps])
 
 
-class CapSweeps(msgspec.Struct, frozen=True, eq=False, tag_field="format", tag="rankscope cap sweeps"):
+class CapSweeps(msgspec.Struct, frozen=True, eq=False):
     """The content of a file: sweeps, and where and when they were measured."""
 
     provenance: Mapping[str, Any]
@@ -51,9 +49,4 @@ class CapSweeps(msgspec.Struct, frozen=True, eq=False, tag_field="format", tag="
 
 
 def load_sweeps(path: PathLike) -> list[CapSweep]:
-    """Read the sweeps of a file such as notebooks/profiles/ddp_steps.json, one per module and number of ranks.
-
-    Raises FileError, a one-line ValueError that names the file, if it is not such a file; OSError if it cannot be
-    opened.
-    """
     return list(read_json(path, CapSweeps).sweeps)
