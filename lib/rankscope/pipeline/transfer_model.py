@@ -7,7 +7,7 @@ from ..timeline import Timeline
 from .simulate import simulate
 from .stages import Pipeline, Stage
 
-# Copied batches that wait for their step while the next one is copied: the default of `num_ahead` in `prefetched`.
+# Copied batches that wait for their step while the next one is copied: as in `prefetched`.
 _COPIED_AHEAD = 1
 _TURN = "turn"  # the stage of a loop that copies a batch and computes on it before it asks for the next
 
