@@ -65,7 +65,7 @@ def test_a_run_says_how_long_it_takes_and_ends_with_table_and_verdict(first: tup
     assert err.startswith(f"0 of {NUM_POINTS} points, about ")
     profile = Profile.load(path)
     assert profile.provenance["name"] == "machine_2.18.5"
-    assert profile.provenance["command"].startswith("rankscope ")
+    assert profile.provenance["command"].startswith("rankscope")
     assert (profile.num_ranks, profile.num_nodes, profile.backend) == (2, 1, "gloo")
     assert {point.options["in_place"] for point in profile.select("allreduce", algorithm="native")} == {True, False}
     assert len(profile.points) == NUM_POINTS

@@ -67,7 +67,9 @@ def keys_of(drawing: Drawing) -> dict[str, Box]:
     """The boxes of a drawing's keys, by the words that stand behind each."""
     behind = {(text.x, text.y): text.text for text in drawing.marks if isinstance(text, Text)}
     squares = [box for box in drawing.marks if isinstance(box, Box) and box.width == box.height == 12]
-    return {behind[box.x + 18, box.y + 10]: box for box in squares if (box.x + 18, box.y + 10) in behind}
+    return {
+        behind[box.x + 18, box.y + 10].replace("_", " "): box for box in squares if (box.x + 18, box.y + 10) in behind
+    }
 
 
 def drawing_problems(drawing: Drawing) -> Iterator[str]:
