@@ -103,6 +103,12 @@ VARIED: dict[str, Callable[[Lines], Lines]] = {
     "INFO between": lambda lines: [part for line in lines for part in (INFO, line, "")],
     "rows split by INFO": each_row(lambda line: re.sub(r"(sum +-1)(.*)", rf"\1{INFO}\n{INFO}\n\2", line)),
     "the last column cut": each_row(lambda line: line[:-1]),
+    "the choices of rccl-tests": lambda lines: [
+        f"{line}  algo  proto  nchannels" if "busbw" in line and "size" in line else line
+        for line in each_row(lambda line: f"{line}  {'Direct' if '  128 ' in line else 'RING'}    LL128          32")(
+            lines
+        )
+    ],
     "no header": lambda lines: [line for line in lines if "busbw" not in line],
     "a shell before and after": lambda lines: ["$ module load x | cat", *lines, "", "ann@node:~$ exit"],
 }

@@ -133,6 +133,15 @@ ALONE: dict[str, tuple[Profile, str]] = {  # without similar machines: a profile
     "paths without GPUDirect": (h100(20e9, network="NET/IB, 4 paths without GDRDMA"), "no_gpudirect"),
     "paths with GPUDirect": (h100(20e9, network="NET/IB, 4 paths with GDRDMA"), "nothing_to_compare"),
     "sockets": (h100(5e9, network="NET/Socket"), "plug_in_missing"),
+    "InfiniBand off": (h100(5e9, environment="NCCL_IB_DISABLE=1"), "infiniband_off"),
+    "InfiniBand off, and sockets": (h100(5e9, network="NET/Socket", environment="NCCL_IB_DISABLE=1"), "infiniband_off"),
+    "InfiniBand off for a plug-in": (
+        h100(5e9, network="NET/FasTrak", environment="NCCL_IB_DISABLE=1"),
+        "nothing_to_compare",
+    ),
+    "InfiniBand off, at full rate": (h100(350e9, environment="NCCL_IB_DISABLE=1"), "fine"),
+    "InfiniBand off on one node": (h100(150e9, 1, environment="NCCL_IB_DISABLE=1"), "nothing_to_compare"),
+    "one of eight listed cards": (h100(46.8e9, network=ONE_CARD, environment=EIGHT), "few_cards"),
     "peer-to-peer off": (h100(13e9, 1, environment="NCCL_P2P_DISABLE=1"), "p2p_off"),
     "host memory by figures": (h100(13e9, 1), "p2p_off"),
     "NVLink unused": (h100(20e9, 1, network="P2P"), "nvlink_unused"),
@@ -291,7 +300,9 @@ STATED: list[tuple[str, str, dict[str, Any]]] = [  # network, environment, and w
     ("8 paths with GDRDMA", "", {"is_gpudirect_off": False}),
     ("card mlx5_0, card mlx5_bond_1", "", {"cards": ("mlx5_0", "mlx5_bond_1")}),
     ("card a0 200 Gbit/s, card a1 200 Gbit/s", "", {"cards": ("a0", "a1"), "cards_bytes_per_s": 50e9}),
-    ("card a0", "NCCL_IB_HCA==mlx5_1:1,mlx5_2 NCCL_ALGO=RING", {"cards": ("mlx5_1:1", "mlx5_2")}),
+    ("", "NCCL_IB_HCA==mlx5_1:1,mlx5_2 NCCL_ALGO=RING", {"cards": ("mlx5_1:1", "mlx5_2")}),
+    ("card mlx5_1", "NCCL_IB_HCA=mlx5_1,mlx5_2", {"cards": ("mlx5_1",)}),  # the other one is down
+    ("", "NCCL_IB_DISABLE=1 NCCL_ALGO=RING", {"is_ib_forbidden": True, "uses_sockets": None}),
     ("NVLS", "", {"has_nvls": True}),
     ("no NVLS", "", {"has_nvls": False}),
 ]

@@ -73,11 +73,11 @@ def _copies_table(transfers: Sequence[Point]) -> Table:
 
 
 def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
-    """Yield what was read from logs: a line for each table, with what was left out or inferred, and its verdict."""
+    """Yield for each table of logs: its verdict, what was read, and what was left out or inferred."""
     for profile in profiles:
         sizes = [point.num_bytes for point in profile.points]
         what = ", ".join(dict.fromkeys(point.what for point in profile.points))
         read = f"{what} of {bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
+        yield marked([("·", verdict(profile)[0])])
         yield Text(f"{profile}; {read}")
         yield Text(profile.provenance["source"].get("notes", ""), "yellow")
-        yield marked([("·", verdict(profile)[0])])
