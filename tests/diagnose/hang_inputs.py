@@ -7,7 +7,7 @@ import json
 import random
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _RECORDED = Path(__file__).parent / "stored" / "gloo_hangs.json"
 _MADE = Path(__file__).parents[1] / "golden" / "stored" / "diagnose_inputs.json.gz"
@@ -93,9 +93,15 @@ def recorded() -> list[HangLog]:
     return hangs
 
 
+def stored() -> dict[str, Any]:
+    """Return the inputs of the golden outputs: their kind, and the texts of their files."""
+    inputs: dict[str, Any] = json.loads(gzip.decompress(_MADE.read_bytes()))
+    return inputs
+
+
 def made() -> list[HangLog]:
     hangs = []
-    for name, entry in json.loads(gzip.decompress(_MADE.read_bytes())).items():
+    for name, entry in stored().items():
         name = name.removeprefix("log, NCCL, ")
         if entry["kind"] == "log" and "Gloo" not in name:
             cause, *ranks = _MADE_TRUTHS.get(name) or _HIDDEN_TRUTHS.get(name, ("",))

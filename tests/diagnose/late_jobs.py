@@ -90,7 +90,4 @@ def judged(phase_s: Any) -> Lateness:
 
 
 def named(phase_s: Any) -> dict[int, set[str]]:
-    causes: dict[int, set[str]] = {}
-    for rank, cause, _ in judged(phase_s).culprits:
-        causes.setdefault(rank, set()).add(cause)
-    return causes
+    return {culprit.rank: {culprit.cause} for culprit in judged(phase_s).culprits}

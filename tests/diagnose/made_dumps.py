@@ -34,19 +34,6 @@ class QueuedCall(NamedTuple):
 Job = dict[int, list[QueuedCall]]
 
 
-def entry(number: int, group: str = "0", kind: str = "all_reduce", **fields: Any) -> dict[str, Any]:
-    """Return a call as a dump has it: the `number`-th of a rank, with what is stated of every call."""
-    stated = {
-        "record_id": number,
-        "process_group": [group, _DESCRIPTIONS.get(group, "mesh_tp")],
-        "collective_seq_id": number,
-        "profiling_name": f"nccl:{kind}",
-        "state": "started",
-        "time_created_ns": 10**12 + 1000 * number,
-    }
-    return stated | fields
-
-
 def healthy(num_ranks: int, part: Sequence[int] = ()) -> Job:
     """Each step: two allreduces of other sizes and a broadcast over all, and one over a part of the ranks."""
     job: Job = {rank: [] for rank in range(num_ranks)}

@@ -11,7 +11,6 @@ from rankscope.timeline import Span, Timeline
 
 USUAL_S = {"loader": 0.004, "host": 0.002, "forward": 0.012, "backward": 0.018, "optimizer": 0.004}
 STEPS, RANKS, WIRE_S = 10, 4, 0.001
-BUCKETS = (1000, 4000)  # bytes; the first is launched in the middle of backward
 
 
 def phases(num_ranks: int = RANKS, steps: int = STEPS, **late: Any) -> dict[str, Any]:
@@ -32,15 +31,14 @@ class RankRecord:
     """A rank of a job that is made up: its spans, its calls, and the time up to which it has come."""
 
     def __init__(self, rank: int, clock_s: float) -> None:
-        self.rank, self.now_s, self.spans, self.calls = rank, clock_s, list[Span](), list[Any]()
+        self.rank, self.now_s, self.spans, self.calls = rank, clock_s, list[Span](), list[Call]()
 
     def span(self, kind: str, seconds: float, lane: str = "main", item: int = -1) -> None:
         self.spans.append(Span(self.rank, lane, kind, item, self.now_s, self.now_s + seconds))
         self.now_s += seconds
 
     def trace(self) -> Trace:
-        calls = tuple(Call(kind, "0", *numbers) for kind, *numbers in self.calls)
-        return Trace(self.rank, Timeline.of(self.spans), calls, source=f"rank{self.rank}.json")
+        return Trace(self.rank, Timeline.of(self.spans), tuple(self.calls), source=f"rank{self.rank}.json")
 
 
 def job(
@@ -55,12 +53,12 @@ def job(
     clocks_s = [100.0 * rank for rank in range(num_ranks)]
     ranks = [RankRecord(rank, clock_s) for rank, clock_s in enumerate(clocks_s)]
 
-    def together(kind: str, num_bytes: int, launched_s: list[float], after_s: float = 0.0) -> float:
+    def together(kind: str, launched_s: list[float], after_s: float = 0.0) -> float:
         """A call that ends on all ranks at once; return when, by the first clock."""
         end_s = max(after_s, *(own - clock for own, clock in zip(launched_s, clocks_s, strict=True))) + WIRE_S
         for record, launch_s, clock_s in zip(ranks, launched_s, clocks_s, strict=True):
             start_s = max(launch_s, after_s + clock_s)
-            record.calls.append((kind, num_bytes, launch_s, start_s, end_s + clock_s))
+            record.calls.append(Call(kind, launch_s, start_s, end_s + clock_s))
             if gpu:
                 record.spans.append(
                     Span(record.rank, "stream 20", kind, len(record.calls) - 1, start_s, end_s + clock_s)
@@ -90,22 +88,22 @@ def job(
         if buffers:
             for record in ranks:
                 record.span("forward", 2e-6)
-            wait(together("broadcast", 64, [record.now_s - 1e-6 for record in ranks]))
+            wait(together("broadcast", [record.now_s - 1e-6 for record in ranks]))
         work(step, "forward", "main")
         backward_s = [record.now_s for record in ranks]
         work(step, "backward", "backward")
         if by_hand:
-            for num_bytes in BUCKETS:
+            for _ in range(2):
                 for record in ranks:
                     record.now_s += 1e-6
-                wait(together("allreduce", num_bytes, [record.now_s for record in ranks]))
+                wait(together("allreduce", [record.now_s for record in ranks]))
         else:
             middle_s = [(record.now_s + first) / 2 for record, first in zip(ranks, backward_s, strict=True)]
-            first_s = together("allreduce", BUCKETS[0], middle_s)
-            wait(together("allreduce", BUCKETS[1], [record.now_s for record in ranks], first_s))
+            first_s = together("allreduce", middle_s)
+            wait(together("allreduce", [record.now_s for record in ranks], first_s))
         work(step, "optimizer", "main")
         if metric:
-            wait(together("allreduce", 4, [record.now_s for record in ranks]))
+            wait(together("allreduce", [record.now_s for record in ranks]))
         for record, begin_s in zip(ranks, begun_s, strict=True):
             record.spans.append(Span(record.rank, "main", "step", step, begin_s, record.now_s))
     return [record.trace() for record in ranks]

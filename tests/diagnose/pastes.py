@@ -60,14 +60,6 @@ PASTES = [
         "out of memory",
     ),
     Paste(
-        "a store barrier that is not complete",
-        "Waiting in store based barrier to initialize process group for rank: 2, key: store_based_barrier_key:2 "
-        "(world_size=8, worker_count=7, timeout=0:30:00)",
-        (),
-        False,
-        "7 of 8",
-    ),
-    Paste(
         "stacks below a rank's name",
         'The stack for rank0:\nThread 1 (idle): "MainThread"\n    get (queue.py:170)\n'
         'The stack for rank1:\nThread 2 (idle): "MainThread"\n    all_reduce (torch/distributed/c10d.py:7)\n',
@@ -163,20 +155,6 @@ PASTES = [
         True,
         "SIGSEGV",
     ),
-    Paste(
-        "SLURM",
-        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\nsrun: error: n: task 5: Out Of Memory",
-        (),
-        True,
-        "5",
-    ),
-    Paste(
-        "Ray's actor",
-        "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR",
-        (),
-        True,
-        "Ray",
-    ),
     # calls of NCCL
     Paste("all wait", "".join(_WAIT.format(rank, "ALLTOALL", 466) for rank in range(4)), (), False, "network"),
     Paste(
@@ -226,20 +204,6 @@ PASTES = [
         "SEND",
     ),
     Paste(
-        "parameters",
-        "DDP expects same model across all ranks, but Rank 1 has 9 params, while rank 0 has inconsistent 0 params.",
-        (1,),
-        True,
-        "9 params",
-    ),
-    Paste(
-        "unused",
-        "[rank3]: Parameters which did not receive grad for rank 3: head.gate.bias",
-        (3,),
-        True,
-        "head.gate.bias",
-    ),
-    Paste(
         "barrier",
         "[Rank 0]: Ranks 1, 12 failed to pass monitoredBarrier in 2000 ms",
         (1, 12),
@@ -274,28 +238,7 @@ PASTES = [
         True,
         "same store",
     ),
-    Paste(
-        "NCCL's id",
-        "[1] is setting up NCCL communicator and retreiving ncclUniqueId from [0] via c10d key-value store",
-        (),
-        True,
-        "rank 0 of its group",
-    ),
-    Paste(
-        "port",
-        "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false",
-        (),
-        True,
-        "29500",
-    ),
     # networks, GPUs, NCCL
-    Paste(
-        "connect",
-        "[rank3]: socketStartConnect: Connect to 10.0.0.7<458> failed : Software caused connection abort",
-        (),
-        True,
-        "ank 3 .*10.0.0.7",
-    ),
     Paste(
         "link-local",
         "n20:12:13 [5] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to fe80::16d%ib1<279> failed : x",
@@ -309,41 +252,6 @@ PASTES = [
         (),
         False,
         "node5",
-    ),
-    Paste(
-        "InfiniBand",
-        "NCCL WARN NET/IB : Got completion from peer 10.0.0.7<43> with error 12, opcode 0, len 0, vendor err 129",
-        (),
-        True,
-        "10.0.0.7",
-    ),
-    Paste(
-        "NCCL out of memory",
-        "gpu930:16:19 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'",
-        (),
-        True,
-        "GPU 3 of gpu930",
-    ),
-    Paste(
-        "same GPU",
-        "init.cc:795 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000",
-        (),
-        True,
-        "1 and rank 0",
-    ),
-    Paste(
-        "Xid",
-        "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', GPU has fallen off the bus.",
-        (),
-        True,
-        "3b:00.*79",
-    ),
-    Paste(
-        "RAS, no answer",
-        "Missing communicator data from 1 rank\n  Rank 1 -- GPU 0 managed by process 7 on node 10.0.0.3",
-        (1,),
-        True,
-        "process 7",
     ),
     Paste(
         "RAS, behind",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +14,11 @@ import pytest
 from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.trace import Trace
 
-INFO = {"backend": "gloo", "rank": 1, "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
+INFO = {"backend": "gloo", "rank": 1, "world_size": 2}
 
 
 def event(name: str, ts: float, dur: float, cat: str = "user_annotation", tid: Any = 7, **args: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": cat, "name": name, "pid": 7, "tid": tid, "ts": 1e15 + ts, "dur": dur, "args": args}
-
-
-def sized(name: str, ts: float, dur: float, num: int, cat: str = "cpu_op", tid: int = 7) -> dict[str, Any]:
-    kind, dims = ("TensorList", [[num]]) if name.startswith("c10d") else ("float", [num])
-    return event(name, ts, dur, cat, tid, **{"Input type": [kind, ""], "Input Dims": [dims, []]})
 
 
 EVALUATE = "autograd::engine::evaluate_function: "
@@ -41,13 +34,11 @@ def gloo_step(start: float = 0, step: int = 3) -> list[dict[str, Any]]:
         event("aten::mm", 14, 2, "cpu_op"),
         event(EVALUATE + "AddmmBackward0", 25, 5, "cpu_op"),
         event(EVALUATE + "torch::autograd::AccumulateGrad", 30, 5, "cpu_op"),
-        sized("torch::autograd::AccumulateGrad", 31, 1, 50),
-        sized("c10d::allreduce_", 33, 1, 50),
+        event("c10d::allreduce_", 33, 1, "cpu_op"),
         event(EVALUATE + "torch::autograd::AccumulateGrad", 40, 5, "cpu_op"),
-        sized("torch::autograd::AccumulateGrad", 41, 1, 25),
-        sized("c10d::allreduce_", 43, 1, 25),
-        sized("gloo:all_reduce", 35, 25, 50, "user_annotation", 8),
-        sized("gloo:all_reduce", 60, 10, 25, "user_annotation", 9),
+        event("c10d::allreduce_", 43, 1, "cpu_op"),
+        event("gloo:all_reduce", 35, 25, "user_annotation", 8),
+        event("gloo:all_reduce", 60, 10, "user_annotation", 9),
         event("torch.distributed.ddp.reducer::copy_bucket_to_grad", 61, 1, "cpu_op"),
         event("torch.distributed.ddp.reducer::copy_bucket_to_grad", 71, 2, "cpu_op"),
         event("Optimizer.step#SGD.step", 80, 10),
@@ -90,13 +81,12 @@ def gpu(name: str, ts: float, dur: float, stream: int, cat: str = "kernel", **ar
     return event(name, ts, dur, cat, stream, **args) | {"pid": 0}
 
 
-NCCL = {"Collective name": "allreduce", "In msg nelems": 50, "dtype": "Float", "Process Group Name": "3"}
+NCCL = {"Collective name": "allreduce"}
 
 
 def gpu_step() -> list[dict[str, Any]]:
-    """Forward, backward on another thread, and a collective whose size only the CPU's side says."""
+    """Forward, backward on another thread, and a collective whose kind only the CPU's side says."""
     alltoall = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
-    sizes = {"Input Dims": [[6], []], "Input type": ["c10::Half", ""]}
     return [
         event("ProfilerStep#4", 0, 100),
         event("DistributedDataParallel.forward", 10, 20),
@@ -109,8 +99,7 @@ def gpu_step() -> list[dict[str, Any]]:
         event("c10d::allreduce_", 43, 2, "cpu_op", 8),
         event("cudaLaunchKernelExC", 44, 1, "cuda_runtime", 8, correlation=5),
         event("c10d::alltoall_base_", 60, 5, "cpu_op"),
-        event("record_param_comms", 61, 3, "cpu_op", **{"Collective name": "all_to_allv", "Process Group Name": "7"}),
-        event("nccl:all_to_all", 61.5, 2, **sizes),
+        event("record_param_comms", 61, 3, "cpu_op", **{"Collective name": "all_to_allv"}),
         event("cudaLaunchKernelExC", 62, 1, "cuda_runtime", correlation=6),
         gpu("gemm", 20, 10, 7, correlation=1),
         gpu("Memcpy HtoD (Pageable -> Device)", 25, 15, 9, "gpu_memcpy", correlation=2, bytes=4096),
@@ -133,7 +122,7 @@ def test_a_step_on_a_gpu(tmp_path: Path) -> None:
     assert spans(trace, "stream 9") == [("memcpy h2d", -1, 25, 40)]
     assert spans(trace, "stream 20") == [("allreduce", 0, 70, 100), ("alltoall", 1, 105, 110)]
     calls = trace.calls
-    assert [call[:3] for call in calls] == [("allreduce", "3", 200), ("alltoall", "7", 12)]
+    assert [call.kind for call in calls] == ["allreduce", "alltoall"]
     np.testing.assert_allclose([call.launch_s for call in calls], [44e-6, 62e-6])
 
 
@@ -141,11 +130,11 @@ def test_a_message_from_one_rank_to_another_is_no_collective(tmp_path: Path) -> 
     """What states it as a message need not be the last event around its launch."""
     events = [
         event("ProfilerStep#4", 0, 100),
-        event("record_param_comms", 10, 9, "cpu_op", **{"Collective name": "send", "Process Group Name": "3"}),
+        event("record_param_comms", 10, 9, "cpu_op", **{"Collective name": "send"}),
         event("cudaLaunchKernelExC", 12, 1, "cuda_runtime", correlation=1),
         gpu("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 20, 5, 20, correlation=1),
     ]
-    assert [call[:2] for call in read(tmp_path, events, backend="nccl").calls] == [("send_recv", "3")]
+    assert [call.kind for call in read(tmp_path, events, backend="nccl").calls] == ["send_recv"]
 
 
 # ---- damage, and what is odd
@@ -160,8 +149,7 @@ def test_a_trace_is_its_events_in_any_order_with_anything_around_them(tmp_path: 
         (tmp_path / "rank1.json").write_text(json.dumps(content, indent=1))
         (trace,) = read_traces(tmp_path / "rank1.json")
         assert sorted(trace.timeline) == sorted(expected.timeline)
-        if content is around:
-            assert sorted(trace.calls) == sorted(call._replace(group=call.group.strip("0")) for call in expected.calls)
+        assert sorted(trace.calls) == sorted(expected.calls)
 
 
 @pytest.mark.parametrize(
@@ -199,35 +187,3 @@ def test_a_trace_without_steps_is_one_step(tmp_path: Path) -> None:
     diagnosis = diagnose(read_traces(tmp_path))
     assert (diagnosis.steps, diagnosis.culprits) == ((0,), [])
     assert diagnosis.window_s == pytest.approx(69e-6)  # from the first event to the end of the last bucket
-
-
-def seconds_of(act: Callable[[], object]) -> float:
-    begin_s = time.process_time()
-    act()
-    return time.process_time() - begin_s
-
-
-def test_no_reader_takes_quadratic_time(tmp_path: Path) -> None:
-    """Shapes of many dimensions, many events of each kind, and spans that all cross."""
-
-    def shape(length: int) -> list[dict[str, Any]]:
-        return [event("gloo:x", 1, 1, **{"Input Dims": [[7] * length], "Input type": ["float"]})]
-
-    def many(number: int) -> list[dict[str, Any]]:
-        return [one for step in range(number) for one in [*gloo_step(200 * step, step), *gpu_step()]]
-
-    def crossing(number: int) -> list[dict[str, Any]]:
-        return [event("gloo:all_reduce", place, number, tid=8) for place in range(number)]
-
-    for make, size in ((shape, 30_000), (many, 200), (crossing, 2_000)):
-        took_s = []
-        for factor in (1, 4):
-            path = written(tmp_path, make(factor * size))
-            took_s.append(seconds_of(lambda: _read_and_written(path)))  # noqa: B023
-        assert took_s[1] < 9 * took_s[0] + 0.1, make.__name__
-
-
-def _read_and_written(path: Path) -> None:
-    traces = read_traces(path)
-    diagnose(traces)
-    traces[0].timeline.to_chrome_trace(path.with_name("out.json"))

@@ -63,12 +63,12 @@ def _traces(path: Path) -> Any:
 
 def _job(paths: Any) -> dict[str, Any]:
     found = diagnose(read_traces(paths))
-    times = ("window_s", "phase_s", "waiting_s", "covered_s", "idle_s", "late_s")
+    times = ("window_s", "phase_s", "waiting_s", "covered_s", "late_s")
     return {
         "ranks": plain(found.ranks),
         "missing": plain(found.missing),
         "steps": ints(found.steps),
-        "culprits": plain(found.culprits),
+        "culprits": plain([culprit[:3] for culprit in found.culprits]),
         "means_s": [float(found.step_s), float(found.exposed_s), float(found.hidden_s)],
         "calls": plain(found.calls),
         **{name: floats(getattr(found, name).ravel()) for name in times},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import Any
 
@@ -81,7 +82,9 @@ def _fsdp(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     options = dict(settings)
     if settings.get("wrap") == "*":
         options["wrap"] = _MODULES[name][2]
-    step = fsdp.observe(_MODULES[name][0](), _loss(name), optimizer=torch.optim.Adam, **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # that returns a view, such as Flatten
+        step = fsdp.observe(_MODULES[name][0](), _loss(name), optimizer=torch.optim.Adam, **options)
     totals = sum(step.memory().values())
     return {
         "collectives": plain(step.collectives),

@@ -29,19 +29,8 @@ from .points import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, TRANSFERS, WHAT, Point
 if TYPE_CHECKING:
     from ..timeline import Timeline
 
-__all__ = [
-    "FORMAT",
-    "LEAST_CLEAN",
-    "LINKS",
-    "NATIVE",
-    "PATTERNS",
-    "TRANSFERS",
-    "WHAT",
-    "Point",
-    "PointKey",
-    "Profile",
-    "busbw_factor",
-]
+__all__ = ["FORMAT", "LEAST_CLEAN", "LINKS", "NATIVE", "PATTERNS", "TRANSFERS"]
+__all__ += ["WHAT", "Point", "PointKey", "Profile", "busbw_factor"]
 
 FORMAT = "rankscope profile"
 _PREDICTED_BYTES = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB
@@ -65,14 +54,12 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
             if count > 1:
                 raise ValueError(f"points must differ, got {key} {count} times")
 
-    # ---- the file
-
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
         """Load a profile from a file that `save` wrote, or from the `bank`, as in "bank:dgx_h100_8".
 
-        Raises FileError (a one-line ValueError that names the file and the place in it) if the file is not a profile or
-        is damaged; ValueError if the bank has no such name; OSError if the file cannot be opened.
+        Raises FileError (a one-line ValueError) if the file is not a profile or is damaged; ValueError if the bank has
+        no such name; OSError if the file cannot be opened.
         """
         machine = published(path)
         if machine is not None:
@@ -84,8 +71,6 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the profile as JSON, atomically. Raises OSError if that fails."""
         return write_json(path, self)
-
-    # ---- what was measured, and where
 
     def add(self, *points: Point) -> Profile:
         """Return a profile with these points added. A point with the same key as another replaces it."""
@@ -105,8 +90,7 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
     def native(self) -> Mapping[str, Mapping[int, Point]]:
         """The points of the backend's own collectives by collective and size: one each, in place if there is one.
 
-        Pairs of a fleet, each of which has a point of every size, and points of 0 bytes, which have no rate, are left
-        out.
+        Pairs of a fleet, which have points of the same sizes, and points of 0 bytes, which have no rate, are left out.
         """
         by_collective: dict[str, dict[int, Point]] = {}
         for point in sorted(self.select(algorithm=NATIVE), key=lambda point: point.num_bytes):
@@ -127,8 +111,7 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
     @property
     def num_nodes(self) -> int | None:
         """The number of nodes; None if the source of the profile does not state it."""
-        ranks = self.provenance.get("ranks_per_node", ())
-        return int(self.provenance.get("num_nodes", len(ranks))) or None
+        return int(self.provenance.get("num_nodes", len(self.provenance.get("ranks_per_node", ())))) or None
 
     @property
     def ranks_per_node(self) -> tuple[int, ...]:
@@ -158,13 +141,10 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         iterations = self.protocol.get("iterations", "several")
         return ", ".join([*words, f"each time is the {statistic} of {iterations} iterations"])
 
-    # ---- links, and predictions from them
-
     def link(self, where: str = "inter", how: str = "together") -> LinkFit:
         """Return the fit of messages between nodes ("inter") or within a node ("intra").
 
-        `how` is "together" (all ranks send at once) or "ping_pong". Raises ValueError if such messages were not
-        measured or were measured at too few sizes.
+        `how` is "together" (all ranks send at once) or "ping_pong". Raises ValueError unless measured at 5 sizes.
         """
         if (where, how) not in self._links:
             raise ValueError(f"this profile has too few {how} points of link {where!r}, or none")
@@ -182,15 +162,10 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         return fits
 
     def best_link(self, where: str) -> LinkFit:
-        """Return the best available fit of a link: with all ranks at once, else ping-pong, else that of the other link.
-
-        Raises ValueError if no link was measured at enough sizes.
-        """
+        """Return the best fit of a link: with all ranks at once, else ping-pong, else of the other link, else raise."""
         ordered = sorted(self._links, key=lambda link: link[0] != where)  # `_links` are in the order of PATTERNS
         if not ordered:
-            raise ValueError(
-                "this profile has no link that was measured at 5 sizes or more, as `rankscope profile` measures them"
-            )
+            raise ValueError("this profile has no link that was measured at 5 sizes or more")
         return self._links[ordered[0]]
 
     @cached_property
@@ -202,10 +177,9 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
     def cluster(self, num_ranks: int | None = None) -> Cluster:
         """Return a `Cluster` with the profile's nodes and ranks, the links of `best_link`, and `gamma_s_per_byte`.
 
-        `num_ranks` changes the number of nodes or, if there is one node, the number of ranks on it. If it is smaller
-        than the number of ranks on a node, all of them are on one node. Raises ValueError if no link was measured, if
-        the profile does not state its nodes or they have different numbers of ranks, or if `num_ranks` is larger than a
-        node and does not fill its nodes.
+        `num_ranks` changes the number of nodes or, if there is one node or they fit on one, the number of ranks on it.
+        Raises ValueError if no link was measured, if the nodes are not stated or have different numbers of ranks, or if
+        `num_ranks` is larger than a node and does not fill its nodes.
         """
         ranks = self.ranks_per_node
         if len(set(ranks)) != 1:
@@ -229,12 +203,9 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
     ) -> Timeline:
         """Predict the timeline of `execute` with this algorithm on the `cluster` of the profile.
 
-        To compare with a measurement, write ``profile.predict(point)``: a measured point supplies its collective,
-        algorithm, bytes and builder `options`. `num_ranks` is as for `cluster`, `detail` as for `simulate`, which
-        follows the executor here.
-
-        Raises ValueError if a name is unknown, if a point has no algorithm of ALGORITHMS, if the builder rejects the
-        options, or if `cluster` has no links or rejects `num_ranks`.
+        A measured point, as in ``profile.predict(point)``, supplies its algorithm, bytes and builder `options`.
+        `num_ranks` is as for `cluster`, `detail` as for `simulate`, which follows the executor here. Raises ValueError
+        if a name is unknown, if the builder rejects the options, or if `cluster` has no links or rejects `num_ranks`.
         """
         if isinstance(collective, Point):
             if algorithm is not None or num_bytes is not None or options:
@@ -256,8 +227,6 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
             return self.predict(point, detail="ranks").makespan_s  # only the end counts, and no message is drawn
         return None
 
-    # ---- interpolation
-
     def curve(self, collective: str, in_place: bool | None = None, **options: Any) -> Curve:
         """Return the curve through the measured times of a collective, copy or message.
 
@@ -265,8 +234,7 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         ``algorithm`` of a collective ("native", the backend's own, by default), ``direction`` and ``method`` of
         "transfer" (``pieces`` is 1 and ``both`` is False by default), ``link`` of "together" and "ping_pong".
 
-        Raises ValueError if there are no such points, if they were measured in several ways and `options` do not select
-        one, or if they were measured at too few sizes; see `Curve`.
+        Raises ValueError if such points were measured at too few sizes (see `Curve`), or in several ways.
 
         >>> provenance = dict(name="a", backend="nccl", num_ranks=8)
         >>> sizes, options = [2**power for power in range(10, 20)], {"algorithm": "native"}
@@ -305,14 +273,11 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         """Return the time of `num_bytes` in seconds, interpolated by `curve`, whose arguments and errors apply."""
         return self.curve(collective, in_place, **options).seconds(num_bytes)
 
-    # ---- for models of training steps
-
     def cost(self, num_ranks: int | None = None) -> CostTable:
         """Return a function from bytes to seconds, the time of one allreduce without other traffic.
 
-        It joins the measured medians of the backend's own allreduce by straight lines. If `num_ranks` differs from the
-        profile's, or if that allreduce was measured at fewer than two sizes, it joins the times that `predict` gives
-        for a ring from 1 KiB to 1 GiB. Raises ValueError if these cannot be predicted.
+        It joins the medians of the backend's own allreduce by straight lines or, for other ranks than the profile's or
+        fewer than two sizes, what `predict` says of a ring. Raises ValueError if that cannot be predicted.
         """
         measured_s = self.native_s("allreduce")
         if num_ranks in (None, self.num_ranks) and len(measured_s) > 1:
@@ -327,8 +292,7 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         """
         measured_s = self.native_s("allreduce")
         if len(measured_s) < 2:
-            machine = self.provenance["name"]
-            raise ValueError(f"profile {machine!r} must have the backend's own allreduce at two sizes or more")
+            raise ValueError("profile must have the backend's own allreduce at two sizes or more")
         ranks = count_of(self.num_ranks, "rank")
         about = [f"network: {self.provenance['name']}, {ranks}, measured with {self.backend}"]
         origin = origin_of(self.provenance.get("source", {}))

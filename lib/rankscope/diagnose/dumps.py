@@ -25,17 +25,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..common.checks import several
 from ..common.files import FileError, PathLike, read_bytes, read_start
 from ..common.words import one_line
 from .hang_groups import DEFAULT_GROUP, Call, Group, Progress
+from .inputs import paths_of
 
 _RANK = re.compile(r"(\d{1,9})(\.json|\.pkl|\.pickle)?$", re.ASCII)
 # how a dump begins: a pickle with its opcode PROTO, and JSON with a field of the dump
 _HEAD = re.compile(rb'\x80|\s*\{\s*"(version|entries|pg_config|pg_status|comm_lib_version)"')
 # names of files whose frames are not the user's code: installed packages, torch, Python itself and C++
 _LIBRARY = re.compile(r"site-packages|dist-packages|[/\\]torch[/\\]|[/\\]lib[/\\]python3|^<frozen|\.(cpp|so|hpp|h|cc)$")
-_DAMAGE = (ValueError, TypeError, LookupError, AttributeError, EOFError, OverflowError, pickle.UnpicklingError)
 
 
 class GroupKey(NamedTuple):
@@ -80,16 +79,8 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Dump, ..
     Raises FileError if no file can be read; ValueError if there are no dumps, two dumps of one rank, or dumps of jobs
     of different sizes.
     """
-    paths: Iterable[Path]
-    if not isinstance(folder_or_files, str | Path):
-        paths = [Path(path) for path in several("folder_or_files", folder_or_files, "files")]
-    elif Path(folder_or_files).is_dir():
-        files = sorted(Path(folder_or_files).iterdir())
-        paths = [file for file in files if _RANK.search(file.name) and file.is_file()]
-    else:
-        paths = [Path(folder_or_files)]
     dumps: dict[int, Dump] = {}
-    for path in paths:
+    for path in paths_of(folder_or_files, lambda path: _RANK.search(path.name) is not None):
         dump = _read(path)
         if dump.rank in dumps:
             raise ValueError(f"{dump.source} and {dumps[dump.rank].source} are both of rank {dump.rank}")
@@ -128,7 +119,7 @@ def _read(path: Path) -> Dump:
         if not contents.get("entries"):
             note = f"{path.name} has no entries: the recorder was off or empty, so only its status counts."
         return Dump(rank, path.name, _progress_of_groups(contents), note=note)
-    except _DAMAGE as error:
+    except Exception as error:  # a damaged file can fail in many ways
         reason = str(error) if type(error) is ValueError else "damaged or cut short"
         return Dump(rank, path.name, problem=one_line(reason))
 
@@ -193,12 +184,12 @@ def _call(entry: Mapping[str, Any]) -> Call:
     where = [f"{Path(frame['filename']).name}:{frame['line']} in {frame['name']}" for frame in own_frames[:1]]
     timeout_ms = entry.get("timeout_ms")
     return Call(
-        collective=one_line(collective),
+        collective=collective,
         size=" to ".join(dict.fromkeys(filter(None, numbers))),
-        dtype=one_line(" and ".join(dict.fromkeys(types))),
+        dtype=" and ".join(dict.fromkeys(types)),
         created_s=entry["time_created_ns"] / 1e9,
         timeout_s=math.inf if timeout_ms is None else timeout_ms / 1e3,
-        where=one_line("".join(where)),
+        where="".join(where),
     )
 
 

@@ -111,8 +111,8 @@ def explain_groups(groups: Collection[Group]) -> list[HangFinding]:
     for stop in first_stops or stops:
         idle = stop.behind - waiting
         if idle or stop.unknown or not stop.behind:
-            for finding in _explain(stop._replace(behind=idle)):
-                findings.setdefault((finding.cause, finding.ranks), finding)
+            finding = _explain(stop._replace(behind=idle))
+            findings.setdefault((finding.cause, finding.ranks), finding)
     if stops and not findings:
         waits = [f"{listed('Rank', stop.came)} came to {stop}." for stop in stops][:_MOST_CALLS]
         words = "Groups wait for each other, and rankscope cannot tell which rank began"
@@ -128,49 +128,40 @@ def _stop(group: Group) -> _Stop:
     return _Stop(group, number, came, {*progress} - came, {*group.ranks} - {*progress}, calls)
 
 
-def _explain(stop: _Stop) -> list[HangFinding]:
+def _explain(stop: _Stop) -> HangFinding:
     """Say what is wrong at one call: ranks that are missing, that called something else, or that came late."""
     who_called = _who_called(stop.calls)
     if stop.behind:
         last = [f"The last call of rank {rank} there was {_last_call(stop, rank)}." for rank in sorted(stop.behind)]
-        lines = [*last[:_MOST_CALLS], *who_called]
-        return [_finding("missing", stop.behind, stop, f"did not reach {stop}", lines)]
+        return _finding("missing", stop.behind, stop, f"did not reach {stop}", [*last[:_MOST_CALLS], *who_called])
     if stop.unknown:
         words = f"left no dump that can be read, and {stop} does not end"
-        return [_finding("dead", stop.unknown, stop, words, who_called)]
+        return _finding("dead", stop.unknown, stop, words, who_called)
     if len({call.parts for call in stop.calls.values()}) > 1:
         return _odd(stop)
     created_s = [call.created_s for call in stop.calls.values()]
     late = [rank for rank, call in stop.calls.items() if call.created_s - min(created_s) >= call.timeout_s > 0]
     if late:
-        return [_finding("late", late, stop, f"came to {stop} after the timeout of the first rank", who_called)]
-    return [_finding("stuck", (), stop, f"{listed('Rank', stop.came)} wait in {stop}", who_called)]
+        return _finding("late", late, stop, f"came to {stop} after the timeout of the first rank", who_called)
+    return _finding("stuck", (), stop, f"{listed('Rank', stop.came)} wait in {stop}", who_called)
 
 
-def _odd(stop: _Stop) -> list[HangFinding]:
-    """Return the ranks whose call differs from that of more than half of them, by what differs; else all ranks."""
+def _odd(stop: _Stop) -> HangFinding:
+    """Return the ranks whose call differs from that of more than half of them, and by what; or all ranks."""
     counts = Counter(call.parts for call in stop.calls.values()).most_common()
+    usual = counts[0][0]
+    other = counts[1][0]
     is_tie = 2 * counts[0][1] <= len(stop.calls)
-    following = set()  # what the majority calls next
-    for rank, call in stop.calls.items():
-        next_call = stop.group.progress[rank].calls.get(stop.number + 1)
-        if call.parts == counts[0][0] and next_call and not is_tie:
-            following.add(next_call.parts)
-    ranks_of: dict[str, list[int]] = {}
-    for rank, call in stop.calls.items():
-        if call.parts == counts[0][0] and not is_tie:
-            continue
-        others = next(other for other, _ in counts if other != call.parts)
-        cause = next(part for part, mine, theirs in zip(_PARTS, call.parts, others, strict=True) if mine != theirs)
-        ranks_of.setdefault("left out" if call.parts in following else cause, []).append(rank)
-    findings = []
-    for cause, ranks in ranks_of.items():
-        differs = {"left out": f"left out {stop}", "number": f"made another number of calls up to {stop}"}
-        words = differs.get(cause, f"called {stop} with another {cause}")
-        if is_tie:
-            words += "; rankscope cannot tell which of them is wrong"
-        findings.append(_finding(cause, ranks, stop, words, _who_called(stop.calls), is_certain=not is_tie))
-    return findings
+    odd = [rank for rank, call in stop.calls.items() if is_tie or call.parts != usual]
+    cause = next(part for part, mine, theirs in zip(_PARTS, other, usual, strict=True) if mine != theirs)
+    following = [stop.group.progress[rank].calls.get(stop.number + 1) for rank in stop.calls.keys() - {*odd}]
+    if any(call is not None and call.parts == other for call in following):  # what the others call next
+        cause = "left out"
+    differs = {"left out": f"left out {stop}", "number": f"made another number of calls up to {stop}"}
+    words = differs.get(cause, f"called {stop} with another {cause}")
+    if is_tie:
+        words += "; rankscope cannot tell which of them is wrong"
+    return _finding(cause, odd, stop, words, _who_called(stop.calls), is_certain=not is_tie)
 
 
 def _finding(

@@ -40,11 +40,11 @@ class Hang(msgspec.Struct, frozen=True, eq=False):
     @property
     def culprits(self) -> list[HangCulprit]:
         """The ranks to look at, by finding; empty if no rank differs from the others."""
-        culprits = []
-        for finding in self.findings:
-            where = finding.group, finding.call, finding.is_certain
-            culprits += [HangCulprit(rank, finding.cause, *where) for rank in finding.ranks]
-        return culprits
+        return [
+            HangCulprit(rank, finding.cause, finding.group, finding.call, finding.is_certain)
+            for finding in self.findings
+            for rank in finding.ranks
+        ]
 
     def __str__(self) -> str:
         lines = []
@@ -60,10 +60,9 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
 
     The causes are "error" (the rank ended with an error of its own), "dead" (it was killed, or left no dump), "missing"
     (it did not reach the call), "left out" (it made the next call instead), "late" (it arrived after the others timed
-    out), "collective", "size" and "dtype" (its call differs from that of the others), "group" (it waits in another
-    group, whose ranks wait for this one), "elsewhere" (its stack is not in a collective, and those of others are), and
-    others that the words explain. Of two ranks that differ, the one that deviates from its own earlier calls is named;
-    without earlier ones, both are.
+    out), "collective", "size" and "dtype" (its call differs from that of the others), "group" (groups
+    wait for each other), "elsewhere" (its stack is not in a collective, and those of others are), and others that the
+    words explain. Of two ranks that differ, both are named.
 
     A finding that is not certain says so. Where the evidence conflicts, the cause is "unknown", no rank is named, and
     the words say what the text shows.
@@ -87,17 +86,13 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
     notes = [f"Left out: {dump.source}, {dump.problem}." for dump in dumps if dump.problem]
     notes += [dump.note for dump in dumps if dump.note]
     if dumps and not findings:
-        num_calls = sum(len(one.calls) for group in groups for one in group.progress.values())
-        compared = f"{count_of(num_calls, 'call')} of {count_of(len(groups), 'group')}"
-        notes.insert(0, f"No hang: in {compared} no rank waits for another one.")
+        notes.insert(0, f"No hang: in {count_of(len(groups), 'group')} no rank waits for another one.")
     if logs is None:
         return Hang(tuple(findings), tuple(notes))
     notes += [f"Left out: {reason}." for reason in of_type("logs", logs, HangLogs).left_out]
     from_logs = explain_facts(logs.facts)
     if dumps:  # these say more of calls than lines do, and less of why a rank ended
         from_logs = [finding for finding in from_logs if finding.cause in ("error", "dead") and finding.is_certain]
-        ended = {rank for finding in from_logs for rank in finding.ranks}
-        findings = [finding for finding in findings if not finding.ranks or not ended.issuperset(finding.ranks)]
     elif not from_logs:
         shown = ", ".join(kind for kind, facts in logs.facts.items() if facts)
         what = f"what it recognises ({shown}) does not say so" if shown else "it recognises no line"

@@ -17,25 +17,10 @@ from ..timeline.chrome import collective
 
 
 # There are millions of these objects. None refers to itself, so Python's garbage collector need not visit them (`gc`).
-class KinetoArgs(
-    msgspec.Struct,
-    gc=False,
-    rename={
-        "collective": "Collective name",
-        "num_in": "In msg nelems",
-        "group": "Process Group Name",
-        "dims": "Input Dims",
-        "types": "Input type",
-    },
-):
+class KinetoArgs(msgspec.Struct, gc=False, rename={"collective": "Collective name"}):
     """The arguments of an event that are read."""
 
     collective: Any = None
-    num_in: Any = None
-    dtype: Any = None
-    group: Any = None
-    dims: Any = None
-    types: Any = None
     correlation: Any = None
 
 
@@ -53,7 +38,7 @@ class KinetoEvent(msgspec.Struct, gc=False):
 
 
 class Role(NamedTuple):
-    """What an event tells, and the kind of its span; `item` is the number of a step.
+    """What an event tells, and the kind of its span.
 
     The roles are "span" (a phase or a range on the CPU), "evaluate" (autograd computes a gradient), "launch" (of a
     collective), "gloo" (works on a collective), "kernel" (of a GPU, or a copy), "nccl" (a kernel of a collective),
@@ -62,11 +47,13 @@ class Role(NamedTuple):
 
     role: str
     kind: str = ""
-    item: int = -1
 
 
 class Event(NamedTuple):
-    """An event that is kept, in seconds from the first one; `thread` is a process and its thread, or a stream."""
+    """An event that is kept, in seconds from the first one.
+
+    `item` is the number of a step, and `thread` is a process and its thread, or a stream.
+    """
 
     kind: str
     item: int
@@ -105,10 +92,6 @@ _COLLECTIVES = {  # the letters in names of collectives, and our words; longer o
     "send": "send_recv",
     "recv": "send_recv",
 }
-_COPIES = {"htod": "memcpy h2d", "dtoh": "memcpy d2h", "dtod": "memcpy d2d", "ptop": "memcpy p2p"}
-_ITEM_BYTES = {"double": 8, "long": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2}
-_ITEM_BYTES |= dict.fromkeys(["byte", "char", "bool", "unsignedchar", "signedchar", "float8e4m3fn", "float8e5m2"], 1)
-_MOST_ELEMENTS = 2**40  # so that all bytes fit into 64 bits
 
 
 def events_by_role(entries: list[Any]) -> dict[str, list[Event]]:
@@ -130,7 +113,9 @@ def events_by_role(entries: list[Any]) -> dict[str, list[Event]]:
         start_us = entry.ts - kept[0][0].ts  # absolute times need all bits of a float
         times_s = start_us / 1e6, (start_us + entry.dur) / 1e6
         args = entry.args if isinstance(entry.args, KinetoArgs) else KinetoArgs()
-        by_role[role.role].append(Event(role.kind, role.item, (entry.pid, entry.tid), *times_s, args))
+        number = entry.name.rpartition("#")[2] if role.kind == "step" else ""
+        item = int(number) if number.isdecimal() else -1
+        by_role[role.role].append(Event(role.kind, item, (entry.pid, entry.tid), *times_s, args))
     return by_role
 
 
@@ -145,8 +130,7 @@ def _role(category: str, name: str) -> Role:
         kind = collective(name)  # "kernel" for a kernel that is none of NCCL's
         return Role("kernel" if kind == "kernel" else "nccl", kind)
     if category in ("gpu_memcpy", "memcpy"):  # the name is such as "Memcpy HtoD (Pageable -> Device)"
-        direction = name.lower().removeprefix("memcpy").strip()[:4]
-        return Role("kernel", _COPIES.get(direction, "memcpy"))
+        return Role("kernel", "memcpy h2d" if "HtoD" in name else "memcpy")
     if category in ("gpu_memset", "memset"):
         return Role("kernel", "memset")
     if category in ("cuda_runtime", "cuda_driver", "runtime"):
@@ -155,10 +139,7 @@ def _role(category: str, name: str) -> Role:
         return Role("")
     for begin, role in _RANGES:
         if name.startswith(begin):
-            ending = name.removeprefix(begin)
-            if role.kind == "step" and ending.isdecimal():
-                return role._replace(item=int(ending))
-            return role if role.kind else role._replace(kind=collective_of(ending))
+            return role if role.kind else role._replace(kind=collective_of(name.removeprefix(begin)))
     return Role("span", f"range: {name}") if category == "user_annotation" else Role("")
 
 
@@ -166,28 +147,3 @@ def collective_of(name: str) -> str:
     """Return the collective in a name, "allgather" of "_allgather_base_"; "nccl" if there is none."""
     letters = re.sub("[^a-z]", "", name.lower())
     return next((kind for part, kind in _COLLECTIVES.items() if part in letters), "nccl")
-
-
-def num_bytes(args: KinetoArgs) -> int:
-    """Return the bytes that a rank puts in, -1 if the arguments do not state them.
-
-    NCCL's events state elements, and operators the shapes of all their inputs, of which the first tensor counts.
-    """
-    if isinstance(args.num_in, int):
-        return _bytes_of(args.num_in, args.dtype)
-    if isinstance(args.dims, list) and isinstance(args.types, list):
-        for dims, input_type in zip(args.dims, args.types, strict=False):
-            if input_type not in ("", "Scalar", "ScalarList"):  # none of these is a tensor
-                is_shape = isinstance(dims, list) and all(isinstance(length, int) for length in dims)
-                # as floats, because the product of many whole numbers takes quadratic time
-                return _bytes_of(math.prod(map(float, dims)), input_type) if is_shape else -1
-    return -1
-
-
-def _bytes_of(num_elements: float, dtype: Any) -> int:
-    """Return the bytes of so many numbers of a type such as "c10::BFloat16", "long int" or "float"; -1 if unknown."""
-    plain = re.sub("[^a-z0-9]", "", str(dtype).lower().removeprefix("c10::"))
-    item_bytes = _ITEM_BYTES.get(plain.removesuffix("int") or "int")
-    if item_bytes is None or num_elements < 0:
-        return -1
-    return int(min(num_elements, _MOST_ELEMENTS)) * item_bytes

@@ -9,58 +9,47 @@ from operator import attrgetter
 from typing import Any
 
 from ..timeline import Span, Timeline
-from .kineto_events import Event, KinetoArgs, collective_of, num_bytes
+from .kineto_events import Event, collective_of
 from .trace import Call, Trace
 
+_FSDP_FORWARD = ("range: FSDP::root_pre_forward", "range: FSDP::pre_forward", "range: FSDP::post_forward")
 _PHASES = ("loader", "forward", "zero_grad", "optimizer")  # those that are events of their own
-_NO_ARGS = KinetoArgs()
 
 
-def to_trace(events: dict[str, list[Event]], rank: int, group: str) -> Trace:
-    """Return the trace of a rank; `group` is that of Gloo's calls, "" if it is unknown.
+def to_trace(events: dict[str, list[Event]], rank: int) -> Trace:
+    """Return the trace of a rank.
 
     A trace without steps is one step, from its first event to its last.
     """
     steps = [event for event in events["span"] if event.kind == "step"]
     phases = [event for event in events["span"] if event.kind in _PHASES]
-    threads = Counter(event.thread for event in steps or phases)
-    main = threads.most_common(1)[0][0] if threads else None
-    every = [event for of_role in events.values() for event in of_role]
-    if not steps and every:
+    every = sorted((event for of_role in events.values() for event in of_role), key=attrgetter("start_s"))
+    main = Counter(event.thread for event in steps or phases or every[:1]).most_common(1)[0][0]
+    if not steps:
         stop_s = max(event.stop_s for event in every)
-        steps = [Event("step", 0, main or every[0].thread, min(event.start_s for event in every), stop_s, _NO_ARGS)]
-        main = steps[0].thread
+        steps = [every[0]._replace(kind="step", item=0, thread=main, stop_s=stop_s)]
     phases = [event for event in phases if event.thread == main]
     starts_s = sorted(event.start_s for event in (*steps, *phases))
     backward = _hulls("backward", events["evaluate"], starts_s)  # one ends before the next step or phase begins
     forward = _fsdp_forward(events["span"], main, backward, starts_s)
-
-    def lane(event: Event) -> str:
-        return "main" if event.thread == main else f"thread {event.thread[1]}"
-
-    ranges = [event for event in events["span"] if event.kind != "step"]
-    spans = [Span(rank, "main", "step", event.item, event.start_s, event.stop_s) for event in steps]
-    spans += [Span(rank, lane(event), event.kind, -1, event.start_s, event.stop_s) for event in ranges]
-    spans += _spans(rank, "main", forward)
-    spans += _spans(rank, "backward", backward)
-    spans += _spans(rank, "backward", [event for event in events["evaluate"] if event.kind == "gradient"])
-
     launch_of = {event.args.correlation: event for event in events["runtime"]}  # of kernels
     all_phases = sorted([*phases, *forward, *backward], key=attrgetter("start_s"))
-    spans += _spans(rank, "gpu", _gpu_phases(events["kernel"], launch_of, steps, all_phases))
-    for kernel in events["kernel"]:
-        spans.append(Span(rank, f"stream {kernel.thread[1]}", kernel.kind, -1, kernel.start_s, kernel.stop_s))
 
-    calls = [*_nccl_calls(events, launch_of), *_gloo_calls(events, group)]
+    placed = [("main", event) for event in (*steps, *forward)]
+    placed += [("backward", event) for event in backward]
+    placed += [("backward", event) for event in events["evaluate"] if event.kind == "gradient"]
+    placed += [("gpu", event) for event in _gpu_phases(events["kernel"], launch_of, steps, all_phases)]
+    placed += [(f"stream {event.thread[1]}", event) for event in events["kernel"]]
+    for event in events["span"]:
+        if event.kind != "step":
+            placed.append(("main" if event.thread == main else f"thread {event.thread[1]}", event))
+    spans = [Span(rank, lane, event.kind, event.item, event.start_s, event.stop_s) for lane, event in placed]
+    calls = [*_nccl_calls(events, launch_of), *_gloo_calls(events)]
     calls.sort(key=attrgetter("launch_s"))
     for place, call in enumerate(calls):
         spans.append(Span(rank, call.lane, call.kind, place, call.start_s, call.stop_s))
     spans.sort(key=attrgetter("start_s"))
     return Trace(rank, Timeline.of(spans), tuple(calls))
-
-
-def _spans(rank: int, lane: str, events: Iterable[Event]) -> list[Span]:
-    return [Span(rank, lane, event.kind, event.item, event.start_s, event.stop_s) for event in events]
 
 
 # ---- phases that no single event shows
@@ -92,8 +81,7 @@ def _fsdp_forward(
     """
     in_forward = []
     for event in ranges:
-        label = event.kind.partition(" (")[0]
-        is_forward = label.startswith("range: FSDP::") and label.endswith("_forward") and event.thread == main
+        is_forward = event.kind.startswith(_FSDP_FORWARD) and event.thread == main
         if is_forward and not _is_inside(_last_started(backward, event.start_s), event.start_s):
             in_forward.append(event)
     return _hulls("forward", in_forward, sorted([*starts_s, *(event.stop_s for event in backward)]))
@@ -157,13 +145,11 @@ def _nccl_calls(events: dict[str, list[Event]], launch_of: dict[Any, Event]) -> 
         kind = next((kind for kind in kinds if kind not in ("nccl", "send_recv")), "")
         if not kind:
             kind = "send_recv" if "send_recv" in kinds else "nccl"
-        group = next((str(event.args.group) for event in around if event.args.group), "")
-        size = next((size for size in map(num_bytes, (event.args for event in around)) if size >= 0), -1)
         lane = f"stream {kernel.thread[1]}"
-        yield Call(kind, group, size, runtime.start_s, kernel.start_s, kernel.stop_s, lane)
+        yield Call(kind, runtime.start_s, kernel.start_s, kernel.stop_s, lane)
 
 
-def _gloo_calls(events: dict[str, list[Event]], group: str) -> Iterator[Call]:
+def _gloo_calls(events: dict[str, list[Event]]) -> Iterator[Call]:
     """Return a call for each piece of Gloo's work; those of a kind are launched in the order in which they start."""
     launches = defaultdict[str, deque[Event]](deque)
     for launch in events["launch"]:
@@ -174,4 +160,4 @@ def _gloo_calls(events: dict[str, list[Event]], group: str) -> Iterator[Call]:
         asked = launches[work.kind]
         if asked and asked[0].start_s <= work.start_s:
             launch = asked.popleft()
-        yield Call(launch.kind, group, num_bytes(work.args), launch.start_s, work.start_s, work.stop_s, "gloo")
+        yield Call(launch.kind, launch.start_s, work.start_s, work.stop_s, "gloo")

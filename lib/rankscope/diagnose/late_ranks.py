@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
-from .late_causes import Culprit, LateRank, Seconds, described_groups, lower_middle
+from .late_causes import Culprit, Seconds, described_groups, lower_middle
 
 SHARE_OF_STEP = 0.1  # late ranks must cost this share of a step …
 LEAST_S = 0.004  # … and these seconds
@@ -28,12 +29,12 @@ _UNBALANCED = 0.15  # of a step: a job in which a rank waits longer for other ra
 class Suspicion(NamedTuple):
     """Ranks that may be late and are not named, the latest first, and what they cost per step."""
 
-    late: tuple[LateRank, ...]
+    late: tuple[Culprit, ...]
     cost_s: float
     is_chance: bool  # else they cost too little
 
 
-class Lateness(NamedTuple):
+class Lateness(msgspec.Struct, frozen=True, eq=False):
     """Who is late in a job. Times have a row per step and a column per rank; `phase_s` has a last axis for `PHASES`.
 
     `groups` are ranks that are late next to each other; a later group would be late once those before it are mended.
@@ -42,13 +43,13 @@ class Lateness(NamedTuple):
     ranks: tuple[int, ...]
     window_s: Seconds
     phase_s: Seconds
-    groups: tuple[tuple[LateRank, ...], ...]
+    groups: tuple[tuple[Culprit, ...], ...]
     suspicion: Suspicion | None = None
 
     @property
     def culprits(self) -> list[Culprit]:
         """All culprits, in the order in which to mend them."""
-        return [culprit for group in self.groups for late in group for culprit in late.culprits]
+        return [culprit for group in self.groups for culprit in group]
 
     @property
     def step_s(self) -> float:
@@ -59,7 +60,7 @@ class Lateness(NamedTuple):
     def late_s(self) -> Seconds:
         """How much more own time each rank has in each step than the middle one of the ranks that are not late."""
         own_s: Seconds = self.phase_s.sum(axis=2)
-        named = [late.column for group in self.groups for late in group]
+        named = [self.ranks.index(culprit.rank) for culprit in self.culprits]
         return own_s - lower_middle(np.delete(own_s, named, axis=1))[:, None]
 
     @property

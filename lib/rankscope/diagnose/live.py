@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -37,6 +37,7 @@ from .verdict import headline
 
 _NOT_OF_GRADIENTS = ("broadcast", "barrier")  # DDP's buffers, and what scripts often have between steps
 _FEWEST_STEPS = 3  # of the last window, with the one before them: one step would say nothing of the job
+_KEPT_STEPS = 200
 _ANSWER_S = 10.0  # how long the first rank waits for a window of the others
 _CLOSE_S = 1.0  # how long leaving a watch may wait for its thread
 _TRACES_S = 60.0  # how long `traces` waits for other ranks
@@ -47,12 +48,7 @@ _num_watches = Counter[str]()
 
 
 def watch(
-    model: DistributedDataParallel,
-    loader: Iterable[Any],
-    every: int = 50,
-    *,
-    keep: int = 200,
-    report: Callable[[str], object] = print,
+    model: DistributedDataParallel, loader: Iterable[Any], every: int = 50, *, report: Callable[[str], object] = print
 ) -> Watched:
     """Return a context manager that watches the steps of a training script; iterate over its `loader`.
 
@@ -63,36 +59,28 @@ def watch(
     After every `every` steps, and after the last ones, `report` is called on the first rank with a line that names the
     late rank and its cause. It is called in a thread, so that neither it nor the network delays the training. A step
     ends with the first `next` of the loader after gradients were reduced, so that micro-batches under `no_sync` belong
-    to the same step. After the block, `traces` are those of all ranks' last `keep` steps, for `diagnose`.
+    to the same step. After the block, `traces` are those of all ranks' last 200 steps, for `diagnose`.
 
     All ranks of the model's process group must make its watches in the same order. A process can be in one watch at a
     time; entering a second one raises RuntimeError.
 
-    Raises ValueError if `model` is not a DistributedDataParallel, if `loader` cannot be iterated over, if `every` is
-    not from 2 to 1,000,000, or if `keep` is not from 1 to 10,000. FSDP cannot be watched, because its collectives run
-    within forward and backward, where only a profiler shows the waits; record traces and pass them to `diagnose`.
+    Raises ValueError if `model` is not a DistributedDataParallel, if `loader` cannot be iterated over, or if `every` is
+    not from 2 to 1,000,000. FSDP cannot be watched, because its collectives run within forward and backward, where only
+    a profiler shows the waits; record traces and pass them to `diagnose`.
     """
     return Watched(
         of_type("model", model, DistributedDataParallel),
         of_type("loader", loader, Iterable),  # type: ignore[type-abstract]
         whole("every", every, 2, 10**6),
-        whole("keep", keep, 1, 10**4),
         report,
     )
-
-
-class _Step(NamedTuple):
-    """What the recorder saw from one `next` of the loader to the first one after gradients were reduced."""
-
-    spans: list[Span]
-    num_bytes: list[int]
 
 
 class Watched:
     """A watch over the steps of this rank, open within its `with`, which is entered once."""
 
     def __init__(
-        self, model: DistributedDataParallel, loader: Iterable[Any], every: int, keep: int, report: Callable[[str], Any]
+        self, model: DistributedDataParallel, loader: Iterable[Any], every: int, report: Callable[[str], Any]
     ) -> None:
         group: Any = model.process_group
         name = group.group_name
@@ -103,10 +91,9 @@ class Watched:
         self._ranks = dist.get_process_group_ranks(group)
         self._rank = dist.get_rank()
         self._every = every
-        self._keep = keep
         self._report = report
         self.loader = _Loader(self, loader)
-        self._steps: list[_Step] = []
+        self._steps: list[list[Span]] = []  # from a `next` of the loader to the first one after a reduction
         self._num_steps = 0  # that have begun
         self._is_reduced = False  # whether gradients were reduced since the step began
         self._num_windows = 0  # that were sent
@@ -149,7 +136,7 @@ class Watched:
         if not self._is_over:
             raise RuntimeError("`traces` is available only after the `with` block ends")
         deadline = time.monotonic() + _TRACES_S
-        traces = [_trace(self._rank, self._steps[-self._keep :])]
+        traces = [_trace(self._rank, self._steps[-_KEPT_STEPS:])]
         missing = []
         for rank in self._ranks:
             if rank == self._rank:
@@ -158,7 +145,7 @@ class Watched:
             if message is None:
                 missing.append(rank)
             else:
-                traces.append(_trace(rank, msgspec.json.decode(message, type=list[_Step])))
+                traces.append(_trace(rank, msgspec.json.decode(message, type=list[list[Span]])))
         if missing:
             warnings.warn(f"no traces of ranks {missing}, which have not left their watch", stacklevel=2)
         return tuple(sorted(traces, key=lambda trace: trace.rank))
@@ -201,24 +188,20 @@ class Watched:
         try:
             num_new = 0
             for take in iter(self._posted.get, None):
-                timeline, num_bytes = take()
-                self._steps.append(_Step(list(timeline), num_bytes.tolist()))
+                self._steps.append(list(take().timeline))
                 num_new += 1
                 if num_new > self._every:  # a window has one step more, as a step begins where the one before it ends
                     self._judge(self._every + 1)
                     num_new = 1
-                    del self._steps[: -self._keep]
+                    del self._steps[:-_KEPT_STEPS]
             if num_new >= _FEWEST_STEPS:
                 self._judge(num_new)
         except BaseException as error:  # such as of `report`, or of a store that is gone
             with suppress(Exception):
-                words = " ".join(str(error).split())
-                print(
-                    f"rankscope.watch: rank {self._rank}: no more lines, {type(error).__name__}: {words}",
-                    file=sys.stderr,
-                )
+                what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                print(f"rankscope.watch: rank {self._rank}: no more lines, {what}", file=sys.stderr)
         with suppress(Exception):
-            self._store.set(f"trace/{self._rank}", msgspec.json.encode(self._steps[-self._keep :]))
+            self._store.set(f"trace/{self._rank}", msgspec.json.encode(self._steps[-_KEPT_STEPS:]))
 
     def _judge(self, num_steps: int) -> None:
         """Send the numbers of the last steps to the first rank, which reports them once it has those of all ranks."""
@@ -299,20 +282,19 @@ class _Loader:
         return getattr(self._loader, name)
 
 
-def _trace(rank: int, steps: Sequence[_Step]) -> Trace:
+def _trace(rank: int, steps: Sequence[list[Span]]) -> Trace:
     """Return the trace of these steps. DDP waits at the end of the backward, which so ends with its last collective."""
     spans = []
     calls: list[Call] = []
     for step in steps:
-        asked_s = [span.start_s for span in step.spans if span.lane.startswith("collectives")]
-        for span, num_bytes in zip(*step, strict=True):
+        asked_s = [span.start_s for span in step if span.lane.startswith("collectives")]
+        for span in step:
             if span.lane.startswith("collectives"):
                 spans.append(span._replace(lane="gloo", item=len(calls)))
-                calls.append(Call(span.kind, "", num_bytes, span.start_s, span.start_s, span.stop_s))
+                calls.append(Call(span.kind, span.start_s, span.start_s, span.stop_s))
             elif span.kind == "backward":
                 in_backward_s = [at_s for at_s in asked_s if span.start_s <= at_s <= span.stop_s]
                 spans.append(span._replace(lane="backward", stop_s=max(in_backward_s, default=span.stop_s)))
             else:
                 spans.append(span._replace(lane="main"))
-    timeline = Timeline.of(spans)
-    return Trace(rank, timeline, tuple(calls), source="watch")
+    return Trace(rank, Timeline.of(spans), tuple(calls), source="watch")

@@ -41,16 +41,13 @@ def mismatches(facts: Facts) -> list[HangFinding]:
     is_mixed |= len(numbers) > 1 and len({call.parts[:3] for call in called.values()}) > 1
     if is_mixed or not in_job(found):
         return [unknown("the reports are of two calls, or their numbers of ranks are those of a group", found)]
-    if len(numbers) == 1:
-        called = {rank: call._replace(number="") for rank, call in called.items()}
     number = max(numbers, default=0)
     progress = {rank: Progress(number, number, {number: call}) for rank, call in called.items()}
     findings = []
     for finding in explain_groups([Group("", tuple(called), progress)] if found else []):
-        cause = "call" if _MISREAD in called.values() else finding.cause
-        lines = finding_of(cause, (), finding.words, found).lines
-        if finding.cause != "stuck":  # nobody differs, as far as whole lines show
-            findings.append(finding._replace(cause=cause, lines=lines))
+        if finding.cause != "stuck":  # else nobody differs, as far as whole lines show
+            cause = "call" if _MISREAD in called.values() else finding.cause
+            findings.append(finding._replace(cause=cause, lines=finding_of(cause, (), finding.words, found).lines))
     return findings
 
 
@@ -66,18 +63,18 @@ def calls(facts: Facts) -> list[HangFinding]:
     used = facts["wait"] + facts["queue"]
     if not used:
         return []
-    if why := _contradiction(facts, used):
+    if why := _contradiction(used):
         return [_waits(why, used)]
     groups = {group.name: group for group in _groups(used) if _is_one(group, used)}
     findings = [_judged(finding, groups[finding.group], used) for finding in explain_groups(groups.values())]
     return findings or [_waits("nothing shows that the lines are of one group", used)]
 
 
-def _contradiction(facts: Facts, used: Sequence[Fact]) -> str:
+def _contradiction(used: Sequence[Fact]) -> str:
     """Say why lines of the watchdog must not be compared; empty if they may be."""
     times_s = [fact.line.second_of_year for fact in used]
-    if facts["restart"] or max(times_s) - min(times_s) > _EVENT_S:
-        return "the lines are of several attempts, or of several times"
+    if max(times_s) - min(times_s) > _EVENT_S:
+        return "the lines are of several times"
     said = defaultdict[object, set[str]](set)
     for fact in used:
         rank = _rank(fact)

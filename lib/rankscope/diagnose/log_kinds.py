@@ -58,7 +58,7 @@ KINDS = {
     ),
     "error": Kind(
         r"^(?P<ignored>Exception ignored in.*\n)?"
-        r"(?:-- Process (?P<process>\d+) terminated with the following error:\n)?"
+        r"(?:-- (?P<who>Process \d+) terminated with the following error:\n)?"
         r"Traceback \(most recent call last\):\n(?:(?:[ \t].*)?\n)*"
         r"(?P<what>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Iteration|Interrupt|Failure|Timeout|Killed|OutOfMemory)\w*"
         r"(?:: .*)?)$",
@@ -233,13 +233,6 @@ KINDS = {
         "Timed out initializing process group in store based barrier on rank 0, for key: store_based_barrier_key:1 "
         "(world_size=4, worker_count=3, timeout=0:30:00)",
         "unknown", "", "only {there} of {size} ranks joined the group",
-    ),
-    "joining": Kind(
-        r"Waiting in store based barrier to initialize process group for rank: (?P<by>\d+), key: \S+ "
-        r"\(world_size=(?P<size>\d+), worker_count=(?P<there>\d+)",
-        "Waiting in store based barrier to initialize process group for rank: 2, key: store_based_barrier_key:2 "
-        "(world_size=8, worker_count=7, timeout=0:30:00)",
-        "unknown", "", "a group was not complete: {there} of {size} ranks had joined it when rank {by} said so",
     ),
     "address": Kind(
         r"ait timeout after \d+ms, keys: \S*/default_pg/0//cpu//0/(?P<ranks>\d+)$",

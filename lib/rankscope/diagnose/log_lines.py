@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 _MOST_LETTERS = 4000  # of a line: what is behind them says nothing more, and some patterns take quadratic time
 _LEAST_WIDTH = 60  # of a terminal that broke lines
 _LEAST_FULL_LINES = 3  # at the width of such a terminal
-_MOST_PIECES = 8  # of a message that was broken
 
 _FILE_RANK = re.compile(r"rank[_=.-]?(\d{1,6})(?=[^/\\]*$)")
 _ESCAPE = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
@@ -38,6 +36,8 @@ _UNFINISHED = re.compile(
     r"|Detected mismatch between(?!.*(?:Collectives differ|\)\)+\.?$|Rank \d+ is running inconsistent))"
 )
 
+_BLOCK = re.compile(r"Traceback \(|Root Cause|Thread |Process ")  # how blocks of lines begin
+
 
 class Line(NamedTuple):
     """A message, its labels by kind, and the rank of the job that printed it."""
@@ -54,50 +54,40 @@ def clean_lines(logs: Mapping[str, str]) -> list[Line]:
     A label counts as the rank if no line shows that it is something else. One that counts processes within a node does
     only if a line shows that it is the rank, too, and so does the name of a single log, or names of the same number.
     """
-    in_names = [rank for name in logs for rank in _FILE_RANK.findall(name)]
     lines = [line for name, text in logs.items() for line in _lines_of(text, name)]
-    agrees: dict[str, set[bool]] = {}  # by kind of label, whether it is the stated rank
-    for line in lines:
-        if "rank" in line.labels:
-            for kind, value in line.labels.items():
-                agrees.setdefault(kind, set()).add(value == line.labels["rank"])
-    trusted = [kind for kind in ("rank", "task") if False not in agrees.get(kind, set())]
-    if len(in_names) == len({*in_names}) > 1 and False not in agrees.get("file", set()):
-        trusted.append("file")
-    trusted += [kind for kind in ("file", "local") if agrees.get(kind) == {True}]
+    stated = [line.labels for line in lines if "rank" in line.labels]
+    agrees = {(kind, value == labels["rank"]) for labels in stated for kind, value in labels.items()}
+    in_names = [rank for name in logs for rank in _FILE_RANK.findall(name)]
+    trusted = {"rank", "task"} | {kind for kind, is_same in agrees if is_same}
+    if len(in_names) == len({*in_names}) > 1:
+        trusted.add("file")
+    kinds = [kind for kind in ("rank", "task", "file", "local") if kind in trusted and (kind, False) not in agrees]
     ranked = []
     for line in lines:
-        ranks = [int(line.labels[kind]) for kind in trusted if kind in line.labels]
+        ranks = [int(line.labels[kind]) for kind in kinds if kind in line.labels]
         ranked.append(line._replace(rank=ranks[0]) if ranks else line)
     return ranked
 
 
-def _lines_of(text: str, name: str) -> Iterator[Line]:
-    """Yield the lines of one log; those that a terminal or a person broke are whole again."""
+def _lines_of(text: str, name: str) -> list[Line]:
+    """Return the lines of one log; those that a terminal broke at its width, or a person, are whole again."""
     pieces = []
     for raw in re.split(r"[\r\n]+", _ESCAPE.sub("", text)):
         pieces += [piece[:_MOST_LETTERS] for piece in _RAN_INTO.split(raw)]
-    lengths = Counter(map(len, pieces))
-    width = max(lengths)
-    is_wrapped = _LEAST_WIDTH <= width < _MOST_LETTERS and lengths[width] >= _LEAST_FULL_LINES
-    place = 0
-    while place < len(pieces):
-        line = _line(pieces[place], name)
-        whole = line.text
-        num_pieces = 1
-        is_full = len(pieces[place]) == width
-        for piece in pieces[place + 1 : place + _MOST_PIECES]:
-            is_over = not (is_full and is_wrapped) and not _UNFINISHED.search(whole)
-            if is_over or _line(piece, name).text != piece:  # the next one has labels of its own
-                break
-            whole += piece if is_full else f" {piece}"
-            num_pieces += 1
-            is_full = len(piece) == width
-        if num_pieces > 1 and not _UNFINISHED.search(whole):
-            line = line._replace(text=whole)
-            place += num_pieces - 1
-        yield line
-        place += 1
+    width = max(map(len, pieces))
+    is_wrapped = width >= _LEAST_WIDTH and [*map(len, pieces)].count(width) >= _LEAST_FULL_LINES
+    lines: list[Line] = []
+    was_full = False
+    for piece in pieces:
+        line = _line(piece, name)
+        is_own = line.text != piece or _BLOCK.match(piece)
+        if lines and not is_own and (was_full or _UNFINISHED.search(lines[-1].text)):
+            whole = lines[-1].text + (piece if was_full else f" {piece}")
+            lines[-1] = lines[-1]._replace(text=whole)
+        else:
+            lines.append(line)
+        was_full = is_wrapped and len(piece) == width
+    return lines
 
 
 def _line(text: str, name: str) -> Line:

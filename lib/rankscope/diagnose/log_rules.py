@@ -136,12 +136,11 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
     has_ended = any(fact.values.get("code") == "1" for fact in exits)
     findings = []
     for found in same.values():
-        process = found[0].values.get("process")  # of torch.multiprocessing
-        (finding,) = _stated(found, **({"who": f"process {process}"} if process else {}))
-        is_certain = bool(finding.ranks or process or has_ended or found[0].kind == "CUDA error")
-        if not is_certain:
-            finding = finding._replace(words=f"{finding.words} rankscope cannot tell whether it was caught.")
-        findings.append(finding._replace(is_certain=is_certain))
+        (finding,) = _stated(found)
+        if not finding.ranks and not has_ended and found[0].kind != "CUDA error" and "who" not in found[0].values:
+            words = f"{finding.words} rankscope cannot tell whether it was caught."
+            finding = finding._replace(words=words, is_certain=False)
+        findings.append(finding)
     return findings
 
 
@@ -176,7 +175,7 @@ def _joins(facts: Facts) -> list[HangFinding]:
     if any(there > size for there, size in counts):
         words = "more processes joined than the job has ranks: an earlier job, or another one, uses the same store"
         return [finding_of("store", (), words, found)]
-    is_whole_job = all(fact.values.get("key", "1").isdecimal() for fact in found) and not facts["restart"]
+    is_whole_job = all(fact.values.get("key", "1").isdecimal() for fact in found)
     if None not in came and is_whole_job and counts == {(len(came), len(came) + len(late))}:
         return [finding_of("missing", late, f"{listed('rank', late)} did not join the group", found)]
     came.add(0)  # which serves the store, so others wait for its address, too
@@ -210,7 +209,6 @@ _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
     "RAS, no answer",
     "RAS",
     _joins,
-    "joining",
     "stuck watchdog",
     "id",
     "actor",

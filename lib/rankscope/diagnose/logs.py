@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from ..common.checks import of_type, several
+from ..common.checks import of_type
 from ..common.files import FileError, PathLike, read_bytes, read_start
+from .inputs import paths_of
 from .log_evidence import Facts, facts_of
 from .log_lines import clean_lines
 
@@ -19,10 +20,9 @@ _ATTEMPT = re.compile(r"attempt_(\d+)")  # a folder of torchrun's --log-dir
 
 
 class HangLogs(msgspec.Struct, frozen=True, eq=False):
-    """What logs state, by kind; the files, and why others could not be read."""
+    """What logs state, by kind; and why files could not be read."""
 
     facts: Facts
-    sources: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
 
@@ -32,16 +32,13 @@ def is_log(path: Path) -> bool:
 
 
 def logs_in(folder: Path) -> list[Path]:
-    """Return the logs in a folder; without any, those below it, of the last attempt of torchrun's --log-dir.
+    """Return the logs in the folders below this one, of the last attempt of torchrun's --log-dir.
 
     torchrun writes FOLDER/RUN/attempt_0/LOCAL_RANK/stderr.log.
     """
-    for files in (folder.iterdir(), folder.rglob("*")):
-        logs = [path for path in sorted(files) if path.is_file() and is_log(path)]
-        attempts = [_ATTEMPT.findall(str(path.parent.relative_to(folder))) for path in logs]
-        if logs:
-            return [path for path, attempt in zip(logs, attempts, strict=True) if attempt == max(attempts)]
-    return []
+    logs = [path for path in sorted(folder.rglob("*")) if path.is_file() and is_log(path)]
+    attempts = [_ATTEMPT.findall(str(path.parent.relative_to(folder))) for path in logs]
+    return [path for path, attempt in zip(logs, attempts, strict=True) if attempt == max(attempts)]
 
 
 def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
@@ -52,31 +49,23 @@ def read_logs(folder_or_files: PathLike | Iterable[PathLike]) -> HangLogs:
 
     Raises ValueError if there is no log, and FileError if none can be read.
     """
-    if isinstance(folder_or_files, str | Path):
-        path = Path(folder_or_files)
-        files = logs_in(path) if path.is_dir() else [path]
-    else:
-        files = [Path(path) for path in several("folder_or_files", folder_or_files, "files")]
+    files = paths_of(folder_or_files, is_log)
+    if not files and isinstance(folder_or_files, str | Path):
+        files = logs_in(Path(folder_or_files))
     if not files:
         raise ValueError(f"{folder_or_files} has no log, which is a file that ends in .log, .out, .err or .txt")
     texts: dict[str, str] = {}
     errors: list[FileError] = []
     for path in files:
         try:
-            texts[str(path)] = decoded(read_bytes(path))
+            texts[str(path)] = read_bytes(path).decode("utf-8-sig", "replace")
         except FileError as error:
             errors.append(error)
     if not texts:
         raise errors[0]
-    return HangLogs(facts_of(clean_lines(texts)), tuple(texts), tuple(map(str, errors)))
+    return HangLogs(facts_of(clean_lines(texts)), tuple(map(str, errors)))
 
 
 def read_hang_text(text: str) -> HangLogs:
     """Read text that was pasted from the logs of a job; the lines may be of several ranks."""
     return HangLogs(facts_of(clean_lines({"": of_type("text", text, str)})))
-
-
-def decoded(raw: bytes) -> str:
-    """Return the text of a log; what Windows writes may be UTF-16."""
-    is_utf16 = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
-    return raw.decode("utf-16" if is_utf16 else "utf-8-sig", "replace")

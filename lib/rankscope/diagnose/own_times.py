@@ -23,14 +23,14 @@ Bools = NDArray[np.bool_]
 
 _HOST = PHASES.index("host")
 _FSDP = ("range: FSDP::", "range: FullyShardedDataParallel")  # how the ranges begin that FSDP records
-_FSDP_CALLS = ("range: FSDP::all_gather", "range: FSDP::post_backward_reduce")  # that end when their collective has
+_FSDP_CALLS = ("range: FSDP::all_gather (", "range: FSDP::post_backward_reduce (")  # that end when their collective has
 _FSDP_END = "range: FSDP::root_post_backward_callback"  # which reduces the last gradients, after autograd
 
 
 class CallTimes(NamedTuple):
     """What each of a rank's calls costs, in seconds."""
 
-    row: Ints  # of its step in `OwnTimes`, or -1
+    step: Ints  # the number of its step, or -1
     phase: Ints  # in which it was launched, as an index of `PHASES`
     of_fsdp: Bools  # whether it was launched within a range of FSDP
     # The time in which the call is the next one to end, and queues behind no other call: how much of it is exposed, and
@@ -44,11 +44,9 @@ class OwnTimes(NamedTuple):
 
     steps: Ints  # the numbers of the steps
     window_s: Seconds
-    end_s: Seconds  # when the window ends, by the rank's clock
     phase_s: Seconds  # own time, in which the rank waited for nobody: steps by `PHASES`
     exposed_s: Seconds  # communication that no work of the rank covers
     hidden_s: Seconds  # communication that work covers
-    idle_s: Seconds  # own time in which its GPU did nothing; 0 without one
     calls: CallTimes
 
 
@@ -111,15 +109,32 @@ def own_times(trace: Trace) -> OwnTimes:
         np.add.at(table_s, (window[chosen], phase[chosen]), length_s[chosen])
         return table_s
 
+    # Of calls that overlap, only the next one to end counts: a call counts from the end of the one that ended before.
+    by_end = np.argsort(calls.stop_s, kind="stable")
+    next_end = np.append(by_end, -1)[np.searchsorted(calls.stop_s[by_end], middle_s)]
+    has_call = np.append(calls.arrive_s, np.inf)[next_end] <= middle_s
+
+    def of_calls(chosen: Bools) -> Seconds:
+        """Return the seconds of the chosen slices, by call."""
+        chosen = chosen & has_call
+        return np.bincount(next_end[chosen], length_s[chosen], minlength=by_end.size).astype(float)
+
+    # before the first edge the slice is -1, and after the last one their number: both take the appended "host"
+    launched_in = np.append(phase, _HOST)[np.searchsorted(edge_s, calls.launch_s, side="right") - 1]
+    launched_in[_inside(calls.launch_s, host["backward"])] = PHASES.index("backward")
     return OwnTimes(
         steps=steps.item[windows.rows],
         window_s=windows.end_s - windows.begin_s,
-        end_s=windows.end_s,
         phase_s=seconds(~waits),
         exposed_s=seconds(waits).sum(axis=1),
         hidden_s=seconds(in_call & ~waits).sum(axis=1),
-        idle_s=seconds(~waits & ~gpu_works & has_gpu).sum(axis=1),
-        calls=_call_times(calls, windows, host["backward"], edge_s, waits, phase),
+        calls=CallTimes(
+            step=np.append(steps.item, -1)[calls.step],
+            phase=launched_in,
+            of_fsdp=calls.of_fsdp,
+            exposed_s=of_calls(waits),
+            hidden_s=of_calls(~waits),
+        ),
     )
 
 
@@ -146,8 +161,8 @@ def _calls(trace: Trace, steps: Timeline, has_gpu: bool) -> _Calls:
         of_gradients = _inside(launch_s, _merged(trace.timeline, "backward", _FSDP_END))
     step = np.searchsorted(steps.start_s, launch_s, side="right") - 1
     arrive_s = start_s if has_gpu else launch_s  # Gloo starts a call only when one of its threads is free
-    fsdp = _merged(trace.timeline, *(kind for kind in trace.timeline.kinds if kind.startswith(_FSDP)))
-    return _Calls(launch_s, arrive_s, stop_s, of_gradients, _inside(launch_s, fsdp), step)
+    of_fsdp = _inside(launch_s, _named(trace.timeline, _FSDP))
+    return _Calls(launch_s, arrive_s, stop_s, of_gradients, of_fsdp, step)
 
 
 class _Windows(NamedTuple):
@@ -187,7 +202,6 @@ def _windows(steps: Timeline, calls: _Calls) -> _Windows:
 
 def _blocked(spans: Timeline, calls: _Calls, host: dict[str, Intervals]) -> Intervals:
     """Return when the host of a rank without a GPU is blocked in calls, apart from the wait at the end of a window."""
-    fsdp = _merged(spans, *(kind for kind in spans.kinds if kind.startswith(_FSDP)))
     # A collective that is not waited for at the end blocks the host, until that goes on with another phase.
     blocks = ~calls.of_gradients & ~calls.of_fsdp
     phase_start_s = np.sort(np.concatenate([starts_s for starts_s, _ in host.values()]))
@@ -195,43 +209,12 @@ def _blocked(spans: Timeline, calls: _Calls, host: dict[str, Intervals]) -> Inte
     until_s = np.minimum(calls.stop_s, np.append(phase_start_s, np.inf)[next_phase])
     # Of FSDP's calls, only a rank within a range of FSDP waits. It is back at the end of the range in which the call
     # ends: a thread that has waited gets its core late on a busy machine. That is no work, and there are so many
-    # collectives in a step that it would hide a late rank. The name of a range is followed by its group, as in
-    # "range: FSDP::all_gather (layer)".
-    starts_s, stops_s = _merged(spans, *(kind for kind in spans.kinds if kind.partition(" (")[0] in _FSDP_CALLS))
+    # collectives in a step that it would hide a late rank.
+    starts_s, stops_s = _named(spans, _FSDP_CALLS)
     last_range = np.searchsorted(starts_s, calls.launch_s, side="right") - 1  # -1 before the first one
     back_s = np.maximum(calls.stop_s, np.append(stops_s, -np.inf)[last_range])
-    in_fsdp = intersect(fsdp, merge(calls.arrive_s[calls.of_fsdp], back_s[calls.of_fsdp]))
+    in_fsdp = intersect(_named(spans, _FSDP), merge(calls.arrive_s[calls.of_fsdp], back_s[calls.of_fsdp]))
     return merge(np.append(calls.arrive_s[blocks], in_fsdp[0]), np.append(until_s[blocks], in_fsdp[1]))
-
-
-# ---- what each call costs
-
-
-def _call_times(
-    calls: _Calls, windows: _Windows, backward: Intervals, edge_s: Seconds, waits: Bools, phase: Ints
-) -> CallTimes:
-    """Return what each call costs; the slices between the edges say when the rank waits, and in which phase it is."""
-    row_of_step = np.full(calls.step.max(initial=0) + 2, -1)  # the last entry serves step -1, before the first one
-    rows = np.flatnonzero(windows.rows < row_of_step.size - 1)
-    row_of_step[windows.rows[rows]] = rows
-    # before the first edge the slice is -1, and after the last one their number: both take the appended "host"
-    launched_in = np.append(phase, _HOST)[np.searchsorted(edge_s, calls.launch_s, side="right") - 1]
-    launched_in[_inside(calls.launch_s, backward)] = PHASES.index("backward")
-    # Of calls that overlap, only the next one to end counts: a call counts from the end of the one that ended before.
-    by_end = np.argsort(calls.stop_s, kind="stable")
-    previous_end_s = np.empty(by_end.size)
-    previous_end_s[by_end] = np.append(-np.inf, calls.stop_s[by_end])[:-1]
-    since_s = np.maximum(calls.arrive_s, previous_end_s)
-    # how long the rank has waited up to each edge; between two edges this grows evenly, or not at all
-    waited_s = np.append(0.0, np.cumsum(np.diff(edge_s) * waits))
-    exposed_s = np.interp(calls.stop_s, edge_s, waited_s) - np.interp(since_s, edge_s, waited_s)
-    return CallTimes(
-        row=row_of_step[calls.step],
-        phase=launched_in,
-        of_fsdp=calls.of_fsdp,
-        exposed_s=exposed_s,
-        hidden_s=calls.stop_s - since_s - exposed_s,
-    )
 
 
 # ---- intervals
@@ -240,6 +223,11 @@ def _call_times(
 def _merged(spans: Timeline, *kinds: str) -> Intervals:
     chosen = spans.select(kind=kinds)
     return merge(chosen.start_s, chosen.stop_s)
+
+
+def _named(spans: Timeline, begins: tuple[str, ...]) -> Intervals:
+    """Return the intervals of ranges whose names begin so; the group follows, as in "FSDP::all_gather (layer)"."""
+    return _merged(spans, *(kind for kind in spans.kinds if f"{kind} (".startswith(begins)))
 
 
 def _inside(times_s: Seconds, intervals: Intervals) -> Bools:

@@ -15,13 +15,11 @@ PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "hos
 class Call(NamedTuple):
     """A collective of a rank that ended within its trace.
 
-    `kind` is one of `CALL_KINDS`. `group` is "" and `num_bytes`, which the rank puts in, is -1 where the trace does not
-    say. The CPU asked for the call at `launch_s`; NCCL's kernel or Gloo's work ran from `start_s` to `stop_s`.
+    `kind` is one of `CALL_KINDS`. The CPU asked for the call at `launch_s`; NCCL's kernel or Gloo's work ran from
+    `start_s` to `stop_s`.
     """
 
     kind: str
-    group: str
-    num_bytes: int
     launch_s: float
     start_s: float
     stop_s: float
@@ -38,7 +36,7 @@ class Trace(msgspec.Struct, frozen=True):
       "range: NAME"; "thread 12": as "main"
     - "backward": "backward", and within it a "gradient" each
     - "gpu": a phase, or "host" between two phases: from the first to the last kernel or copy that was launched in it
-    - "stream 7": "kernel", "memset", "memcpy h2d", "d2h", "d2d" or "p2p", and collectives (item: place in `calls`)
+    - "stream 7": "kernel", "memset", "memcpy h2d", "memcpy", and collectives (item: place in `calls`)
     - "gloo": collectives on the CPU
 
     `num_ranks` is that of the job, 0 if the trace does not say. `left_out` are files of the job that cannot be read.

@@ -9,12 +9,11 @@ import numpy as np
 
 from ..common.units import percent_words
 from ..common.words import and_joined, listed
-from .late_causes import LateRank
+from .late_causes import Culprit
 from .late_ranks import SHARE_OF_STEP, Lateness
 from .trace import PHASES
 
 _MOST_LISTED = 8  # ranks
-_MOST_OF_IT = 0.5  # of all waiting
 _WORDS = {
     "h2d": "copies to the GPU",
     "host": "Python code between phases",
@@ -42,14 +41,10 @@ def sentences(lateness: Lateness, steps: Sequence[int], is_complete: bool) -> li
     lines = []
     for group in lateness.groups:
         if len(group) > 1:
-            cost = _of_step(lateness, sum(culprit.cost_s for late in group for culprit in late.culprits))
-            lines.append(f"{_names(lateness, group).capitalize()} are late {_pattern(group)}. This costs {cost}.")
+            lines.append(f"{_names(group).capitalize()} are late {_pattern(group)}.")
         for late in group[:_MOST_LISTED]:
-            for culprit in late.culprits:
-                words = [f"{_arrives(lateness, late)}: {_why(late, culprit.cause)}."]
-                if len(group) == 1:
-                    words.append(f"This costs {_of_step(lateness, culprit.cost_s)}.")
-                lines.append(" ".join([*words, _HINTS[culprit.cause]]))
+            lines.append(f"{_arrives(late)}: {_why(late)}. {_HINTS[late.cause]}")
+        lines.append(f"This costs {_of_step(lateness, _cost_s(group))}.")
     return lines
 
 
@@ -60,45 +55,38 @@ def headline(lateness: Lateness, steps: Sequence[int]) -> str:
         balanced = f"balanced, {step} per step"
         return balanced if lateness.is_balanced else _of_nobody(lateness, steps, is_complete=True)[0]
     group = lateness.groups[0]  # the others are late only once these ranks are mended
-    cost_s = sum(culprit.cost_s for late in group for culprit in late.culprits)
-    cost = f"{in_ms(cost_s)} of each step of {step}"
-    causes = list(dict.fromkeys(late.culprits[0].cause for late in group))  # the most important cause of each
-    if len(group) == 1:
-        return f"{_names(lateness, group)} is late, because of its {_word(causes[0])}: {cost}"
-    parts = []
-    for cause in causes:
-        ranks = [late for late in group if late.culprits[0].cause == cause]
-        parts.append(f"{_names(lateness, ranks)} because of {_word(cause)}")
-    return f"{_names(lateness, group)} are late {_pattern(group)}, {and_joined(parts)}: {cost}"
+    causes = dict.fromkeys(_WORDS.get(late.cause, late.cause) for late in group)
+    how = f"are late {_pattern(group)}, because of their" if len(group) > 1 else "is late, because of its"
+    cost = f"{in_ms(_cost_s(group))} of each step of {step}"
+    return f"{_names(group)} {how} {and_joined([*causes])}: {cost}"
 
 
-def _arrives(lateness: Lateness, late: LateRank) -> str:
+def _cost_s(group: Sequence[Culprit]) -> float:
+    return sum(late.cost_s for late in group)
+
+
+def _arrives(late: Culprit) -> str:
     when = f"in {late.in_steps.sum()} of {late.in_steps.size} steps"
-    if late.in_steps.all():
-        when = "in each step"
-    return f"Rank {lateness.ranks[late.column]} arrives {in_ms(late.late_s)} late {when}"
+    return f"Rank {late.rank} arrives {in_ms(late.late_s)} late {when}"
 
 
-def _why(late: LateRank, cause: str) -> str:
-    if cause == "slower":
+def _why(late: Culprit) -> str:
+    if late.cause == "slower":
         ratio = late.takes_s.sum() / late.usual_s.sum()
         return (
             f"all its phases take {ratio:.1f} times as long as on the others, as with a slower clock of its GPU or "
             "CPU, or with a shared core; the traces do not show which"
         )
-    phase = PHASES.index(cause)
+    phase = PHASES.index(late.cause)
     takes, usual = in_ms(late.takes_s[phase]), in_ms(late.usual_s[phase])
-    return f"its {_word(cause)} takes {takes} in these, compared with {usual} on the other ranks"
+    return f"its {_WORDS.get(late.cause, late.cause)} takes {takes} in these, compared with {usual} on the other ranks"
 
 
-def _pattern(group: Sequence[LateRank]) -> str:
+def _pattern(group: Sequence[Culprit]) -> str:
     """Return whether these ranks are late in the same steps: whether most late steps are those of several ranks."""
     num_late = np.sum([late.in_steps for late in group], axis=0)
     are_together = (num_late > 1).sum() > (num_late == 1).sum()
     return "together, so that fixing only one of them saves little" if are_together else "in turn"
-
-
-# ---- nobody is late, or nobody can be named
 
 
 def _of_nobody(lateness: Lateness, steps: Sequence[int], is_complete: bool) -> list[str]:
@@ -109,42 +97,29 @@ def _of_nobody(lateness: Lateness, steps: Sequence[int], is_complete: bool) -> l
     lines = []
     suspicion = lateness.suspicion
     if suspicion is not None:
-        cost = _of_step(lateness, suspicion.cost_s)
+        who = and_joined([_arrives(late) for late in suspicion.late[:_MOST_LISTED]])
+        cost = f"costs {_of_step(lateness, suspicion.cost_s)}"
         if suspicion.is_chance:
             lines.append(
-                f"No rank is named: {_names(lateness, suspicion.late)} may be late, which would cost {cost}; but ranks "
-                "that pause or slow down at random can look like this. A trace of more steps may tell."
+                f"No rank is named. {who}, which {cost}; but ranks that pause or slow down at random can look like "
+                "this. A trace of more steps may tell."
             )
         else:
-            who = and_joined([_arrives(lateness, late) for late in suspicion.late[:_MOST_LISTED]])
-            lines.append(f"{who}, but this costs only {cost}. A rank is named from {percent_words(SHARE_OF_STEP)} on.")
-    waits_s = lateness.waits_s.mean(axis=1)  # by step
-    last = lateness.waits_s.argmin(axis=1)  # the last rank of each step
-    wait = f"Ranks wait for each other, for up to {_of_step(lateness, lateness.longest_wait_s)}."
+            lines.append(f"{who}, but this only {cost}. A rank is named from {percent_words(SHARE_OF_STEP)} on.")
+    waits_s = lateness.waits_s.max(axis=1)  # for the last rank of each step
+    last = [lateness.ranks[column] for column in lateness.waits_s.argmin(axis=1)]
     worst = int(waits_s.argmax())
-    if waits_s[worst] > _MOST_OF_IT * waits_s.sum():
-        longer_s = lateness.phase_s[worst, last[worst]] - np.median(lateness.phase_s[worst], axis=0)
-        rank, word = lateness.ranks[last[worst]], _word(PHASES[int(longer_s.argmax())])
-        lines.append(
-            f"{wait} Most of it is in step {steps[worst]}, in which rank {rank} takes {in_ms(longer_s.sum())} longer, "
-            f"mostly in {word}."
-        )
-    else:
-        most_often = Counter(last.tolist()).most_common(_MOST_LISTED)
-        parts = [f"rank {lateness.ranks[column]} in {number}" for column, number in most_often]
-        lines.append(f"{wait} The last to arrive is {and_joined(parts)} of {len(steps)} steps.")
+    parts = [f"rank {rank} in {number}" for rank, number in Counter(last).most_common(_MOST_LISTED)]
+    lines.append(
+        f"Ranks wait for each other, for up to {_of_step(lateness, lateness.longest_wait_s)}; most, "
+        f"{in_ms(waits_s[worst])}, in step {steps[worst]}, for rank {last[worst]}. The last to arrive is "
+        f"{and_joined(parts)} of {len(steps)} steps."
+    )
     return lines
 
 
-# ---- words
-
-
-def _names(lateness: Lateness, group: Sequence[LateRank]) -> str:
-    return listed("rank", sorted(lateness.ranks[late.column] for late in group))
-
-
-def _word(cause: str) -> str:
-    return _WORDS.get(cause, cause)
+def _names(group: Sequence[Culprit]) -> str:
+    return listed("rank", sorted(late.rank for late in group))
 
 
 def _of_step(lateness: Lateness, seconds: float) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from ...common.units import bytes_words, times_in_one_unit
+from ...cli.output import print_parts, table_of
+from ...common.units import times_in_one_unit
 from ...common.words import printable
 
 if TYPE_CHECKING:
@@ -19,64 +20,50 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 16
 _LEAST_SHARE = 0.01  # of the own time: a phase with less has no column
-_LEAST_LATE = 0.005  # of a step: a rank that is late by less is not shown as late
 
 
-def diagnose_traces(paths: Sequence[Path], as_json: bool, perfetto: Path | None) -> None:
-    """Print who is late and why, and write the trace for Perfetto if there is a path for it."""
-    from ...cli.output import print_parts
-    from ...timeline import Timeline
+def diagnose_traces(paths: Sequence[Path], as_json: bool) -> None:
+    """Print who is late and why."""
     from .. import diagnose, read_traces
 
-    traces = read_traces(paths[0] if len(paths) == 1 else paths)
-    diagnosis = diagnose(traces)
-    if perfetto is not None:
-        clocks = zip(traces, diagnosis.offset_s, strict=True)
-        Timeline.concat(trace.timeline.shifted(offset_s) for trace, offset_s in clocks).to_chrome_trace(perfetto)
+    diagnosis = diagnose(read_traces(paths[0] if len(paths) == 1 else paths))
     if as_json:
         print(json.dumps(_fields(diagnosis)))
         return
-    print_parts(Text(printable(line), "bold") for line in str(diagnosis).splitlines())
+    tables = []
     if diagnosis.steps:
-        print_parts([_rank_table(diagnosis)])
+        tables.append(_rank_table(diagnosis))
     if diagnosis.calls:
-        print_parts([_call_table(diagnosis)])
-    if perfetto is not None:
-        print_parts([Text(f"wrote {printable(str(perfetto))}")])
+        tables.append(_call_table(diagnosis))
+    print_parts([*(Text(printable(line), "bold") for line in str(diagnosis).splitlines()), *tables])
 
 
 def _fields(diagnosis: JobDiagnosis) -> dict[str, Any]:
-    """Return what --json prints for traces: seconds and bytes; the means of each rank's own time by phase."""
+    """Return what --json prints for traces, in seconds; `phase_s` has the mean own time of each rank, by phase."""
     from ..trace import PHASES
 
-    phases = []
-    for column, rank in enumerate(diagnosis.ranks):
-        mean_s = diagnosis.phase_s[:, column].sum(axis=0) / max(len(diagnosis.steps), 1)
-        seconds = {f"{phase}_s": phase_s for phase, phase_s in zip(PHASES, mean_s.tolist(), strict=True)}
-        phases.append({"rank": rank, **seconds})
+    mean_s = diagnosis.phase_s.sum(axis=0) / max(len(diagnosis.steps), 1)  # ranks by phases
     return {
-        "culprits": [culprit._asdict() for culprit in diagnosis.culprits],
+        "culprits": [{"rank": late.rank, "cause": late.cause, "cost_s": late.cost_s} for late in diagnosis.culprits],
         "findings": str(diagnosis).splitlines(),
         "ranks": diagnosis.ranks,
         "steps": diagnosis.steps,
         "step_s": diagnosis.step_s,
         "exposed_s": diagnosis.exposed_s,
         "hidden_s": diagnosis.hidden_s,
-        "phases": phases,
+        "phase_s": dict(zip(PHASES, mean_s.T.tolist(), strict=True)),
         "calls": [call._asdict() for call in diagnosis.calls],
     }
 
 
 def _rank_table(diagnosis: JobDiagnosis) -> Table:
     """Return a row per rank, of many ranks for the latest; all times are in one unit."""
-    from ...cli.output import table_of
     from ..trace import PHASES
 
     mean_s = diagnosis.phase_s.mean(axis=0)  # ranks by phases
-    late_s = diagnosis.late_s.mean(axis=0)
-    late_s = np.where(late_s > _LEAST_LATE * diagnosis.step_s, late_s, 0.0)
+    late_s = diagnosis.late_s.mean(axis=0).clip(0)
     shown = np.flatnonzero(mean_s.sum(axis=0) > _LEAST_SHARE * mean_s.sum())
-    rows = np.sort(np.argsort(-late_s, kind="stable")[:_MOST_ROWS])
+    rows = np.sort(np.argsort(-late_s)[:_MOST_ROWS])
     table_s = np.column_stack([mean_s[:, shown], diagnosis.waiting_s.mean(axis=0), late_s])[rows]
     words = np.array(times_in_one_unit(*table_s.ravel().tolist())).reshape(table_s.shape)
     title = "Time of each rank per step; exposed: it only waits or communicates; late: later than the middle rank"
@@ -87,16 +74,13 @@ def _rank_table(diagnosis: JobDiagnosis) -> Table:
 
 
 def _call_table(diagnosis: JobDiagnosis) -> Table:
-    """Return a row per kind of call, of many for those that are waited for longest; all times are in one unit."""
-    from ...cli.output import table_of
-
-    calls = sorted(diagnosis.calls, key=lambda call: -call.exposed_s)[:_MOST_ROWS]
+    """Return a row per kind of call, the most exposed first; all times are in one unit."""
+    calls = sorted(diagnosis.calls, key=lambda call: -call.exposed_s)
     # these are differences of floats, which may be a little below 0
-    seconds = [max(each_s, 0.0) for call in calls for each_s in (call.exposed_s, call.hidden_s)]
-    words = times_in_one_unit(*seconds)
-    title = "Communication per step, mean over ranks; hidden: while the rank works"
-    table = table_of(title, "what", "calls", "size", "exposed", "hidden")
+    words = times_in_one_unit(*(max(each_s, 0.0) for call in calls for each_s in (call.exposed_s, call.hidden_s)))
+    table = table_of(
+        "Communication per step, mean over ranks; hidden: while the rank works", "what", "calls", "exposed", "hidden"
+    )
     for call, exposed, hidden in zip(calls, words[::2], words[1::2], strict=True):
-        size = bytes_words(call.num_bytes) if call.num_bytes >= 0 else ""
-        table.add_row(printable(call.name), f"{call.num_calls:.3g}", size, exposed, hidden)
+        table.add_row(call.name, f"{call.num_calls:.3g}", exposed, hidden)
     return table
