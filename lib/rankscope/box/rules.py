@@ -119,8 +119,8 @@ def _faults(box: Box) -> Rows:
         (
             "infiniband_off",
             is_ib_off,
-            "NCCL_IB_DISABLE=1 forbids InfiniBand and RoCE, so nodes use sockets, unless they have a plug-in. Unset it. "
-            f"{figures}",
+            "NCCL_IB_DISABLE=1 forbids InfiniBand and RoCE, so nodes use sockets, unless they have a plug-in. Unset it "
+            f"if they have such a network. {figures}",
         ),
         (
             "plug_in_missing",
