@@ -103,6 +103,7 @@ WITH_PEERS = {  # a profile, similar machines, and the rules that speak
     "sockets": (made(35e-6, 20e9, network="NET/Socket, SHM"), HEALTHY, ["p2p_off", "plug_in_missing"]),
     "peer-to-peer at the rate of PCIe": (made(20e-6, 20e9, 1, 8, network="P2P"), NODE, ["nvlink_unused"]),
     "InfiniBand at the rate of sockets": (made(80e-6, 4.3e9, network="NET/IB"), HEALTHY, ["unexplained"]),
+    "one card, as others have": (made(25e-6, 24e9, network=ONE_CARD), made(25e-6, 24e9), ["reaches"]),
     "GPUDirect for some pairs": (
         made(35e-6, 20e9, network="NET/IB, GPU Direct RDMA Enabled, GPU Direct RDMA Disabled"),
         HEALTHY,
@@ -119,6 +120,7 @@ ALONE: dict[str, tuple[Profile, str]] = {  # without similar machines: a profile
     "eight cards of 200 Gbit/s": (h100(180e9, environment=EIGHT), "nothing_to_compare"),
     "cards by the beginning of their names": (h100(46.8e9, environment="NCCL_IB_HCA=mlx5"), "nothing_to_compare"),
     "cards that are excluded": (h100(46.8e9, environment="NCCL_IB_HCA=^mlx5_2,mlx5_3"), "nothing_to_compare"),
+    "slow cards at their stated rates": (h100(95e9, network="card mlx5_0 100 Gbit/s, " * 8), "fine"),
     "cards with stated rates": (h100(370e9, network="card mlx5_0 400 Gbit/s, " * 8), "fine"),
     "cards at half of their stated rates": (h100(190e9, network="card mlx5_0 400 Gbit/s, " * 8), "few_cards"),
     "more cards than GPUs": (
@@ -146,6 +148,8 @@ ALONE: dict[str, tuple[Profile, str]] = {  # without similar machines: a profile
     "host memory by figures": (h100(13e9, 1), "p2p_off"),
     "NVLink unused": (h100(20e9, 1, network="P2P"), "nvlink_unused"),
     "NVLink": (h100(350e9, 1), "fine"),
+    "too fast for host memory": (h100(48e9, 1), "nothing_to_compare"),
+    "an H800 has fewer NVLinks": (made(20e-6, 150e9, 1, 8, gpus=[{"name": "NVIDIA H800"}]), "fine"),
     "NVLS": (h100(480e9, 1), "fine"),
     "more than NVLS can": (h100(950e9, 1), "impossible"),
     "NVLS that the log denies": (h100(480e9, 1, network="no NVLS"), "impossible"),
