@@ -13,6 +13,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,6 @@ import torch
 
 from rankscope.pipeline import (
     AsyncPartDataset,
-    DelayedLoad,
     Lognormal,
     SyncPartDataset,
     idle_share,
@@ -42,7 +43,7 @@ QUEUES = (None, 1, 2, 4)
 PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "part_files.json"
 
 
-def train(files: list[Path], load: DelayedLoad, queue_size: int | None) -> tuple[Timeline, float]:
+def train(files: list[Path], load: Callable[[str], Any], queue_size: int | None) -> tuple[Timeline, float]:
     """The spans of a run, and the median seconds that a step takes in lock-step beyond its own."""
     recorder, costs = Recorder(), []
 
@@ -74,6 +75,12 @@ def train(files: list[Path], load: DelayedLoad, queue_size: int | None) -> tuple
     return timeline, statistics.median(costs)
 
 
+def delayed(load_s: dict[str, float], file: str) -> Any:
+    """Load a part after its time."""
+    time.sleep(load_s[file])
+    return dict(np.load(file))
+
+
 def sizes(aligned: bool) -> dict[int, int]:
     """Rows of each part, by its number: the same for all, or so that the parts of no two trainers end together."""
     names = [f"part-{number:05d}.npz" for number in range(TRAINERS * PARTS)]
@@ -100,12 +107,13 @@ def main() -> None:
                 files = [Path(folder) / f"part-{number:05d}.npz" for number in range(len(counts))]
                 for file, count in zip(files, counts, strict=True):
                     np.savez(file, x=np.arange(count))
-                load = DelayedLoad(Lognormal(LOAD_S, cv), seed=1)
+                times_s = Lognormal(LOAD_S, cv).draw(np.random.default_rng(1), len(files)).tolist()
+                load_s = dict(zip(map(str, files), times_s, strict=True))
                 shards = [SyncPartDataset(files, 1, TRAINERS, rank).shard for rank in range(TRAINERS)]
-                loads = [[load.delay_s(file) for file in shard] for shard in shards]
+                loads = [[load_s[file] for file in shard] for shard in shards]
                 steps = [[rows[int(Path(file).stem[5:])] for file in shard] for shard in shards]
                 for queue_size in QUEUES:
-                    measured, barrier_s = train(files, load, queue_size)
+                    measured, barrier_s = train(files, partial(delayed, load_s), queue_size)
                     blind = simulate_parts(loads, steps, STEP_S, queue_size=queue_size)
                     informed = simulate_parts(loads, steps, STEP_S, queue_size=queue_size, barrier_s=barrier_s)
                     errors = [twin.makespan_s / measured.makespan_s - 1 for twin in (blind, informed)]

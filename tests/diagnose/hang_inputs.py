@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _RECORDED = Path(__file__).parent / "stored" / "gloo_hangs.json"
-_MADE = Path(__file__).parents[1] / "golden" / "stored" / "diagnose_inputs.json.gz"
+_MADE = Path(__file__).parent / "made_inputs.json.gz"
 
 # What is true of a made log, if its text should show it: the cause and the ranks.
 _MADE_TRUTHS = {
@@ -94,7 +94,7 @@ def recorded() -> list[HangLog]:
 
 
 def stored() -> dict[str, Any]:
-    """Return the inputs of the golden outputs: their kind, and the texts of their files."""
+    """Return made inputs: their kind, and the texts of their files."""
     inputs: dict[str, Any] = json.loads(gzip.decompress(_MADE.read_bytes()))
     return inputs
 

@@ -21,18 +21,10 @@ from .values import Cases
 STORED = Path(__file__).parent / "stored"
 # The module and the function that makes the cases of each part.
 PARTS = {
-    "sampling": ("sampling", "cases"),
-    "collectives": ("collectives", "cases"),
     "pipeline": ("pipeline", "cases"),
-    "ddp": ("ddp", "cases"),
-    "parallel": ("parallel", "cases"),
-    "sharded": ("sharded", "cases"),
     "box": ("box", "cases"),
     "logs": ("box", "log_cases"),
     "nccl": ("nccl", "cases"),
-    "diagnose": ("diagnose", "cases"),
-    "traces": ("diagnose", "trace_cases"),
-    "explorers": ("explorers", "cases"),
 }
 
 

@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 
 from rankscope import pipeline as package
-from rankscope.pipeline import Cores, Handover, Lognormal, Pipeline, Stage, advise, simulate, simulate_dataloader
-from rankscope.pipeline.profile import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts  # without public names
+from rankscope.pipeline import Lognormal, Pipeline, Stage, advise, simulate
+from rankscope.pipeline.cores import Cores
+from rankscope.pipeline.epoch import BatchTimes, epoch
+from rankscope.pipeline.profile import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts
+from rankscope.pipeline.service import draw as drawn_s
 from rankscope.sampling import assign
+from rankscope.timeline import Timeline
 
 from .values import Cases, fields, plain, timeline
 
@@ -58,25 +62,32 @@ def _pipeline(pipeline: Pipeline, num_items: int, num_ranks: int, has_batches: b
 
 def _random_loader(draw: random.Random) -> dict[str, Any]:
     num_batches = draw.randint(1, 80)
-    options: dict[str, Any] = {
-        "fetch_s": _times(draw, num_batches),
-        "step_s": _times(draw, num_batches),
-        "num_batches": num_batches,
-        "num_workers": draw.choice([0, 1, 2, 3, 5, 8]),
-        "prefetch_factor": draw.randint(1, 3),
-        "in_order": draw.choice([False, True, True]),
-        "seed": draw.randrange(100),
-    }
+    services = [_times(draw, num_batches), _times(draw, num_batches)]
+    num_workers = draw.choice([0, 1, 2, 3, 5, 8])
+    prefetch_factor = draw.randint(1, 3)
+    in_order = draw.choice([False, True, True])
+    seed = draw.randrange(100)
+    handover_s, receive_s, pin_s, held_s, startup_s = 0.0, 0.0, None, 0.0, 0.0
     if draw.choice([False, True]):
         handover_s, receive_s, held_s = (draw.uniform(0.0001, 0.003) for _ in range(3))
-        options["handover"] = Handover(handover_s, receive_s, draw.choice([None, 0.001]), held_s, draw.uniform(0, 0.2))
+        pin_s, startup_s = draw.choice([None, 0.001]), draw.uniform(0, 0.2)
+    cores = Cores()
     if draw.choice([False, True]):
-        options["cores"] = Cores(draw.randint(1, 4), draw.uniform(0.2, 1), draw.uniform(0.2, 1))
-    return options
+        cores = Cores(draw.randint(1, 4), draw.uniform(0.2, 1), draw.uniform(0.2, 1))
+    fetch, step = (drawn_s("it", service, num_batches, seed, 0, stream) for stream, service in enumerate(services))
+    handover, receive = [handover_s] * num_batches, [receive_s] * num_batches
+    pin = [pin_s] * num_batches if pin_s else None
+    return {
+        "work": BatchTimes(fetch.tolist(), step.tolist(), handover, receive, pin, held_s, startup_s),
+        "num_workers": num_workers,
+        "prefetch_factor": prefetch_factor,
+        "in_order": in_order,
+        "cores": cores,
+    }
 
 
 def _loader(options: dict[str, Any]) -> dict[str, Any]:
-    return timeline(simulate_dataloader(**options))
+    return timeline(Timeline.of(epoch(**options)))
 
 
 def _random_parts(draw: random.Random) -> dict[str, Any]:
@@ -123,9 +134,7 @@ def _advice(seed: int) -> dict[str, Any]:
     settings = LoaderSettings(draw.randrange(5), 2, pin_memory=has_gpu and draw.choice([False, True]))
     costs = draw.choice([PinningCosts(0.004, 0.003, 0.001), None]) if has_gpu else None
     startup_s = draw.choice([0, 0.5])
-    profile = LoaderProfile(
-        settings, 40, draw.choice([2, 4, 64]), has_gpu, startup_s=startup_s, pinning=costs, **columns
-    )
+    profile = LoaderProfile(settings, 40, draw.choice([2, 4, 64]), startup_s=startup_s, pinning=costs, **columns)
     advice = advise(profile, num_workers=(0, 1, 2, 4, 8), num_batches=100)
     rows = sorted(_row(row) for row in advice.rows)
     return fields(advice, _ADVICE) | {"current": _row(advice.current), "best": _row(advice.best), "rows": rows}

@@ -13,18 +13,10 @@ from .make import PARTS, cases_of, computed, stored
 from .values import differences
 
 SAMPLE = {  # cases of each part in `make test`; of parts that take a second, all
-    "sampling": 150,
-    "collectives": 60,
     "pipeline": 100,
-    "ddp": 100,
-    "parallel": 60,
-    "sharded": 6,
     "box": 20,
     "logs": 40,
     "nccl": 100,
-    "diagnose": 300,
-    "traces": 3,
-    "explorers": 12,
 }
 _SEED = 20
 

@@ -49,9 +49,7 @@ class LateCuda:
         self.device = torch.device("cpu")
         self.rng, self.eagerness, self.bytes_per_s = rng, eagerness, bytes_per_s
         self.errors: list[str] = []
-        self.host_s, self.max_batches, self.num_pinned = 0.0, 0, 0
-        self.stage_s = 0.0  # what the host needs for a tensor before its copy
-        self._sent = self._ended = 0
+        self.host_s = 0.0
         self._queues: dict[str, deque[_Op]] = {COPY: deque(), CONSUMER: deque()}
         self._times = {COPY: 0.0, CONSUMER: 0.0}
         self._current = CONSUMER
@@ -62,8 +60,6 @@ class LateCuda:
 
     @contextlib.contextmanager
     def copying(self) -> Iterator[None]:
-        self._sent += 1
-        self.max_batches = max(self.max_batches, self._sent - self._ended)
         before, self._current = self._current, COPY
         try:
             yield
@@ -71,10 +67,8 @@ class LateCuda:
             self._current = before
 
     def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.host_s += self.stage_s
         if self.knows(tensor):
             return tensor
-        self.num_pinned += 1
         return self.pin(torch.empty_like(tensor).copy_(tensor))
 
     def copy(self, source: torch.Tensor) -> torch.Tensor:
@@ -135,7 +129,6 @@ class LateCuda:
             memory.num_readers += 1
 
         def do(_: float) -> None:
-            self._ended += 1
             for memory in memories:
                 memory.num_readers -= 1
                 if not memory.copied:

@@ -9,21 +9,17 @@ from typing import Any
 
 import simpy
 
+from rankscope.pipeline.epoch import BatchTimes
+
 
 @dataclass
 class Reference:
-    """Times of each batch, in seconds; `run` fills `seen`: (what, batch) and when."""
+    """`run` fills `seen`: (what, batch) and when."""
 
-    fetch_s: list[float]
-    step_s: list[float]
+    work: BatchTimes
     num_workers: int
     prefetch_factor: int
     in_order: bool
-    handover_s: list[float]
-    receive_s: list[float]
-    pin_s: list[float] | None
-    held_s: float
-    startup_s: float
     seen: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def run(self) -> dict[tuple[str, int], float]:
@@ -33,9 +29,9 @@ class Reference:
         self.fetching: list[Any] = [None] * self.num_workers
         for worker in range(self.num_workers):
             sending = simpy.Store(environment)
-            environment.process(self.work(worker, sending))
+            environment.process(self.fetch(worker, sending))
             environment.process(self.send(sending))
-        if self.pin_s is not None:
+        if self.work.pin is not None:
             environment.process(self.pin())
         environment.run(environment.process(self.loop()))
         return self.seen
@@ -43,13 +39,13 @@ class Reference:
     def mark(self, what: str, batch: int) -> None:
         self.seen[what, batch] = self.environment.now
 
-    def work(self, worker: int, sending: simpy.Store) -> Iterator[Any]:
-        yield self.environment.timeout(self.startup_s)
+    def fetch(self, worker: int, sending: simpy.Store) -> Iterator[Any]:
+        yield self.environment.timeout(self.work.startup_s)
         while True:
             batch = yield self.indices[worker].get()
             self.mark("read start", batch)
             self.fetching[worker] = self.environment.event()
-            yield self.environment.timeout(self.fetch_s[batch])
+            yield self.environment.timeout(self.work.fetch[batch])
             self.mark("read stop", batch)
             done, self.fetching[worker] = self.fetching[worker], None
             done.succeed()
@@ -58,45 +54,45 @@ class Reference:
     def send(self, sending: simpy.Store) -> Iterator[Any]:
         while True:
             worker, batch = yield sending.get()
-            yield self.environment.timeout(self.handover_s[batch])
+            yield self.environment.timeout(self.work.handover[batch])
             yield self.results.put((worker, batch))
 
     def pin(self) -> Iterator[Any]:
         while True:
             worker, batch = yield self.results.get()
-            yield self.environment.timeout(self.receive_s[batch])
+            yield self.environment.timeout(self.work.receive[batch])
             self.mark("pin start", batch)
-            yield self.environment.timeout(self.pin_s[batch])
+            yield self.environment.timeout(self.work.pin[batch])
             self.mark("pin stop", batch)
             yield self.pinned.put((worker, batch))
 
     def receive(self) -> Iterator[Any]:
-        if self.pin_s is not None:
+        if self.work.pin is not None:
             return (yield self.pinned.get())
         worker, batch = yield self.results.get()
         fetching = self.fetching[worker]
         if fetching is None:
-            yield self.environment.timeout(self.receive_s[batch])
+            yield self.environment.timeout(self.work.receive[batch])
         else:
-            late = self.environment.timeout(self.receive_s[batch] + self.held_s)
+            late = self.environment.timeout(self.work.receive[batch] + self.work.held_s)
             yield late | self.environment.process(self.answer(fetching, batch))
         return worker, batch
 
     def answer(self, fetching: Any, batch: int) -> Iterator[Any]:
         yield fetching
-        yield self.environment.timeout(self.receive_s[batch])
+        yield self.environment.timeout(self.work.receive[batch])
 
     def loop(self) -> Iterator[Any]:
         self.sent, self.received, self.tasks = 0, 0, {}
         self.num_tasks, self.cycle = [0] * self.num_workers, itertools.cycle(range(self.num_workers))
         for _ in range(self.prefetch_factor * self.num_workers):
             self.try_put_index()
-        for _ in self.fetch_s:
+        for _ in self.work.fetch:
             request_s = self.environment.now
             batch = yield from self.next_data()
             self.seen["request", batch] = request_s
             self.mark("handed", batch)
-            yield self.environment.timeout(self.step_s[batch])
+            yield self.environment.timeout(self.work.step[batch])
             self.mark("step stop", batch)
 
     def next_data(self) -> Iterator[Any]:
@@ -122,7 +118,7 @@ class Reference:
         return batch
 
     def try_put_index(self) -> None:
-        if self.sent == len(self.fetch_s):
+        if self.sent == len(self.work.fetch):
             return
         for _ in range(self.num_workers):
             worker = next(self.cycle)

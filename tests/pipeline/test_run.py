@@ -14,7 +14,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from rankscope.pipeline import Lognormal, Pipeline, Stage, StageError, closest, run, simulate
+from rankscope.pipeline import Lognormal, Pipeline, Stage, StageError, run, simulate
 from rankscope.timeline import Recorder
 
 from ..processes import NOT_HANGING_S, alive, gone, soon
@@ -34,12 +34,6 @@ def double(value):
 def fail_at_seven(value):
     if value == 7:
         raise KeyError("seven")
-    return value
-
-
-def die_at_five(value):
-    if value == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
     return value
 
 
@@ -65,17 +59,13 @@ def test_every_item_passes_every_stage_once(processes, ordered):
             Stage("keep", fn=lambda array: seen.append(float(array[0]))),
         ]
     )
-    recorder = Recorder(rank=3)
-    for _ in range(2):  # the recorder keeps the spans of both runs
-        seen.clear()
-        timeline = run(path, arrays, recorder=recorder)
-        timeline.check()
-        expected = [number * 2.0 + 1 for number in range(60)]
-        assert sorted(seen) == expected
-        assert seen == expected or not ordered
-        for stage in path.stages:
-            assert sorted(timeline.select(kind=stage.name, rank=3).item.tolist()) == list(range(60))
-    assert len(recorder.timeline().select(kind="add")) == 120
+    timeline = run(path, arrays, recorder=Recorder(rank=3))
+    timeline.check()
+    expected = [number * 2.0 + 1 for number in range(60)]
+    assert sorted(seen) == expected
+    assert seen == expected or not ordered
+    for stage in path.stages:
+        assert sorted(timeline.select(kind=stage.name, rank=3).item.tolist()) == list(range(60))
 
 
 # ---- how close the prediction is
@@ -91,19 +81,20 @@ def test_a_run_takes_about_as_long_as_predicted_and_never_less(ordered):
         ]
     )
     expected = simulate(path, 60, seed=9)
-    executed = closest(
-        lambda: run(path, range(60), seed=9), lambda spans: spans.makespan_s / expected.makespan_s - 1, within=0.1
-    )
-    assert 0.99 < executed.makespan_s / expected.makespan_s < 1.1
+    for _ in range(20):  # until no other work on this machine delays it
+        ratio = run(path, range(60), seed=9).makespan_s / expected.makespan_s
+        if ratio < 1.1:
+            break
+    assert 0.99 < ratio < 1.1
     slower = simulate(path.changed("train", service_s=0.012), 60, seed=9)
-    assert slower.makespan_s > 1.2 * executed.makespan_s  # which the bounds above would tell apart
+    assert slower.makespan_s > 1.2 * expected.makespan_s  # which the bounds above would tell apart
 
 
 # ---- how it ends
 
 
 @pytest.mark.parametrize("processes", [False, True])
-@pytest.mark.parametrize(("num_workers", "ordered"), [(1, True), (3, True), (3, False)])
+@pytest.mark.parametrize(("num_workers", "ordered"), [(3, True), (3, False)])
 def test_an_error_names_stage_and_item_and_stops_everything(processes, num_workers, ordered):
     before, seen, closed = threading.active_count(), [], []
 
@@ -150,41 +141,20 @@ def test_what_a_worker_has_started_ends_with_it():
     assert gone(children)
 
 
+@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_process_that_hangs_or_dies_is_named_with_its_item(number):
+def test_a_process_that_hangs_or_dies_is_named_with_its_item(number, ordered, monkeypatch):
+    """No wait that only the deadline for threads ends: it would take longer than this test may."""
+    monkeypatch.setattr(run_module, "_GRACE_S", 1000.0)
+
     def halt(value):
-        if value == 1:
+        if value == 5:
             os.kill(os.getpid(), number)
 
+    stage = Stage("halt", fn=halt, num_workers=2, ordered=ordered, processes=True)
     with pytest.raises(StageError, match="1 s|SIGKILL") as caught:
-        run(Pipeline([Stage("slow", fn=halt, processes=True)]), [0, 1], timeout_s=1)
-    assert (caught.value.stage, caught.value.item) == ("slow", 1)
-
-
-class TwoWords(Exception):
-    """An error that pickle cannot load, as many are."""
-
-    def __init__(self, first, second):
-        super().__init__(f"{first} and {second}")
-
-
-def test_an_error_that_cannot_be_unpickled_keeps_its_text():
-    def fail(value):
-        raise TwoWords("this", "that")
-
-    with pytest.raises(StageError, match="TwoWords: this and that"):
-        run(Pipeline([Stage("fail", fn=fail, processes=True)]), [0])
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-def test_a_killed_worker_is_named_at_once_each_time(ordered, monkeypatch):
-    """No wait that only a deadline ends: each would take longer than this test may."""
-    monkeypatch.setattr(run_module, "_GRACE_S", 1000.0)
-    die = Stage("die", fn=die_at_five, num_workers=2, ordered=ordered, processes=True)
-    for _ in range(5):
-        with pytest.raises(StageError, match="'die'") as caught:
-            run(Pipeline([die, Stage("b", fn=double)]), range(1000))
-        assert (caught.value.stage, caught.value.item) == ("die", 5)
+        run(Pipeline([stage, Stage("next", fn=repr)]), range(1000), timeout_s=1)
+    assert (caught.value.stage, caught.value.item) == ("halt", 5)
 
 
 SCRIPT = """

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 
 from ..common.extras import when_used
 from .advice import advise
-from .closest import closest
-from .cores import Cores
-from .loader_model import Handover, simulate_dataloader
-from .part_files import DelayedLoad, PartError, write_parts
+from .loader_model import simulate_dataloader
+from .part_files import PartError, write_parts
 from .part_model import idle_share, simulate_parts
 from .run import StageError, run
 from .service import Lognormal
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncPartDataset",
-    "Cores",
-    "DelayedLoad",
-    "Handover",
     "Lognormal",
     "PartError",
     "Pipeline",
@@ -41,7 +36,6 @@ __all__ = [
     "StoredImages",
     "SyncPartDataset",
     "advise",
-    "closest",
     "idle_share",
     "in_step",
     "overlap_share",

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
-from ..common.checks import each, whole
+from ..common.checks import each, of_type, whole
 from ..common.units import percent_words
 from ..common.words import count_of
 from .profile import PARTS, LoaderProfile, LoaderSettings, predicted_s
+
+if TYPE_CHECKING:
+    from .dataloader import RecordedLoader
 
 _CLEAR_GAIN = 1.05  # predictions are off by a few percent, so a smaller gain may be none
 _GAIN_WORTH_THE_ORDER = 1.10  # a smaller gain does not justify batches in an order that differs from run to run
@@ -26,12 +29,6 @@ _MOST_ERROR = 0.1  # of the prediction for the recorded settings; a larger one g
 _SHARE_OF_BEST_GAIN = 0.9  # if faster cores gain this share of the best gain, the cores are the bottleneck
 _LEAST_MOST_WORKERS = 8  # tried by default on a machine with few cores
 _USUAL_NUM_WORKERS = (0, *(2**power for power in range(16)))
-
-
-class Recorded(Protocol):
-    """An object with a profile: a `RecordedLoader`."""
-
-    def profile(self) -> LoaderProfile: ...
 
 
 class SettingsForecast(msgspec.Struct, frozen=True):
@@ -79,7 +76,7 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 def advise(
-    recorded: Recorded | LoaderProfile,
+    recorded: RecordedLoader[Any] | LoaderProfile,
     *,
     num_workers: Iterable[int] | None = None,
     prefetch_factors: Iterable[int] = (1, 2, 4),
@@ -97,28 +94,20 @@ def advise(
 
     Raises ValueError if `recorded` has no profile, nothing has been recorded, or a count is out of range.
     """
-    profile = recorded
-    if not isinstance(profile, LoaderProfile):
-        if not hasattr(profile, "profile"):
-            raise ValueError(f"advise takes a recorded loader or its profile, got a {type(recorded).__name__}")
-        profile = profile.profile()
+    profile = recorded.profile() if hasattr(recorded, "profile") else of_type("recorded", recorded, LoaderProfile)
     if num_batches is not None:
         profile = replace(profile, num_batches=whole("num_batches", num_batches, 1))
     if num_workers is None:
         most_workers = max(_LEAST_MOST_WORKERS, 2 * profile.num_cores)
         num_workers = [number for number in _USUAL_NUM_WORKERS if number <= most_workers]
-    candidates = _candidates(
-        profile,
-        each("num_workers", num_workers, whole, 0),
-        each("prefetch_factors", prefetch_factors, whole, 1),
-    )
+    num_workers = each("num_workers", num_workers, whole, 0)
+    prefetch_factors = each("prefetch_factors", prefetch_factors, whole, 1)
     current = SettingsForecast(profile.settings, predicted_s(profile, profile.settings), 1.0)
     forecasts = [current]
-    for settings in candidates:
-        if settings != _normal(profile.settings):  # which `current` has already
-            epoch_s = predicted_s(profile, settings)
-            speedup = current.predicted_s / epoch_s if epoch_s else 1.0
-            forecasts.append(SettingsForecast(settings, epoch_s, speedup))
+    for settings in _candidates(profile, num_workers, prefetch_factors):
+        epoch_s = predicted_s(profile, settings)
+        speedup = current.predicted_s / epoch_s if epoch_s else 1.0
+        forecasts.append(SettingsForecast(settings, epoch_s, speedup))
     rows = tuple(sorted(forecasts, key=lambda row: row.predicted_s))
     best = best_of(rows, current)
     return Advice(
@@ -140,22 +129,20 @@ def _seconds(seconds: float) -> str:
 def _candidates(
     profile: LoaderProfile, num_workers: Iterable[int], prefetch_factors: Iterable[int]
 ) -> list[LoaderSettings]:
-    """Return the different settings to try, in a fixed order."""
+    """Return the different settings to try besides the recorded ones, in a fixed order."""
     pins = [profile.settings.pin_memory]
-    if profile.accelerator and profile.pinning is not None:
+    if profile.pinning is not None:
         pins = [False, True]
     persistent = [profile.settings.persistent_workers]
     if profile.startup_s + profile.startup_each_s > 0:
         persistent = [profile.settings.persistent_workers, True]
     choices = product(num_workers, prefetch_factors, (True, False), pins, persistent)
-    return list(dict.fromkeys(_normal(LoaderSettings(*choice)) for choice in choices))  # each once
-
-
-def _normal(settings: LoaderSettings) -> LoaderSettings:
-    """Return the same settings, with defaults for those that have no effect."""
-    if settings.num_workers:
-        return settings
-    return LoaderSettings(0, pin_memory=settings.pin_memory)
+    different: dict[LoaderSettings, None] = {}  # in this order
+    for settings in (profile.settings, *(LoaderSettings(*choice) for choice in choices)):
+        if not settings.num_workers:  # the others have no effect
+            settings = LoaderSettings(0, pin_memory=settings.pin_memory)
+        different[settings] = None
+    return list(different)[1:]
 
 
 def best_of(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> SettingsForecast:
@@ -206,10 +193,6 @@ def _bottleneck(profile: LoaderProfile, settings: LoaderSettings) -> str:
 
 def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsForecast) -> Iterator[str]:
     """Yield what a reader of the advice should know about its limits."""
-    if not profile.accelerator:
-        yield "no accelerator found, so pin_memory would not help"
-    elif profile.pinning is None:
-        yield "the cost and gain of pinning could not be measured"
     if profile.read_s.size < _FEW_BATCHES:
         yield f"batches recorded: {profile.read_s.size}; predictions from so few are rough"
     if not profile.settings.num_workers:
@@ -221,8 +204,6 @@ def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsFore
     if best.settings.persistent_workers and not current.settings.persistent_workers:
         startup_s = profile.startup_of_s(replace(best.settings, persistent_workers=False))
         yield f"persistent_workers=True saves the start-up of {_seconds(startup_s)} in every epoch after the first"
-    if current.settings.in_order and not best.settings.in_order:
-        yield "in_order=False hands batches over in an order that differs from run to run"
     if profile.epoch_s:
         error = current.predicted_s / profile.epoch_s - 1
         if abs(error) > _MOST_ERROR:

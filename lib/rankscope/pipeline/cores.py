@@ -5,10 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import msgspec
-
-from ..common.checks import check_field, number
-
 _NUM_HALVINGS = 60  # of the interval in which the share of a core is searched: as exact as a float
 
 
@@ -19,8 +15,8 @@ class Speeds(NamedTuple):
     step: float
 
 
-class Cores(msgspec.Struct, frozen=True):
-    """Cores that fetches and steps share fairly. Raises ValueError if a field is negative or not a number.
+class Cores(NamedTuple):
+    """Cores that fetches and steps share fairly.
 
     `fetch_cpu` and `step_cpu` are the numbers of cores that a fetch or step keeps busy while it runs alone, such as 0.1
     if it mostly waits, or 4 for a step with 4 threads.
@@ -30,11 +26,6 @@ class Cores(msgspec.Struct, frozen=True):
     fetch_cpu: float = 1.0
     step_cpu: float = 1.0
 
-    def __post_init__(self) -> None:
-        check_field(self, "num_cores", number, above=0, high=math.inf)
-        check_field(self, "fetch_cpu", number, 0)
-        check_field(self, "step_cpu", number, 0)
-
     def speeds(self, num_fetches: int, stepping: bool) -> Speeds:
         """Return the speeds of each fetch and of the step, relative to running alone.
 
@@ -42,20 +33,19 @@ class Cores(msgspec.Struct, frozen=True):
         it gets a share s of a core. All threads get the same s, at which all cores are busy, or 1. It is searched by
         halving an interval: the larger s is, the more cores are busy.
         """
-        num_steps = 1 if stepping else 0
-        if num_fetches * self.fetch_cpu + num_steps * self.step_cpu <= self.num_cores:  # there are enough for all
+        step_cpu = self.step_cpu if stepping else 0.0
+        if num_fetches * self.fetch_cpu + step_cpu <= self.num_cores:  # there are enough for all
             return Speeds(1.0, 1.0)
         low = 0.0
         high = 1.0
         for _ in range(_NUM_HALVINGS):
             share = (low + high) / 2
-            fetch = _speed(share, self.fetch_cpu)
-            step = _speed(share, self.step_cpu)
-            if num_fetches * self.fetch_cpu * fetch + num_steps * self.step_cpu * step > self.num_cores:
+            speeds = Speeds(_speed(share, self.fetch_cpu), _speed(share, self.step_cpu))
+            if num_fetches * self.fetch_cpu * speeds.fetch + step_cpu * speeds.step > self.num_cores:
                 high = share
             else:
                 low = share
-        return Speeds(fetch, step)
+        return speeds
 
 
 def _speed(share: float, cpu: float) -> float:

@@ -107,7 +107,7 @@ class _Recording:
         self.numbers = itertools.count()  # of batches
         self.rows: list[tuple[int, ...]] = []  # `COLUMNS` in nanoseconds, of batches whose step has ended
         self.epochs: list[int] = []  # how many batches of each have been recorded
-        self.startups: list[int] = []  # of each worker: nanoseconds from when making the iterator began to its reading
+        self.startups: list[int] = []  # of each worker: nanoseconds from when all workers were made to its reading
         self.creations: list[int] = []  # of each iterator: the nanoseconds to make its workers
         self.batch_bytes = 0  # of the tensors in the last batch
         self.pinning: PinningCosts | None = None
@@ -120,7 +120,7 @@ class _Recording:
         startup_s = 0.0  # from when all workers have been made to the first read
         if loader.num_workers and self.startups:
             startup_each_s = float(np.mean(self.creations)) / loader.num_workers / 1e9
-            startup_s = float(np.mean(self.startups)) / 1e9 - startup_each_s * loader.num_workers
+            startup_s = float(np.mean(self.startups)) / 1e9
         has_accelerator = torch.accelerator.is_available()
         if has_accelerator and self.batch_bytes and self.pinning is None:
             with contextlib.suppress(RuntimeError):  # for example, if the device is full
@@ -135,20 +135,11 @@ class _Recording:
             ),
             num_batches=max(self.epochs),
             num_cores=host.num_cores(),
-            accelerator=has_accelerator,
             startup_s=max(startup_s, 0.0),  # a worker may read while its iterator is still being made
             startup_each_s=startup_each_s,
             pinning=self.pinning,
-            **_columns(self.rows),
+            **dict(zip(COLUMNS, np.array(self.rows).T / 1e9, strict=True)),
         )
-
-
-def _columns(rows: list[tuple[int, ...]]) -> dict[str, Any]:
-    """Return the columns of a `LoaderProfile`; that of hand-overs has only those of batches that were waited for."""
-    columns = dict(zip(COLUMNS, np.array(rows).T / 1e9, strict=True))
-    handover_s = columns["handover_s"]
-    columns["handover_s"] = handover_s[handover_s >= 0]
-    return columns
 
 
 def pinning_costs(num_bytes: int, repeats: int = 5) -> PinningCosts:
@@ -194,11 +185,10 @@ class _RecordedIterator:
         self._inner = inner
         self._has_workers = loader.num_workers > 0
         self._started = set[int]()  # workers that have sent a batch
-        if self._has_workers:
-            recording.creations.append(_now() - self._start_ns)
-            if not inner._pin_memory:
-                inner._data_queue = TimedQueue(inner._data_queue)
+        if self._has_workers and not inner._pin_memory:
+            inner._data_queue = TimedQueue(inner._data_queue)
         self._begin_epoch()
+        recording.creations.append(self._ready_ns - self._start_ns)
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Begin a later epoch with persistent workers; `DataLoader.__iter__` calls this."""
@@ -210,11 +200,12 @@ class _RecordedIterator:
         """Begin to record an epoch, once torch has made or reset its iterator."""
         self._recording.epochs.append(0)
         self._fetched: Fetched | None = None  # the batch whose step is running, without its data
-        self._pinned_ns = _now()  # since when the pin thread has been free
+        self._ready_ns = _now()
+        self._pinned_ns = self._ready_ns  # since when the pin thread has been free
         # Until now, no batch could be requested. This time delays the first one, so it is added to the wait for it.
-        self._wait_ns = self._pinned_ns - self._start_ns
+        self._wait_ns = self._ready_ns - self._start_ns
         if self._has_workers:
-            self._add(LOOP, "start", _NO_ITEM, self._start_ns, self._pinned_ns)
+            self._add(LOOP, "start", _NO_ITEM, self._start_ns, self._ready_ns)
 
     def _add(self, lane: str, kind: str, number: int, start_ns: int, stop_ns: int) -> None:
         if not self._has_workers:
@@ -255,7 +246,7 @@ class _RecordedIterator:
             self._pinned_ns = fetched.pin_stop.ns
         if self._has_workers and fetched.worker not in self._started:
             self._started.add(fetched.worker)
-            self._recording.startups.append(fetched.start.wall - self._start_ns)
+            self._recording.startups.append(fetched.start.wall - self._ready_ns)
             self._add(lane, "start", _NO_ITEM, self._start_ns, fetched.start.wall)
             # Not a typical one: multiprocessing starts threads for it in the worker.
             fetched = fetched._replace(handover_ns=UNKNOWN)

@@ -30,15 +30,22 @@ def worker_lane(worker: int) -> str:
 
 
 class BatchTimes(NamedTuple):
-    """The times of each batch, in seconds; `pin` is None without a pin thread. The last two are of every batch."""
+    """The times of each batch, in seconds.
+
+    A worker fetches a batch in `fetch`, and its sending thread needs `handover`. Receiving the batch costs the training
+    loop `receive` or, if there is a pin thread, that thread `receive` and `pin`. The training loop receives it up to
+    `held_s` later while the batch's worker is busy with its next batch, because the worker must answer, and cannot
+    while a fetch holds Python's interpreter lock. For the pin thread, this is not modelled. Workers start to read at
+    `startup_s`.
+    """
 
     fetch: list[float]
     step: list[float]
     handover: list[float]
     receive: list[float]
-    pin: list[float] | None
-    held_s: float
-    startup_s: float
+    pin: list[float] | None = None
+    held_s: float = 0.0
+    startup_s: float = 0.0
 
 
 def epoch(work: BatchTimes, num_workers: int, prefetch_factor: int, in_order: bool, cores: Cores) -> list[Span]:
@@ -54,22 +61,14 @@ def epoch(work: BatchTimes, num_workers: int, prefetch_factor: int, in_order: bo
     return tape.spans
 
 
-# Kinds of events. An event has its time, the number of a worker (if it is _READY) or of a batch, and its kind. At equal
-# times the lower number is first.
-_READY = 0  # a worker can fetch its next batch
-_ARRIVED = 1  # a batch is in the process of the training loop
-_PINNED = 2  # a batch can be taken by the training loop
-
-
 class _Worker:
-    """A worker; one that still starts is neither idle nor busy."""
+    """A worker."""
 
     def __init__(self, number: int) -> None:
         self.lane = worker_lane(number)
         self.queue: deque[int] = deque()  # batches dealt, but not begun
         self.in_hand = 0  # batches dealt, but not handed over
-        self.is_idle = False  # waiting for a batch to be dealt
-        self.is_busy = False  # fetching
+        self.is_busy = True  # starting or fetching; otherwise it waits for a batch to be dealt
         self.fetch_start_s = 0.0
         self.sender_free_s = 0.0  # when its sending thread is free
 
@@ -90,7 +89,8 @@ class _Epoch:
         self.spans: list[Span] = []
 
         self.now = 0.0  # seconds
-        self.events: list[tuple[float, int, int]] = []  # a heap
+        # A heap of arrivals of batches: the time, the batch, and whether it is pinned.
+        self.events: list[tuple[float, int, bool]] = []
         self.fetch_clock = 0.0
         self.fetching: list[tuple[float, int]] = []  # a heap: the fetch clock at the end, and the batch
 
@@ -105,10 +105,6 @@ class _Epoch:
         self.is_stepping = False
         self.step_left_s = 0.0  # of the step, at full speed
 
-        for place, worker in enumerate(self.workers):
-            if work.startup_s > 0:
-                self.add_span(worker.lane, "start", -1, 0.0, work.startup_s)
-            heappush(self.events, (work.startup_s, place, _READY))
         for _ in range(num_workers * prefetch_factor):
             self.deal()
 
@@ -123,7 +119,13 @@ class _Epoch:
         at which it continues, which is infinite while it waits for a batch or for the end of its step.
         """
         loop = self.training_loop()
-        self.loop_s = next(loop)
+        next(loop)  # it waits for the first batch
+        self.now = self.work.startup_s
+        self.fetch_clock = self.now
+        for worker in self.workers:
+            if self.now > 0:
+                self.add_span(worker.lane, "start", -1, 0.0, self.now)
+            self.ready(worker)
         while True:
             fetch_speed, step_speed = self.speeds(len(self.fetching), self.is_stepping)
             event_s = self.events[0][0] if self.events else math.inf
@@ -142,8 +144,8 @@ class _Epoch:
             # batch of the worker that fetches, the end of the fetch frees the worker to answer. In the reverse order
             # the worker would be in its next fetch already, and would answer late. The end of a step is last.
             if next_s >= event_s:
-                _, number, kind = heappop(self.events)
-                self.handle(number, kind)
+                _, batch, is_pinned = heappop(self.events)
+                self.arrive(batch, is_pinned)
             elif fetch_s <= next_s < self.loop_s:
                 _, batch = heappop(self.fetching)
                 self.fetched(batch)
@@ -154,16 +156,15 @@ class _Epoch:
                     return self.spans
                 self.loop_s = loop_s
 
-    def handle(self, number: int, kind: int) -> None:
-        if kind == _READY:
-            self.ready(self.workers[number])
-        elif kind == _ARRIVED and self.work.pin is not None:
-            pin_start_s = max(self.pin_free_s, self.now) + self.work.receive[number]
-            self.pin_free_s = pin_start_s + self.work.pin[number]
-            self.add_span(PIN_THREAD, "pin", number, pin_start_s, self.pin_free_s)
-            heappush(self.events, (self.pin_free_s, number, _PINNED))
+    def arrive(self, batch: int, is_pinned: bool) -> None:
+        """Let a batch arrive in the process of the training loop, or from the pin thread."""
+        if self.work.pin is not None and not is_pinned:
+            pin_start_s = max(self.pin_free_s, self.now) + self.work.receive[batch]
+            self.pin_free_s = pin_start_s + self.work.pin[batch]
+            self.add_span(PIN_THREAD, "pin", batch, pin_start_s, self.pin_free_s)
+            heappush(self.events, (self.pin_free_s, batch, True))
         else:  # the training loop can take the batch, and wakes if it waits for one
-            self.arrived.append(number)
+            self.arrived.append(batch)
             if self.receiving < 0 and not self.is_stepping:
                 self.loop_s = self.now
 
@@ -218,15 +219,14 @@ class _Epoch:
         self.worker_of.append(worker)
         worker.queue.append(batch)
         worker.in_hand += 1
-        if worker.is_idle:
+        if not worker.is_busy:
             self.ready(worker)
 
     def ready(self, worker: _Worker) -> None:
         """Let a worker fetch its next batch, or wait for one."""
-        worker.is_idle = not worker.queue
+        worker.is_busy = bool(worker.queue)
         if worker.queue:
             batch = worker.queue.popleft()
-            worker.is_busy = True
             worker.fetch_start_s = self.now
             heappush(self.fetching, (self.fetch_clock + self.work.fetch[batch], batch))
 
@@ -238,8 +238,7 @@ class _Epoch:
         worker = self.worker_of[batch]
         self.add_span(worker.lane, "read", batch, worker.fetch_start_s, self.now)
         worker.sender_free_s = max(worker.sender_free_s, self.now) + self.work.handover[batch]
-        heappush(self.events, (worker.sender_free_s, batch, _ARRIVED))
+        heappush(self.events, (worker.sender_free_s, batch, False))
         if self.receiving >= 0 and self.worker_of[self.receiving] is worker:
             self.loop_s = min(self.loop_s, self.now + self.work.receive[self.receiving])  # the hold has ended
-        worker.is_busy = False
         self.ready(worker)

@@ -6,19 +6,12 @@ All waiting is inside `queue.SimpleQueue`, which is written in C. So a hand-over
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
-from itertools import count
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 
 class Stopped(Exception):
     """The run was stopped: a thread that gets this ends."""
-
-
-class End(Exception):
-    """There are no more items."""
 
 
 class Lines:
@@ -58,26 +51,8 @@ class Item(NamedTuple):
     value: Any
 
 
-class UserItems:
-    """The user's items. One thread at a time takes from them, and none after their end."""
-
-    def __init__(self, values: Iterable[Any]) -> None:
-        self._items = map(Item, count(), values)
-        self._lock = threading.Lock()
-        self._ended = False
-
-    def take(self) -> Item:
-        """Return the next item; raise End if there is none."""
-        with self._lock:
-            item = None if self._ended else next(self._items, None)
-            self._ended = item is None
-        if item is None:
-            raise End
-        return item
-
-
 class Channel:
-    """At most `capacity` items between two stages."""
+    """At most `capacity` items between two stages. It is an iterator for the second one."""
 
     def __init__(self, lines: Lines, capacity: int) -> None:
         self._lines = lines
@@ -90,17 +65,20 @@ class Channel:
         self._items.put(item)
         return had_to_wait
 
-    def take(self) -> Item:
-        """Return the next item, and free its slot; raise End if there is none."""
-        item: Item | None = self._lines.get(self._items)[0]
-        if item is None:
-            self._items.put(None)  # for the other workers of the stage
-            raise End
-        self._free_slots.put(None)
-        return item
-
     def end(self) -> None:
         self._items.put(None)
+
+    def __iter__(self) -> Channel:
+        return self
+
+    def __next__(self) -> Item:
+        """Return the next item, and free its slot."""
+        item: Item | None = self._lines.get(self._items)[0]
+        if item is None:
+            self.end()  # for the other workers of the stage
+            raise StopIteration
+        self._free_slots.put(None)
+        return item
 
 
 class Turn(NamedTuple):
@@ -110,10 +88,7 @@ class Turn(NamedTuple):
     next: SimpleQueue[Any]
 
 
-def round_of_turns(lines: Lines, num_workers: int, ordered: bool) -> list[Turn]:
-    """Return the turn of each worker: one after the other and round again, or each whenever it wants."""
-    if not ordered:
-        queues = [lines.new(1) for _ in range(num_workers)]
-        return [Turn(queue, queue) for queue in queues]
+def round_of_turns(lines: Lines, num_workers: int) -> list[Turn]:
+    """Return the turn of each worker, one after the other and round again."""
     queues = [lines.new(1 if worker == 0 else 0) for worker in range(num_workers)]
     return [Turn(queue, queues[(worker + 1) % num_workers]) for worker, queue in enumerate(queues)]

@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ..common.checks import function, number, of_type, truth, whole
 from ..sampling.files import shard_of_sorted, sorted_files
 from ..timeline import Recorder
-from .part_files import Load, Part, PartError, checked_part, load_part, loaded, num_rows, part_error
+from .part_files import Load, Part, PartError, checked_part, load_part, num_rows, part_error
 from .part_model import TRAINER, loader_lane, parts_ahead
 from .processes import Process
 
@@ -74,7 +74,10 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
         _refuse_workers()
         for index, file in enumerate(self.shard):
             with self._span("load", index):
-                part = loaded(self.load, file)
+                try:
+                    part = checked_part(self.load(file))
+                except Exception as error:
+                    raise part_error(file, error) from error
             yield from self._batches(part)
 
     def _batches(self, part: Part) -> Iterator[dict[str, Tensor]]:
@@ -157,9 +160,6 @@ class AsyncPartDataset(SyncPartDataset):
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_idle": []}  # workers belong to this process
 
     def _start(self) -> list[_Loader]:
         return [_Loader(self.load, self.timeout_s) for _ in range(self.num_loaders)]

@@ -1,24 +1,20 @@
-"""Part files: a data set cut into files of rows. They are written, read as a whole, and read with a delay."""
+"""Part files: a data set cut into files of rows. They are written, and read as a whole."""
 
 from __future__ import annotations
 
 import io
 import os
-import re
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..common.checks import check_field, function, whole
-from ..common.files import read_bytes, write_whole
+from ..common.checks import whole
+from ..common.files import write_whole
 from ..common.words import one_line
-from .service import Distribution, Service, check, draw
 
 Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's
 Load: TypeAlias = Callable[[str], Mapping[str, Any]]
@@ -61,53 +57,8 @@ def load_part(path: str | os.PathLike[str]) -> Part:
 
     Raises ValueError, TypeError or zipfile.BadZipFile for any other file, OSError if it cannot be opened.
     """
-    packed = io.BytesIO(read_bytes(path))
-    with _ONE_READER, np.load(packed, allow_pickle=False) as arrays:
+    with _ONE_READER, np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
-
-
-class DelayedLoad(msgspec.Struct, frozen=True, eq=False):
-    """Load a part after a delay, so that local files behave like remote storage with known times.
-
-    `delays_s` is a number of seconds, a list with one time per part, a distribution, or a function of the part's
-    number, which is the last number in the file's name. The same seed gives the same delays in every process. Raises
-    ValueError if `delays_s` is none of these. A call raises ValueError if the file name has no number.
-
-    >>> DelayedLoad([0.5, 0.7]).delay_s("parts/part-00001.npz")
-    0.7
-    """
-
-    delays_s: Service
-    load: Load = load_part
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_field(self, "delays_s", check)
-        check_field(self, "load", function, "of a path")
-        check_field(self, "seed", whole)
-
-    def delay_s(self, path: str | os.PathLike[str]) -> float:
-        """Return the delay of this file in seconds."""
-        numbers = re.findall(r"\d+", Path(path).stem)
-        if not numbers:
-            raise ValueError(f"a delayed part must have its number in its name, got {os.fspath(path)!r}")
-        part = int(numbers[-1])
-        if callable(self.delays_s) and not isinstance(self.delays_s, Distribution):
-            return float(self.delays_s(part))
-        delays_s = draw("delays_s", self.delays_s, part + 1, self.seed)  # of this part and of all before it
-        return float(delays_s[part])
-
-    def __call__(self, path: str) -> Mapping[str, Any]:
-        time.sleep(self.delay_s(path))
-        return self.load(path)
-
-
-def loaded(load: Load, file: str) -> Part:
-    """Load a part, ready to be cut into batches. Raises PartError, naming the file, for any error of `load`."""
-    try:
-        return checked_part(load(file))
-    except Exception as error:
-        raise part_error(file, error) from error
 
 
 def part_error(file: str, cause: Exception) -> PartError:
@@ -124,11 +75,11 @@ def checked_part(part: Any) -> Part:
             if array.dtype.kind not in _NUMBERS or not array.dtype.isnative:
                 raise ValueError(f"{name!r} must be an array of numbers of this machine, got {array.dtype}")
             array = np.require(array, requirements=["C", "W"])
-        shape = tuple(getattr(array, "shape", ()))
-        if not shape or (0 in shape[1:]):
+        shape = getattr(array, "shape", ())
+        if not shape or 0 in shape[1:]:
             raise ValueError(f"{name!r} must be an array or tensor with values in its rows, got {array!r}")
         arrays[name] = array
-    if len({len(array) for array in arrays.values()}) > 1:
+    if len(set(map(len, arrays.values()))) > 1:
         raise ValueError(f"arrays must have the same number of rows, got {[len(array) for array in arrays.values()]}")
     return arrays
 

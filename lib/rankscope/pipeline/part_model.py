@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from ..common.checks import each, number, of_type, whole
 from ..sampling.permutation import SEEDS
-from ..timeline import Span, Tape, Timeline
+from ..timeline import Tape, Timeline
 from .service import Service, draw
 
 TRAINER = "trainer"  # the lane of a trainer
@@ -35,7 +36,7 @@ def parts_ahead(queue_size: int, num_loaders: int) -> int:
 
 
 def simulate_parts(
-    load_s: Service | list[Service],
+    load_s: Service | Sequence[Service],
     steps_per_part: Sequence[Sequence[int]],
     step_s: Service,
     *,
@@ -66,33 +67,30 @@ def simulate_parts(
     """
     num_loaders = whole("num_loaders", num_loaders, 1)
     num_ahead = None  # how many parts the loaders are ahead; None if trainers load their parts themselves
+    lanes = [TRAINER]
     if queue_size is not None:
         num_ahead = parts_ahead(whole("queue_size", queue_size, 1), num_loaders)
-    seed = whole("seed", seed, *SEEDS)
-    shards = _shards(load_s, steps_per_part, seed)
+        lanes += map(loader_lane, range(num_loaders))
     barrier_s = number("barrier_s", barrier_s, 0)
-    new_parts = [shard.new_parts() for shard in shards]
-    steps_s = []
-    for rank, shard in enumerate(shards):
-        steps_s.append(draw("step_s", step_s, sum(shard.num_steps), seed, rank, _STEP_STREAM).tolist())
+    trainers = _trainers(load_s, steps_per_part, step_s, whole("seed", seed, *SEEDS))
     tape = Tape()
-    taken_s: list[list[float]] = [[] for _ in shards]  # when each trainer has taken each of its parts
-    for step in range(max(map(len, steps_s)) + 1):  # trainers learn that nobody has a batch at one more barrier
-        for rank, shard in enumerate(shards):
-            for part in new_parts[rank].get(step, ()):
-                seconds = shard.load_s[part]
+    num_steps = max(len(trainer.step_s) for trainer in trainers)
+    for step in range(num_steps + 1):  # trainers learn that nobody has a batch at one more barrier
+        for rank, trainer in enumerate(trainers):
+            for part in trainer.new_parts[step]:
+                seconds = trainer.load_s[part]
                 if num_ahead is None:
                     tape.add(rank, TRAINER, "load", part, seconds)
                     continue
-                space_s = taken_s[rank][part - num_ahead] if part >= num_ahead else 0.0
+                space_s = trainer.taken_s[part - num_ahead] if part >= num_ahead else 0.0
                 loaded_s = tape.add(rank, loader_lane(part % num_loaders), "load", part, seconds, after_s=space_s)
-                taken_s[rank].append(tape.wait(rank, TRAINER, "wait", part, loaded_s))
-        begin_s = max(tape.free_s[rank, TRAINER] for rank in range(len(shards))) + barrier_s
-        for rank, times_s in enumerate(steps_s):
+                trainer.taken_s.append(tape.wait(rank, TRAINER, "wait", part, loaded_s))
+        begin_s = max(tape.free_s[rank, TRAINER] for rank in range(len(trainers))) + barrier_s
+        for rank, trainer in enumerate(trainers):
             tape.wait(rank, TRAINER, "barrier", step, begin_s)
-            if step < len(times_s):
-                tape.add(rank, TRAINER, "step", step, times_s[step])
-    return Timeline.of(sorted(tape.spans, key=_by_lane))
+            if step < len(trainer.step_s):
+                tape.add(rank, TRAINER, "step", step, trainer.step_s[step])
+    return tape.timeline().named(lanes, ())
 
 
 def idle_share(timeline: Timeline) -> float:
@@ -109,37 +107,29 @@ def idle_share(timeline: Timeline) -> float:
     return 1.0 - float(np.mean(busy_s)) / timeline.makespan_s
 
 
-def _by_lane(span: Span) -> tuple[int, bool, str, float, float]:
-    """Return a key that sorts by rank, and puts a rank's trainer before its loaders."""
-    return span.rank, span.lane != TRAINER, span.lane, span.start_s, span.stop_s
-
-
-class _Shard(NamedTuple):
-    """The seconds to load each part of a trainer, and the number of steps on it."""
+class _Trainer(NamedTuple):
+    """The seconds to load each part and of each step, the parts taken before each step, and when they were taken."""
 
     load_s: list[float]
-    num_steps: Sequence[int]
-
-    def new_parts(self) -> dict[int, list[int]]:
-        """Return the parts that the trainer takes before each step; those without a later step at the last barrier."""
-        parts: dict[int, list[int]] = {}
-        step = 0
-        for part, num_steps in enumerate(self.num_steps):
-            parts.setdefault(step, []).append(part)
-            step += num_steps
-        return parts
+    step_s: list[float]
+    new_parts: defaultdict[int, list[int]]
+    taken_s: list[float]
 
 
-def _shards(load_s: Any, steps_per_part: Any, seed: int) -> list[_Shard]:
-    """Return the shard of each trainer."""
+def _trainers(load_s: Any, steps_per_part: Any, step_s: Service, seed: int) -> list[_Trainer]:
+    """Return each trainer before its first step."""
     steps = each("steps_per_part", steps_per_part, each, whole, 0)
     loads = load_s if isinstance(load_s, list) else [load_s] * len(steps)
     if not steps or len(loads) != len(steps):
         raise ValueError(f"load_s and steps_per_part must be of one trainer or more, got {len(loads)} and {len(steps)}")
-    shards = []
-    for rank, (service_s, num_steps) in enumerate(zip(loads, steps, strict=True)):
-        times_s = []
-        if num_steps:
-            times_s = draw(f"load_s[{rank}]", service_s, len(num_steps), seed, rank, _LOAD_STREAM).tolist()
-        shards.append(_Shard(times_s, num_steps))
-    return shards
+    trainers = []
+    for rank, (service_s, counts) in enumerate(zip(loads, steps, strict=True)):
+        loads_s = []
+        if counts:
+            loads_s = draw(f"load_s[{rank}]", service_s, len(counts), seed, rank, _LOAD_STREAM).tolist()
+        steps_s = draw("step_s", step_s, sum(counts), seed, rank, _STEP_STREAM).tolist()
+        new_parts = defaultdict[int, list[int]](list)
+        for part in range(len(counts)):
+            new_parts[sum(counts[:part])].append(part)
+        trainers.append(_Trainer(loads_s, steps_s, new_parts, []))
+    return trainers

@@ -5,7 +5,7 @@ consumer's stream waits for the copy's event. Pinned memory that is freed before
 the next batch: torch's allocator of pinned memory waits for the copies from it. Device memory that is freed after its
 last use was enqueued could be given to the next copy while that use is still running: each tensor is recorded on the
 consumer's stream. A host that enqueues steps faster than the device runs them would fill the device with batches: it
-waits for the step `num_ahead` + 1 before the one it asks for.
+waits for the step before the last one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..common.checks import of_type, whole
+from ..common.checks import of_type, optional, whole
 from ..timeline import Recorder
 
 T = TypeVar("T")
@@ -29,10 +29,8 @@ COMPUTE = "compute"  # the same for steps
 _now = time.perf_counter_ns
 
 
-def prefetched(
-    loader: Iterable[T], device: str | torch.device, num_ahead: int = 1, recorder: Recorder | None = None
-) -> Prefetched[T]:
-    """Return an iterable that replaces `loader`: its batches on the device, with the next `num_ahead` in flight.
+def prefetched(loader: Iterable[T], device: str | torch.device, recorder: Recorder | None = None) -> Iterable[T]:
+    """Return an iterable that replaces `loader`: its batches on the device, with the next one already in flight.
 
     A batch is a tensor, or tensors nested in lists, tuples, named tuples, dictionaries, and other containers that are
     registered in ``torch.utils._pytree``. They are rebuilt with device tensors. Tensors in pinned memory, as from
@@ -40,18 +38,18 @@ def prefetched(
     with a `to`, and tensors that are not plain (such as sparse ones), are moved by their ``to(device)``: correctly, but
     without overlap. Anything else, such as a dataclass without a `to`, is unchanged.
 
-    The loader runs in the caller's thread, `num_ahead` batches ahead, so that random numbers are always drawn in the
-    same order. If a step waits for its own result (`loss.item()`), copies are therefore hidden, but reading and pinning
-    are not; use a DataLoader's workers and pin thread for these. Batches belong to the stream that is current when they
-    are requested.
+    The loader runs in the caller's thread, one batch ahead, so that random numbers are always drawn in the same order.
+    If a step waits for its own result (`loss.item()`), copies are therefore hidden, but reading and pinning are not;
+    use a DataLoader's workers and pin thread for these. Batches belong to the stream that is current when they are
+    requested.
 
     `recorder` gets a span for each copy and each step when an iteration ends, on lanes "copy" and "compute". A step
     lasts from the arrival of its batch until the device has finished all work enqueued before the next batch was
     requested. The step in which the loop is left is not recorded, because its end is unknown. Items are batch numbers,
     which continue over several iterations.
 
-    On the CPU, batches are passed through and nothing is recorded. Raises ValueError if the device does not exist
-    or is neither CPU nor CUDA, or if `num_ahead` is below 1.
+    For the CPU, the result is `loader` itself, and nothing is recorded. Raises ValueError if the device does not exist
+    or is neither CPU nor CUDA.
 
     >>> batches = prefetched([{"x": torch.ones(2)}, {"x": torch.zeros(1)}], "cpu")
     >>> len(batches), [batch["x"].tolist() for batch in batches]
@@ -59,46 +57,32 @@ def prefetched(
     """
     if not hasattr(loader, "__iter__"):
         raise ValueError(f"loader must be an iterable of batches, got {loader!r}")
+    optional("recorder", recorder, of_type, Recorder)
     try:
         where = torch.device(device)
     except (RuntimeError, TypeError):
         where = torch.device("meta")  # a valid device that is refused below, with the message for every wrong one
     if where.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:' and its number, got {device!r}")
-    num_ahead = whole("num_ahead", num_ahead, 1)
-    if recorder is not None:
-        of_type("recorder", recorder, Recorder)
-    gpu = PrefetchGpu(where, recorder is not None) if where.type == "cuda" else None
-    return Prefetched(loader, gpu, num_ahead, recorder)
+    if where.type == "cpu":
+        return loader
+    return Prefetched(loader, PrefetchGpu(where, recorder is not None), recorder)
 
 
 class Prefetched(Generic[T]):
-    """A loader with its batches on the device; created by `prefetched`. Each iteration starts the loader again.
+    """A loader with its batches on the device; created by `prefetched`. Each iteration starts the loader again."""
 
-    Attributes that it lacks are read from `loader`: ``prefetched(loader, device).sampler.set_epoch(3)`` sets the epoch
-    of the loader's own sampler. They cannot be set through it. `gpu` is None on the CPU.
-    """
-
-    def __init__(self, loader: Iterable[T], gpu: PrefetchGpu | None, num_ahead: int, recorder: Recorder | None) -> None:
+    def __init__(self, loader: Iterable[T], gpu: PrefetchGpu, recorder: Recorder | None) -> None:
         self.loader = loader
         self.gpu = gpu
-        self.num_ahead = num_ahead
         self.recorder = recorder
         self._numbers = itertools.count()  # of batches, over all iterations
 
     def __iter__(self) -> Iterator[T]:
-        batches = iter(self.loader)
-        if self.gpu is None:
-            return batches
-        return _ahead(batches, self.gpu, self.num_ahead, self.recorder, self._numbers)
+        return _ahead(iter(self.loader), self.gpu, self.recorder, self._numbers)
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # before __init__ has set it
-            raise AttributeError(name)
-        return getattr(self.loader, name)
 
 
 class _Work(NamedTuple):
@@ -111,7 +95,7 @@ class _Work(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """A copy that was started; the sources, in pinned memory, live until it has ended."""
+    """A batch whose copy was started. The sources, in pinned memory, must live until it has ended."""
 
     work: _Work
     sources: list[torch.Tensor]
@@ -119,44 +103,43 @@ class _Copy(NamedTuple):
 
 
 def _ahead(
-    batches: Iterator[Any], gpu: PrefetchGpu, num_ahead: int, recorder: Recorder | None, numbers: Iterator[int]
+    batches: Iterator[Any], gpu: PrefetchGpu, recorder: Recorder | None, numbers: Iterator[int]
 ) -> Iterator[Any]:
-    """Yield the batches, each after the copies of the following ones have been started."""
-    arrivals: deque[tuple[_Copy, Any]] = deque()  # with the batch
-    copies: deque[_Copy] = deque()  # of these, and of steps that may still run
-    steps: deque[_Work] = deque()
+    """Yield the batches, each after the copy of the next one has been started."""
+    copies: deque[_Copy] = deque()  # of batches to come, and of steps that may still run
+    steps: deque[_Work] = deque()  # that may still run
     works: list[_Work] = []  # all of them, for the recorder
-    has_next = True
+
+    def sent(batch: Any) -> tuple[_Copy, Any]:
+        """Start copying a batch; return it on the device, too."""
+        copy, moved = _sent(batch, gpu, next(numbers))
+        copies.append(copy)
+        works.append(copy.work)
+        return copy, moved
+
     try:
-        while True:
-            # Besides the batch that was asked for, `num_ahead` are in flight while the consumer enqueues its step.
-            while has_next and len(arrivals) <= num_ahead:
-                while len(steps) > num_ahead:  # the host is too far ahead of the device
-                    steps.popleft().end.synchronize()
-                    copies.popleft()
-                sent = [_sent(batch, gpu, next(numbers)) for batch in itertools.islice(batches, 1)]
-                has_next = bool(sent)
-                arrivals += sent
-                copies += [copy for copy, _ in sent]
-                sent.clear()  # so that this generator keeps no reference to the batch
-            if not arrivals:
-                return
-            sent.append(arrivals.popleft())
-            copy = sent[0][0]
+        # No variable may hold a batch, because the consumer decides how long it needs memory.
+        arriving = deque(map(sent, itertools.islice(batches, 1)))
+        while arriving:
+            if len(steps) > 1:  # the host is too far ahead of the device
+                steps.popleft().end.synchronize()
+                copies.popleft()
+            arriving.extend(map(sent, itertools.islice(batches, 1)))
+            copy = arriving[0][0]
             gpu.wait_for(copy.work.end)
             while copy.targets:
                 gpu.hand_over(copy.targets.pop())
             start = gpu.mark()
-            yield sent.pop()[1]
+            yield arriving.popleft()[1]
             # The consumer has enqueued its step, and asks for the next batch.
             steps.append(_Work(COMPUTE, copy.work.item, start, gpu.mark()))
-            if recorder is not None:
-                works += [copy.work, steps[-1]]
+            works.append(steps[-1])
+            if recorder is None:
+                works.clear()
     finally:
         for copy in copies:
             copy.work.end.synchronize()
         if recorder is not None:
-            works += [copy.work for copy in copies if copy.work not in works]
             _record(works, recorder, gpu.clock())
 
 
@@ -173,21 +156,17 @@ def _record(works: list[_Work], recorder: Recorder, to_ns: Callable[[Any], int])
 def _sent(batch: Any, gpu: PrefetchGpu, item: int) -> tuple[_Copy, Any]:
     """Start copying a batch; return it on the device, too."""
     leaves, structure = tree_flatten(batch)
-    sources = [gpu.pinned(leaf) for leaf in leaves if _is_plain(leaf)]
+    sources = {place: gpu.pinned(leaf) for place, leaf in enumerate(leaves) if _is_plain(leaf)}
     with gpu.copying():
         start = gpu.mark()
-        targets = [gpu.copy(source) for source in sources]
-        copy = _Copy(_Work(COPY, item, start, gpu.mark()), sources, targets)
-    copied = iter(targets)
-    moved = []
-    for leaf in leaves:
-        if _is_plain(leaf):
-            moved.append(next(copied))
+        targets = {place: gpu.copy(source) for place, source in sources.items()}
+        work = _Work(COPY, item, start, gpu.mark())
+    for place, leaf in enumerate(leaves):
+        if place in targets:
+            leaves[place] = targets[place]
         elif hasattr(leaf, "to"):
-            moved.append(leaf.to(gpu.device))
-        else:
-            moved.append(leaf)
-    return copy, tree_unflatten(moved, structure)
+            leaves[place] = leaf.to(gpu.device)
+    return _Copy(work, [*sources.values()], [*targets.values()]), tree_unflatten(leaves, structure)
 
 
 def _is_plain(leaf: Any) -> bool:

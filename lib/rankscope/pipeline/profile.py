@@ -5,12 +5,11 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from ..common.checks import check_field
 from ..common.words import count_of
 from ..timeline import Span
 from .cores import Cores
 from .epoch import BatchTimes, epoch
-from .service import Seconds, check_times
+from .service import Seconds
 
 PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")
 # The columns of a `LoaderProfile`; a recording has them in this order.
@@ -18,7 +17,7 @@ COLUMNS = ("read_s", "collate_s", "cpu_s", "receive_s", "pin_s", "wait_s", "step
 # A batch is received in about the shortest recorded time, unless its worker cannot answer because a fetch holds the
 # interpreter lock. Times up to this multiple of the shortest count as those of receiving alone.
 _RECEIVE_ALONE = 2
-_HELD_QUANTILE = 0.9  # of the additional times: `Handover.held_s` is the most that usually occurs
+_HELD_QUANTILE = 0.9  # of the additional times: `BatchTimes.held_s` is the most that usually occurs
 _FASTER = 2  # by this factor a part is made faster to see whether it is the bottleneck
 
 
@@ -57,17 +56,14 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     `read_s` is the dataset access, `collate_s` the collate_fn, and `cpu_s` the CPU time of both and of sending the
     batch. `receive_s` is the time in which the training loop takes the batch in, or the pin thread, which then pins for
     `pin_s`. `wait_s` is the training loop's wait for the batch, `step_s` its step, `step_cpu_s` the CPU time of the
-    step. If the system reports waits for a core, the times do not include them. `handover_s` contains the seconds from
-    the end of the fetch to the arrival, for those batches for which the loop was waiting. Making a worker takes
+    step. If the system reports waits for a core, the times do not include them. `handover_s` is the time from the end
+    of the fetch to the arrival, or below 0 for batches for which the loop was not waiting. Making a worker takes
     `startup_each_s`; workers begin to read `startup_s` after the last one was made. `num_batches` is that of an epoch.
-
-    Raises ValueError for no batch, columns of different lengths, and times that are negative or not finite.
     """
 
     settings: LoaderSettings
     num_batches: int
     num_cores: int
-    accelerator: bool
     read_s: Seconds
     collate_s: Seconds
     cpu_s: Seconds
@@ -80,14 +76,6 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     startup_s: float = 0.0
     startup_each_s: float = 0.0
     pinning: PinningCosts | None = None
-
-    def __post_init__(self) -> None:
-        for name in COLUMNS:
-            check_field(self, name, check_times)
-        # `handover_s` has a time only for those batches for which the loop was waiting.
-        sizes = {name: getattr(self, name).size for name in COLUMNS if name != "handover_s"}
-        if len(set(sizes.values())) != 1 or self.read_s.size == 0:
-            raise ValueError(f"a profile must have at least one batch and a time of each in every column, got {sizes}")
 
     @property
     def waiting_share(self) -> float:
@@ -121,8 +109,8 @@ def predicted_spans(profile: LoaderProfile, settings: LoaderSettings, faster: st
     """Return the spans of an epoch with other settings; `faster` is one of `PARTS`, which is made twice as fast.
 
     Batches have the times that were recorded last. If the epoch has more batches, these times are repeated. A loader
-    with persistent_workers is past its first epoch. Raises ValueError if `pin_memory` differs from that of the
-    recording, in either direction, and the profile has no costs of pinning.
+    with persistent_workers is past its first epoch. `pin_memory` may differ from that of the recording, in either
+    direction, only if the profile has the costs of pinning.
     """
 
     def factor(part: str) -> int:
@@ -135,7 +123,8 @@ def predicted_spans(profile: LoaderProfile, settings: LoaderSettings, faster: st
     pin_s, step_s = _pin_and_step_s(profile, settings)
     alone_s = np.minimum(profile.receive_s, _RECEIVE_ALONE * profile.receive_s.min())
     held_s = float(np.quantile(profile.receive_s - alone_s, _HELD_QUANTILE))
-    handover_s = profile.handover_s if profile.handover_s.size else np.zeros(1)
+    waited_s = profile.handover_s[profile.handover_s >= 0]  # of those batches for which the loop was waiting
+    handover_s = waited_s if waited_s.size else np.zeros(1)
     fetch_s = column("reading", profile.read_s) + column("collating", profile.collate_s)
     work = BatchTimes(
         fetch=fetch_s.tolist(),
@@ -165,8 +154,7 @@ def _pin_and_step_s(profile: LoaderProfile, settings: LoaderSettings) -> tuple[S
     if settings.pin_memory == was_pinned:
         return profile.pin_s, profile.step_s
     costs = profile.pinning
-    if costs is None:
-        raise ValueError("pin_memory must be as recorded where no costs of pinning were measured, got another")
+    assert costs is not None
     gain_s = costs.pageable_copy_s - costs.pinned_copy_s  # of each copy in a step
     if was_pinned:
         # A driver copies pageable memory by way of pinned memory, so a gain below 0 is noise.

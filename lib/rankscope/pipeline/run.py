@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import count
 from queue import SimpleQueue
 from types import GeneratorType
@@ -13,7 +13,7 @@ from typing import Any
 from ..common.checks import number, of_type, whole
 from ..sampling.permutation import SEEDS
 from ..timeline import Recorder, Timeline
-from .lines import Channel, End, Item, Lines, Stopped, Turn, UserItems, round_of_turns
+from .lines import Channel, Item, Lines, Stopped, Turn, round_of_turns
 from .processes import Process, WorkResult
 from .stages import Pipeline, Stage
 
@@ -93,13 +93,16 @@ class _Execution:
         """Run everything, and return when it began, in seconds of `time.perf_counter`."""
         values = iter(items)
         threads = []
-        source: UserItems | Channel = UserItems(values)
+        source: Iterator[Item] = map(Item, count(), values)
         try:
             for stage, times_s in zip(pipeline.stages, times_of_stages, strict=True):
                 channel = Channel(self._lines, stage.capacity)
                 target = None if stage is pipeline.stages[-1] else channel
-                to_take = round_of_turns(self._lines, stage.num_workers, stage.ordered)
-                to_leave = round_of_turns(self._lines, stage.num_workers, stage.ordered)
+                to_take = round_of_turns(self._lines, stage.num_workers)
+                to_leave = round_of_turns(self._lines, stage.num_workers)
+                if not stage.ordered:  # one worker at a time takes an item, and each leaves when it wants
+                    to_take = round_of_turns(self._lines, 1) * stage.num_workers
+                    to_leave = [round_of_turns(self._lines, 1)[0] for _ in to_leave]
                 ended = count(1)
                 for place, lane in enumerate(stage.lanes()):
                     work = self._work_of(stage, times_s)
@@ -140,7 +143,7 @@ class _Execution:
         stage: Stage,
         lane: str,
         work: Work,
-        source: UserItems | Channel,
+        source: Iterator[Item],
         target: Channel | None,
         to_take: Turn,
         to_leave: Turn,
@@ -156,9 +159,11 @@ class _Execution:
                 self._lines.get(to_take.mine)
                 item = None
                 try:
-                    item = source.take()
+                    item = next(source, None)
                 finally:
                     to_take.next.put(None)
+                if item is None:
+                    break
                 result = work(item)
                 self._recorder.add(lane, stage.name, item.number, result.start_ns, result.stop_ns)
                 _, had_to_wait = self._lines.get(to_leave.mine)
@@ -167,15 +172,14 @@ class _Execution:
                 to_leave.next.put(None)
                 if had_to_wait:
                     self._recorder.add(lane, "blocked", item.number, result.stop_ns, _now_ns())
-        except Stopped:
-            pass
-        except End:
             if next(ended) < stage.num_workers:
                 return
             if target is None:
                 self._over.put(None)
             else:
                 target.end()
+        except Stopped:
+            pass
         except BaseException as cause:
             problem = f"{type(cause).__name__}: {cause}"
             error = StageError(f"items failed: {problem}", "items", None)

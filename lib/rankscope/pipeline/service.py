@@ -1,14 +1,14 @@
-"""How long a piece of work takes: a constant, a distribution, measured times, or a function of the item.
+"""How long a piece of work takes: always the same time, times that are drawn, or a time for each item.
 
-Distributions have a mean and a coefficient of variation (standard deviation / mean). The mean decides the upper bound
-of a stage's throughput, and the variation decides how much of it is lost to queues that run empty or full.
+Drawn times have a mean and a coefficient of variation (standard deviation / mean). The mean decides the upper bound of
+a stage's throughput, and the variation decides how much of it is lost to queues that run empty or full.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -17,19 +17,6 @@ from numpy.typing import NDArray
 from ..common.checks import check_field, is_scalar, number
 
 Seconds: TypeAlias = NDArray[np.float64]
-
-
-@runtime_checkable
-class Distribution(Protocol):
-    """An object with a mean that draws independent times; the first n are the same for any number of them."""
-
-    @property
-    def mean_s(self) -> float: ...
-
-    def draw(self, rng: np.random.Generator, num_items: int) -> Seconds: ...
-
-
-Service: TypeAlias = float | Sequence[float] | Seconds | Distribution | Callable[[Any], float]
 
 
 class Lognormal(msgspec.Struct, frozen=True):
@@ -49,23 +36,25 @@ class Lognormal(msgspec.Struct, frozen=True):
         check_field(self, "cv", number, 0, 1e100)  # the square of a larger one could overflow
 
     def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
+        """Return independent times; the first ones are the same for any number of them."""
         sigma = math.sqrt(math.log1p(self.cv**2))
         # Without the term of sigma², `mean_s` would be the median.
         return self.mean_s * np.exp(sigma * rng.standard_normal(num_items) - sigma**2 / 2)
 
 
+Service: TypeAlias = float | Sequence[float] | Seconds | Lognormal
+
+
 def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds:
     """Return the times of items 0 to num_items - 1, which are the same each time for the same `stream`.
 
-    Only a distribution uses `stream`: the seed, the rank and the number of the stage or of the kind of times. Raises
-    ValueError, naming the work, for a list that is too short and for a time that is negative or not finite.
+    Only `Lognormal` uses `stream`: the seed, the rank and the number of the stage or of the kind of times. Raises
+    ValueError, naming the work, for a list that is too short and for what `check` refuses.
     """
     service_s = check(name, service_s)
-    if isinstance(service_s, Distribution):
+    if isinstance(service_s, Lognormal):
         rng = np.random.default_rng([number % 2**64 for number in stream])  # numpy takes none below 0
-        return check_times(name, service_s.draw(rng, num_items))
-    if callable(service_s):
-        return check_times(name, [service_s(item) for item in range(num_items)])
+        return service_s.draw(rng, num_items)
     if isinstance(service_s, float):
         return np.full(num_items, service_s)
     if len(service_s) < num_items:
@@ -74,32 +63,20 @@ def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds
 
 
 def check(name: str, service_s: Service) -> Service:
-    """Return a time as a float, a list as a column of seconds, and a distribution or a function as it is.
+    """Return a time as a float, a list as a new column of seconds, and a `Lognormal` as it is.
 
-    Raises ValueError, naming the work, for anything else.
+    Raises ValueError, naming the work, for anything else: times are finite and at least 0.
     """
     if is_scalar(service_s):
         return number(name, service_s, 0)
-    if isinstance(service_s, Distribution) or callable(service_s):
+    if isinstance(service_s, Lognormal):
         return service_s
-    times_s = check_times(name, service_s)
-    if not times_s.size:
-        raise ValueError(f"{name} must have at least one time, got none")
-    return times_s
-
-
-def check_times(name: str, times_s: Any) -> Seconds:
-    """Return a read-only column of seconds; raise ValueError unless it is a list of finite numbers of at least 0."""
-    expected = f"{name} must be seconds, a list of them, a distribution or a function"
     try:
-        column = np.array(times_s, dtype=np.float64)  # a copy, because the caller may change the list
+        column = np.array(service_s, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"{expected}, got {times_s!r}") from None
-    if column.ndim != 1:
-        raise ValueError(f"{expected}, got an array of shape {column.shape}")
-    is_valid = np.isfinite(column) & (column >= 0)
-    if not is_valid.all():
-        item = int(is_valid.argmin())  # the first invalid one
-        raise ValueError(f"{name} must be finite seconds of at least 0, got {column[item]} for item {item}")
-    column.flags.writeable = False
+        column = np.empty(0)
+    if column.ndim != 1 or not column.size or not np.isfinite(column).all() or column.min() < 0:
+        raise ValueError(
+            f"{name} must be finite seconds of at least 0, a list of them or a Lognormal, got {service_s!r}"
+        )
     return column

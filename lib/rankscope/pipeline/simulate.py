@@ -52,7 +52,13 @@ def simulate(pipeline: Pipeline, items: int, seed: int = 0, num_ranks: int = 1) 
         passages = []
         for place, stage in enumerate(stages):
             passages.append(_Passage(stage, stage.times_s(num_items, seed, rank, place).tolist()))
-        _connect(passages, num_items)
+        # The items arrive at the first stage at time 0, and at each other one as they leave the one before.
+        passages[0].arrivals = map(_Result, repeat(0.0), range(num_items))
+        for passage, next_passage in pairwise(passages):
+            # At first, all slots of the queue are free. After that, a slot is free once the next stage has taken an
+            # item: the list is read while it grows, always after the entry has been appended.
+            free_slots_s = chain(repeat(0.0, passage.stage.capacity), next_passage.taken_s)
+            next_passage.arrivals = passage.flow(free_slots_s)
         passages_of_ranks.append(passages)
     last_passages = [passages[-1] for passages in passages_of_ranks]
     if num_ranks > 1:
@@ -139,16 +145,6 @@ class _Passage:
         work = Timeline(ranks, worker, kinds, item, start_s, done_s, tuple(self.stage.lanes()), (self.stage.name,))
         waits = replace(work, start_s=done_s, stop_s=left_s, kinds=(wait,))
         return [work, waits.take(left_s > done_s)]
-
-
-def _connect(passages: list[_Passage], num_items: int) -> None:
-    """Let the items arrive at the first stage at time 0, and at each other one as they leave the one before."""
-    passages[0].arrivals = map(_Result, repeat(0.0), range(num_items))
-    for passage, next_passage in pairwise(passages):
-        # At first, all slots of the queue are free. After that, a slot is free once the next stage has taken an item:
-        # the list is read while it grows, always after the entry has been appended.
-        free_slots_s = chain(repeat(0.0, passage.stage.capacity), next_passage.taken_s)
-        next_passage.arrivals = passage.flow(free_slots_s)
 
 
 def _lock_step(passages: list[_Passage]) -> None:

@@ -15,8 +15,8 @@ class StoredImages:
     """Images that are stored compressed, as a map-style dataset for a DataLoader.
 
     Item i is a float32 image of `size_px` × `size_px`, enlarged by repeating pixels, and its label. A read first sleeps
-    for `latency_s`, as if the storage were remote, and then decompresses the image. Raises ValueError if `images` is
-    not an array of shape (number, height, width) with a label each, or if a number is out of range.
+    for `latency_s`, as if the storage were remote, and then decompresses the image. `images` has the shape (number,
+    height, width). Raises ValueError if a number is out of range.
 
     >>> dataset = StoredImages(np.eye(2)[None], [3], size_px=4)
     >>> image, label = dataset[0]
@@ -27,9 +27,6 @@ class StoredImages:
     def __init__(self, images: ArrayLike, labels: ArrayLike, size_px: int = 256, latency_s: float = 0.0) -> None:
         pictures = np.asarray(images, dtype=np.float32)
         self.labels = np.asarray(labels)
-        if pictures.shape[:-2] != self.labels.shape:
-            shapes = f"{pictures.shape} and {self.labels.shape}"
-            raise ValueError(f"images must be (number, height, width) with a label each, got arrays of {shapes}")
         self.size_px = whole("size_px", size_px, 1)
         self.latency_s = number("latency_s", latency_s, 0)
         rows, columns = (np.arange(size_px) * length // size_px for length in pictures.shape[1:])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from ..common.checks import number, of_type, truth, whole
+from ..common.checks import number, truth, whole
 from ..timeline import Timeline
 from .simulate import simulate
 from .stages import Pipeline, Stage
 
-# Copied batches that wait for their step while the next one is copied: the default of `num_ahead` in `prefetched`.
+# Copied batches that wait for their step while the next one is copied: as in `prefetched`.
 _COPIED_AHEAD = 1
 _TURN = "turn"  # the stage of a loop that copies a batch and computes on it before it asks for the next
 
@@ -63,8 +61,8 @@ def overlap_share(timeline: Timeline) -> float:
     """Return the overlap of copies and steps, as max(copy, compute) divided by the elapsed time.
 
     1 is perfect overlap; alternating copies and steps of equal length reach 0.5. The elapsed time is from the start of
-    the first "compute" span to the end of the last, because no step can hide the first copy. Raises ValueError if the
-    timeline lacks one of the two kinds, has several ranks or has no duration.
+    the first "compute" span to the end of the last, because no step can hide the first copy. The timeline has one rank.
+    Raises ValueError if it lacks one of the two kinds, or steps take no time.
 
     >>> from rankscope.timeline import Span
     >>> spans = [Span(0, "copy", "copy", 1, 0.0, 2.0), Span(0, "compute", "compute", 0, 0.0, 3.0),
@@ -72,12 +70,8 @@ def overlap_share(timeline: Timeline) -> float:
     >>> overlap_share(Timeline.of(spans))
     1.0
     """
-    of_type("timeline", timeline, Timeline)
-    if np.unique(timeline.rank).size > 1:
-        raise ValueError("timeline must have one rank: use select(rank=…)")
     steps = timeline.select(kind="compute")
-    copies = timeline.select(kind="copy")
+    copies = timeline.select(kind="copy", between_s=(steps.begin_s, steps.end_s))
     if not len(copies) or not steps.makespan_s:
         raise ValueError(f"timeline must have spans of kinds 'copy' and 'compute', got {timeline!r}")
-    copies_during_steps = copies.select(between_s=(steps.begin_s, steps.end_s))
-    return max(copies_during_steps.busy_s, steps.busy_s) / steps.makespan_s
+    return max(copies.busy_s, steps.busy_s) / steps.makespan_s
