@@ -66,7 +66,7 @@ def _copies_table(transfers: Sequence[Point]) -> Table:
     kinds = {}
     for point in sorted(transfers, key=lambda point: point.num_bytes):
         both = ", both ways at once" if point.options.get("both") else ""
-        kinds[f"{point.options['direction']} {point.options.get('method', '')}{both}"] = point
+        kinds[f"{point.options.get('direction', '')} {point.options.get('method', '')}{both}"] = point
     for kind, point in kinds.items():
         table.add_row(kind, bytes_words(point.num_bytes), rate_words(point.algbw_bytes_per_s))
     return table
