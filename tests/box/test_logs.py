@@ -202,8 +202,8 @@ def test_versions_variables_paths_and_cards_are_told(tmp_path: Path) -> None:
         "Using network AWS Libfabric": "AWS Libfabric",
         "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/RoCE [RO]; OOB eth0": "card mlx5_0, card mlx5_3 400 Gbit/s",
         "NET/IB: [1] mlx5_3:uverbs3:1/RoCE provider=Mlx5 speed=400000 context=0x0": "",
-        "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA": "1 path with GDRDMA",
-        "Channel 01/0 : 0[0] -> 8[0] [send] via NET/IB/1": "1 path without GDRDMA",
+        "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA": "paths with GDRDMA: 1",
+        "Channel 01/0 : 0[0] -> 8[0] [send] via NET/IB/1": "paths without GDRDMA: 1",
         "Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct": "SHM",
         "NVLS multicast support is not available on dev 0": "no NVLS",
     }

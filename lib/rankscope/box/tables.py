@@ -77,7 +77,6 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
     for profile in profiles:
         sizes = [point.num_bytes for point in profile.points]
         what = ", ".join(dict.fromkeys(point.what for point in profile.points))
-        read = f"{what} of {bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
         yield marked([("·", verdict(profile)[0])])
-        yield Text(f"{profile}; {read}")
+        yield Text(f"{profile}; {what} of {bytes_words(min(sizes))} to {bytes_words(max(sizes))}")
         yield Text(profile.provenance["source"].get("notes", ""), "yellow")

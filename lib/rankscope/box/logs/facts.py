@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ...common.words import count_of
 from ...provenance import command_words
 
 _VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?: set (?:by environment )?to |=)['\"]?([^\s;'\"]*[^\s;'\".,])")
@@ -71,6 +70,6 @@ def _network(text: str) -> Iterator[str]:
     paths = Counter("GDRDMA" in path for path in _PATH.findall(text))
     for has_gpudirect, word in ((True, "with"), (False, "without")):
         if paths[has_gpudirect]:
-            yield f"{count_of(paths[has_gpudirect], 'path')} {word} GDRDMA"
+            yield f"paths {word} GDRDMA: {paths[has_gpudirect]}"
     for negation in _NVLS.findall(text)[:1]:
         yield f"{negation} NVLS".strip()
