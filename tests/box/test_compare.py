@@ -101,7 +101,8 @@ def test_the_command_states_the_versions_and_compares_any_profile_with_the_bank(
     path = box.save(tmp_path / "box.json")
     assert main(["compare", str(path), "bank:h100_8"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.startswith("allreduce native (in place compared with out of place): B takes ")
+    assert printed.startswith("Ranks: 4 in A, 8 in B")  # before any time
+    assert "allreduce native (in place compared with out of place): B takes " in printed
     assert "NCCL 2.29.2" in printed
 
 

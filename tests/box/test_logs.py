@@ -103,6 +103,12 @@ VARIED: dict[str, Callable[[Lines], Lines]] = {
     "INFO between": lambda lines: [part for line in lines for part in (INFO, line, "")],
     "rows split by INFO": each_row(lambda line: re.sub(r"(sum +-1)(.*)", rf"\1{INFO}\n{INFO}\n\2", line)),
     "the last column cut": each_row(lambda line: line[:-1]),
+    "the choices of rccl-tests": lambda lines: [
+        f"{line}  algo  proto  nchannels" if "busbw" in line and "size" in line else line
+        for line in each_row(lambda line: f"{line}  {'Direct' if '  128 ' in line else 'RING'}    LL128          32")(
+            lines
+        )
+    ],
     "no header": lambda lines: [line for line in lines if "busbw" not in line],
     "a shell before and after": lambda lines: ["$ module load x | cat", *lines, "", "ann@node:~$ exit"],
 }
@@ -115,6 +121,14 @@ def test_what_surrounds_rows_does_not_matter(tmp_path: Path, name: str) -> None:
     assert (profile.num_ranks, profile.num_nodes) == (8, 1)
     assert {gpu["name"] for gpu in profile.provenance["gpus"]} == {"NVIDIA H100 80GB HBM3"}
     assert notes(profile) == ""
+
+
+def test_an_algbw_of_one_share_is_that_of_the_whole_buffer(tmp_path: Path) -> None:
+    """Figures of nccl-tests in 2020 for two ranks: 64 MiB in 1,568.3 µs are 42.8 GB/s, and 21.4 of each share."""
+    half = ("1568.3", "21.40", "21.40")
+    profile = single_profile(tmp_path, made.table("all_gather", 2, era=1, rows=[made.Printed(2**26, (half, half))]))
+    assert [point.median_s for point in profile.points] == pytest.approx([1568.3e-6] * 2)
+    assert profile.points[0].busbw_bytes_per_s(2) == pytest.approx(21.4e9, rel=1e-3)
 
 
 def test_a_half_that_was_not_measured_is_not_there(tmp_path: Path) -> None:
@@ -188,8 +202,8 @@ def test_versions_variables_paths_and_cards_are_told(tmp_path: Path) -> None:
         "Using network AWS Libfabric": "AWS Libfabric",
         "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/RoCE [RO]; OOB eth0": "card mlx5_0, card mlx5_3 400 Gbit/s",
         "NET/IB: [1] mlx5_3:uverbs3:1/RoCE provider=Mlx5 speed=400000 context=0x0": "",
-        "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA": "1 paths with GDRDMA",
-        "Channel 01/0 : 0[0] -> 8[0] [send] via NET/IB/1": "1 paths without GDRDMA",
+        "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA": "paths with GDRDMA: 1",
+        "Channel 01/0 : 0[0] -> 8[0] [send] via NET/IB/1": "paths without GDRDMA: 1",
         "Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct": "SHM",
         "NVLS multicast support is not available on dev 0": "no NVLS",
     }

@@ -169,3 +169,9 @@ def test_a_collective_is_interpolated_from_its_native_points_in_place_first() ->
     assert made.predicted_s("transfer", 2**20, method="pageable") == pytest.approx(2 * in_place_s, rel=1e-5)
     with pytest.raises(ValueError, match="several points; select one"):
         made.curve("transfer", direction="h2d")
+
+
+def test_a_log_is_no_profile_and_the_command_that_reads_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("# nThread 1 nGpus 8")
+    with pytest.raises(ValueError, match="not a profile; `rankscope import`"):
+        Profile.load(tmp_path / "a.log")

@@ -121,6 +121,6 @@ def _compared(before: str, after: str) -> dict[str, Any]:
 
 
 def _pcie() -> list[Any]:
-    lanes = [(generation, lanes) for generation in range(1, 7) for lanes in (1, 4, 8, 16)]
+    lanes = [(generation, lanes) for generation in range(3, 7) for lanes in (1, 4, 8, 16)]
     rates = [float(box.pcie_bytes_per_s(*lane, way)) for lane in lanes for way in (None, "h2d", "d2h")]
     return [rates, [_seconds(box.stated(*lane)) for lane in lanes]]

@@ -98,6 +98,8 @@ def _ratios(rows: Sequence[ComparedPoint]) -> str:
 def comparison(before: Profile, after: Profile) -> Iterator[str]:
     """Yield what changed from `before` (A) to `after` (B), operation by operation, and what A and B are."""
     compared = compare(before, after)
+    if before.num_ranks != after.num_ranks:
+        yield f"Ranks: {before.num_ranks} in A, {after.num_ranks} in B, so equal times are not expected."
     if not compared:
         yield "A and B have no operation at the same size in common."
     for operation, group in groupby(compared, key=lambda row: row.operation):

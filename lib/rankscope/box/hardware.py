@@ -60,6 +60,7 @@ _NETWORK = re.compile(r"NET/(?!Socket)\w|\bIB(?:ext\w*)?\b|Libfabric|\bOFI\b|\bU
 _CARD = re.compile(r"\bcard (\w+)(?: (\d+) Gbit/s)?")
 # Variables that turn something off; the level LOC, or 0, means "never".
 _P2P_FORBIDDEN = re.compile(r"(NCCL_P2P_DISABLE)=1|(NCCL_P2P_LEVEL)=(?:0|LOC)")
+_IB_FORBIDDEN = "NCCL_IB_DISABLE=1"
 _GPUDIRECT_FORBIDDEN = re.compile(r"NCCL_NET_GDR_LEVEL=(?:0|LOC)")
 # Whole names of cards: neither those that it excludes by ^, nor the beginning of several names, such as mlx5.
 _LISTED_CARDS = re.compile(r"NCCL_IB_HCA==?((?:(?!mlx\d\b)\w+\d(?::\d+)?,?)+)(?=\s|$)")
@@ -78,6 +79,7 @@ class Stated(msgspec.Struct, frozen=True):
     cards: tuple[str, ...] = ()  # of the network, on a node
     cards_bytes_per_s: float = 0.0  # of all cards together
     has_nvls: bool | None = None
+    is_ib_forbidden: bool = False  # InfiniBand and RoCE
 
 
 def stated(about: Mapping[str, Any]) -> Stated:
@@ -111,7 +113,9 @@ def stated(about: Mapping[str, Any]) -> Stated:
 
     named = _CARD.findall(network)
     listed = _LISTED_CARDS.search(environment)
-    cards = listed[1].split(",") if listed else [name for name, _ in named]
+    cards = [name for name, _ in named]
+    if listed and not cards:  # the cards that NCCL found count, and a listed one may be down
+        cards = listed[1].split(",")
     fastest_gbits = max((int(gbits) for _, gbits in named if gbits), default=0)
     return Stated(
         uses_sockets,
@@ -121,4 +125,5 @@ def stated(about: Mapping[str, Any]) -> Stated:
         tuple(cards),
         len(cards) * fastest_gbits / 8 * 1e9,
         "no NVLS" not in network if "NVLS" in network else None,
+        _IB_FORBIDDEN in environment,
     )

@@ -98,27 +98,6 @@ def transfers_of(profile: Profile, direction: str, method: str) -> Sequence[Poin
     return sorted(points, key=lambda point: point.num_bytes)
 
 
-def peer_rates(profile: Profile) -> tuple[int, dict[tuple[int, int], float]]:
-    """Return the largest size of a copy between GPUs, and the bytes/s that each (source, target) reached with it.
-
-    Only copies that ran alone count, not those in both directions at once; of several methods, such as those of
-    nvbandwidth, the fastest. Raises ValueError if the profile has no such copies.
-    """
-    copies = []
-    for point in profile.select("transfer", direction="p2p", both=False):
-        if isinstance(point.options.get("src"), int):  # traces do not state between which GPUs a copy was
-            copies.append(point)
-    if not copies:
-        raise ValueError("profile must have copies between GPUs (direction 'p2p'), got none")
-    size = max(point.num_bytes for point in copies)
-    rates: dict[tuple[int, int], float] = {}
-    for point in copies:
-        if point.num_bytes == size:
-            pair = (point.options["src"], point.options["dst"])
-            rates[pair] = max(rates.get(pair, 0.0), point.algbw_bytes_per_s)
-    return size, rates
-
-
 def recorded(
     folder: str | os.PathLike[str], what: str = "transfer", otherwise: str | os.PathLike[str] | None = None
 ) -> Profile | None:

@@ -13,7 +13,7 @@ PAYLOAD_BYTES = 256  # maximum payload of a packet on most machines
 class PcieGeneration(NamedTuple):
     """A generation of PCI Express: of a lane its transfers/s, and the share of its bits that carries packets.
 
-    `frame_bytes` frame each packet (PCI Express Base Specification: 8b/10b, 128b/130b; since generation 6 flits of 256
+    `frame_bytes` frame each packet (PCI Express Base Specification: 128b/130b; since generation 6 flits of 256
     bytes, of which 236 carry packets).
     """
 
@@ -23,8 +23,6 @@ class PcieGeneration(NamedTuple):
 
 
 PCIE = {
-    1: PcieGeneration(2.5e9, 8 / 10, 8),
-    2: PcieGeneration(5e9, 8 / 10, 8),
     3: PcieGeneration(8e9, 128 / 130, 8),
     4: PcieGeneration(16e9, 128 / 130, 8),
     5: PcieGeneration(32e9, 128 / 130, 8),
@@ -51,7 +49,7 @@ def pcie_bytes_per_s(generation: int, num_lanes: int = 16, direction: str | None
     >>> round(pcie_bytes_per_s(4) / 1e9, 2), round(pcie_bytes_per_s(5, 16, "d2h") / 1e9, 2)
     (31.51, 57.61)
     """
-    facts = PCIE[whole("generation", generation, 1, max(PCIE))]
+    facts = PCIE[whole("generation", generation, min(PCIE), max(PCIE))]
     whole("num_lanes", num_lanes, 1, 32)
     packet_bytes_per_s = facts.transfers_per_s * facts.packet_share * num_lanes / 8  # a transfer is a bit
     if direction is None:

@@ -17,7 +17,7 @@ from ..cluster import Cluster
 from ..collectives import build, simulate
 from ..collectives.schedule import COLLECTIVES
 from ..common.checks import check_field, each, of_type, one_of, while_processing, whole
-from ..common.files import read_json, write_json
+from ..common.files import FileError, read_json, read_start, write_json
 from ..common.words import count_of, one_line
 from ..networks import CostTable, Network
 from ..provenance import MeasuredHow, Provenance, converted
@@ -64,6 +64,8 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         machine = published(path)
         if machine is not None:
             return msgspec.json.decode(machine, type=cls)
+        if read_start(path, 1) != b"{":
+            raise FileError(path, "not a profile; `rankscope import` reads logs of other programs")
         return read_json(path, cls, strict=False)  # some have 0 and 1 in place of false and true
 
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -83,6 +83,8 @@ def _faults(box: Box) -> Rows:
     if not stated.uses_sockets:
         sockets = "Nodes seem to communicate through sockets; NCCL_DEBUG=INFO prints what NCCL uses"
 
+    is_ib_off = is_between and stated.is_ib_forbidden and stated.uses_sockets is not False
+
     # Where the rate of cards is not stated, that of the slowest ones decides. Some machines have several slow cards for
     # each GPU.
     number = len(stated.cards)
@@ -114,7 +116,17 @@ def _faults(box: Box) -> Rows:
             f"The GPUs of a node use peer-to-peer access, but reach only what PCIe carries, and NVLink carries "
             f"{rate_words(nvlink)}. Check nvidia-smi nvlink -s. {figures}",
         ),
-        ("plug_in_missing", uses_sockets, f"{sockets}. If their network has a plug-in, load it. {figures}"),
+        (
+            "infiniband_off",
+            is_ib_off,
+            "NCCL_IB_DISABLE=1 forbids InfiniBand and RoCE, so nodes use sockets, unless they have a plug-in. Unset it "
+            f"if they have such a network. {figures}",
+        ),
+        (
+            "plug_in_missing",
+            uses_sockets and not is_ib_off,
+            f"{sockets}. If their network has a plug-in, load it. {figures}",
+        ),
         (
             "no_gpudirect",
             is_between and stated.is_gpudirect_off and not uses_sockets and not is_p2p_off,

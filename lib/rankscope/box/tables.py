@@ -66,18 +66,17 @@ def _copies_table(transfers: Sequence[Point]) -> Table:
     kinds = {}
     for point in sorted(transfers, key=lambda point: point.num_bytes):
         both = ", both ways at once" if point.options.get("both") else ""
-        kinds[f"{point.options['direction']} {point.options.get('method', '')}{both}"] = point
+        kinds[f"{point.options.get('direction', '')} {point.options.get('method', '')}{both}"] = point
     for kind, point in kinds.items():
         table.add_row(kind, bytes_words(point.num_bytes), rate_words(point.algbw_bytes_per_s))
     return table
 
 
 def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
-    """Yield what was read from logs: a line for each table, with what was left out or inferred, and its verdict."""
+    """Yield for each table of logs: its verdict, what was read, and what was left out or inferred."""
     for profile in profiles:
         sizes = [point.num_bytes for point in profile.points]
         what = ", ".join(dict.fromkeys(point.what for point in profile.points))
-        read = f"{what} of {bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
-        yield Text(f"{profile}; {read}")
-        yield Text(profile.provenance["source"].get("notes", ""), "yellow")
         yield marked([("·", verdict(profile)[0])])
+        yield Text(f"{profile}; {what} of {bytes_words(min(sizes))} to {bytes_words(max(sizes))}")
+        yield Text(profile.provenance["source"].get("notes", ""), "yellow")

@@ -43,4 +43,5 @@ def print_parts(parts: Iterable[RenderableType]) -> None:
         is_titled_table = isinstance(part, Table) and bool(part.title)
         if index > 0 and is_titled_table:
             console.print()
-        console.print(part)
+        # A sentence in a pipe is one line, so that a path in it can be copied.
+        console.print(part, soft_wrap=isinstance(part, str) and not console.is_terminal)

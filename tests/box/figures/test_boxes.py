@@ -50,6 +50,6 @@ def test_yours_is_black_and_faulty_ones_are_dashed() -> None:
 
 def test_a_profile_is_drawn_over_those_of_the_bank_that_are_like_it() -> None:
     ax = draw_with_peers(Profile.load("bank:runpod_a100_2_no_p2p"))
-    assert labels(ax) == ["yours", "a100_80gb_2", "runpod_a100_2"]
+    assert labels(ax) == ["a100_80gb_2", "runpod_a100_2", "yours"], "yours lies on top"
     assert artist(ax, "yours").get_color() == INK
     assert labels(draw_with_peers(TWO["quick"])) == ["yours"], "no GPU is like one that is not named"

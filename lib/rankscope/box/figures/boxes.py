@@ -98,4 +98,4 @@ def draw_with_peers(mine: Profile, name: str = "yours", title: str | None = None
     if box.worst.row is not None:
         collective = box.worst.row.collective
     peers = {key.removeprefix(PREFIX): peer for key, peer in box.peers.items() if peer.native_s(collective)}
-    return profile({name: mine, **peers}, collective=collective, yours=name, title=title)
+    return profile({**peers, name: mine}, collective=collective, yours=name, title=title)

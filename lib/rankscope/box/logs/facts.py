@@ -10,7 +10,7 @@ import msgspec
 
 from ...provenance import command_words
 
-_VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?: set by environment to |=)['\"]?([^\s;'\"]*[^\s;'\".,])")
+_VARIABLE = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?: set (?:by environment )?to |=)['\"]?([^\s;'\"]*[^\s;'\".,])")
 _OWN_NETWORK = re.compile(r"Using network (?=(?:IB|Socket)\b)")  # elsewhere NCCL calls these NET/IB and NET/Socket
 _WAY = re.compile(r"Using network (\w[^\n]*)|(GPU Direct RDMA (?:En|Dis)abled)|via (P2P|SHM|NET/\w+)")
 _PATH = re.compile(r"via NET/(?!Socket)[\w ]+/([^\n]*)")
@@ -70,6 +70,6 @@ def _network(text: str) -> Iterator[str]:
     paths = Counter("GDRDMA" in path for path in _PATH.findall(text))
     for has_gpudirect, word in ((True, "with"), (False, "without")):
         if paths[has_gpudirect]:
-            yield f"{paths[has_gpudirect]} paths {word} GDRDMA"
+            yield f"paths {word} GDRDMA: {paths[has_gpudirect]}"
     for negation in _NVLS.findall(text)[:1]:
         yield f"{negation} NVLS".strip()

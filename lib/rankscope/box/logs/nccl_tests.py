@@ -30,7 +30,7 @@ _RANK = re.compile(
 )
 _NAME = re.compile(r"^(?!.*(?:Linking|concluded)).*?\b(\w+?)_perf(?:_mpi)?\b")  # not where it was built, or has ended
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([\d.]+)")
-_CELL = re.compile(r"[a-z]*|N/A|[+-]?\d[\d.]*(?:[eE][+-]?\d+)?")
+_CELL = re.compile(r"[a-z]*|(?:[A-Z]|Direct)\w*|N/A|[+-]?\d[\d.]*(?:[eE][+-]?\d+)?")
 _EMPTY_HALF = re.compile(r" {32,}(?=\S)")  # stands for an out-of-place half that was not measured
 
 
@@ -89,7 +89,7 @@ def _add_row(table: Table, line: int, match: re.Match[str]) -> None:
     """Add the halves of a row, or a note about one that is cut or damaged."""
     columns = table.columns
     starts = [index for index, column in enumerate(columns) if column == "time"]
-    width = len(columns) - starts[-1]
+    width = starts[-1] - starts[0] or len(columns) - starts[0]
     cells = _EMPTY_HALF.sub(" N/A" * width + " ", match["cells"]).split()
     if "redop" in columns and not (cells and cells[0].isalpha()):  # some versions leave it blank
         cells.insert(0, "")

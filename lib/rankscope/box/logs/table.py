@@ -81,6 +81,7 @@ def profile_of(log: Log, table: Table) -> Profile:
     last = table.halves[-1]  # the largest size
     # The bytes as a multiple of the counted elements: 1, or the number of ranks if those are one rank's.
     per_count = last.num_bytes // max(last.num_elements * TYPE_BYTES[last.shared["dtype"]], 1)
+    _count_whole_buffer(table, per_count)
     collective = table.collective or log.collective or _by_columns(table, per_count)
     if not collective:
         raise log.error(first.where, "the collective of the table is not stated: state it with --collective")
@@ -152,6 +153,15 @@ def _by_columns(table: Table, per_count: int) -> str:
     if "redop" in shared:
         return "all_to_all"
     return "allgather"
+
+
+def _count_whole_buffer(table: Table, per_count: int) -> None:
+    """Set each algbw to that of the whole buffer, if it is of one rank's share, as some programs printed until 2020."""
+    last = table.halves[-1].cells
+    share = float(last["algbw"]) * float(last["time"]) * 1e3  # bytes
+    if per_count > 1 and abs(share * per_count / table.halves[-1].num_bytes - 1) < _SLACK:
+        for half in table.halves:
+            half.cells["algbw"] = half.num_bytes / float(half.cells["time"]) * 1e-3
 
 
 def _num_ranks(log: Log, table: Table, collective: str, per_count: int) -> int:

@@ -235,7 +235,6 @@ class Graph(msgspec.Struct, frozen=True):
 
 # A machine's error is the median of its allreduces, allgathers and reduce-scatters of 1 KiB and more. The figures are
 # of the best and the worst public machine; `python -m tests.benchmarks.nccl` computes them, and a test compares them.
-FITTED_PERCENT = 3.5  # the median of the single nodes that `Terms` were fitted to
 LIMITS = {
     "NVLink": "On other public nodes with NVLink, the model's median error is 4 to 34 %, and that of NCCL's own "
     "estimate 3 to 57 %.",
