@@ -27,10 +27,6 @@ from .work import Vector, Work, gradient_of, relative_difference
 __all__ = ["Work", "audit_step", "differing"]
 
 Step = Callable[[Any, Tensor, Tensor], object]  # from a module in DDP and a rank's part of the batch to its gradients
-_NO_ALLREDUCE = (
-    " DDP did not run any allreduce. Does the step call ddp.module(x) instead of ddp(x), or does all of it run under "
-    "no_sync?"
-)
 
 
 class StepAudit(Findings, msgspec.Struct, frozen=True, eq=False):
@@ -85,7 +81,8 @@ class StepAudit(Findings, msgspec.Struct, frozen=True, eq=False):
             message = f"Ranks have different gradients, by up to {percent_words(spread)} of the largest entry, "
             message += "so their parameters drift apart."
             if not self.num_allreduces:
-                message += _NO_ALLREDUCE
+                message += " DDP did not run any allreduce. Does the step call ddp.module(x) instead of ddp(x), "
+                message += "or does all of it run under no_sync?"
             yield Finding("ranks_differ", message)
         elif relative_difference(self.ranks[0], self.single) > self.rounding:
             if relative_difference(self.ranks[0], self.ratio * self.single) <= self.rounding:

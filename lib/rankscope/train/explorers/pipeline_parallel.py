@@ -53,9 +53,9 @@ def step(now: Now) -> tuple[PipelineSchedule, Timeline]:
 def draw(now: Now) -> list[Drawing]:
     """One step."""
     _, timeline = step(now)
-    title = f"{now.schedule}: ranks are idle for at most {percent_words(bubble_share(timeline))}"
-    deck = f"{time_words(timeline.makespan_s)} per step; idle between a rank's first and last pass"
-    return [draw_timeline(timeline, title=title, deck=deck)]
+    title = f"{now.schedule}: ranks idle at most {percent_words(bubble_share(timeline))}"
+    step_time = time_words(timeline.makespan_s)
+    return [draw_timeline(timeline, title, f"{step_time} per step; idle between a rank's first and last pass")]
 
 
 def report(now: Now) -> list[str]:
