@@ -72,6 +72,8 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: ddp.simulate(LOCAL, proportional, bucket_cap_mb=-1), "bucket_cap_mb"),
     (lambda: ddp.simulate(LOCAL, proportional, accumulation=0), "accumulation"),
     (lambda: ddp.simulate(LOCAL, lambda num_bytes: -num_bytes), "cost"),
+    (lambda: ddp.simulate(LOCAL, proportional, contention=2.0), "contention"),  # type: ignore[arg-type]
+    (lambda: ddp.buckets(LINEAR, lambda module: mean(module.module)), "DDP reduced nothing"),  # type: ignore[arg-type]
     (lambda: ddp.simulate(LOCAL, 3.0), "cost"),  # type: ignore[arg-type]
     (lambda: ddp.recommend(LOCAL, proportional, caps_mb=[-1]), "caps_mb"),
     (lambda: ddp.cost(LINK), "num_ranks"),
@@ -106,6 +108,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: zero.memory("7B", 2, 1), "7B"),
     (lambda: zero.memory(1000, 2, 3, largest_layer=-1), "largest_layer"),
     (lambda: zero.memory(LINEAR, 2, "zero_redundancy_optimizer", rank=2), "rank"),
+    (lambda: zero.memory(1000, 2, "zero_redundancy_optimizer"), "tensors of a module"),
     (lambda: zero.partition([3, -1], 2), "sizes"),
     (lambda: zero.measure(lambda: LINEAR, torch.ones(1), 2, ["fsdp"]), "ways"),
     # uneven

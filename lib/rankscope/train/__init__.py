@@ -15,8 +15,8 @@ from ..ranks.server import PRELOAD
 
 __all__ = ["data_parallel", "ddp", "fsdp", "gradients", "pipeline_parallel", "uneven", "zero"]
 
-PRELOAD += [f"{__name__}.{name}.run" for name in ("pipeline_parallel", "uneven", "zero")]
-PRELOAD += [f"{__name__}.ddp.measured", f"{__name__}.fsdp.measured", f"{__name__}.gradients"]
+_IN_RANKS = ("pipeline_parallel.run", "uneven.run", "zero.run", "ddp.measured", "fsdp.measured", "gradients")
+PRELOAD += [f"{__name__}.{name}" for name in _IN_RANKS]
 
 
 @naming_extra()

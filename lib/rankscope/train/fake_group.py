@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def fake_group(num_ranks: int, rank: int = 0) -> Iterator[None]:
-    """Be one rank of so many while the context is open. Collectives return at once and communicate nothing.
+def fake_group(num_ranks: int) -> Iterator[None]:
+    """Be rank 0 of so many while the context is open. Collectives return at once and communicate nothing.
 
     Raises RuntimeError in a process that has a process group already.
     """
@@ -19,7 +19,7 @@ def fake_group(num_ranks: int, rank: int = 0) -> Iterator[None]:
     if dist.is_initialized():
         raise RuntimeError("this process has a process group already: observe a step in a process of its own")
     excepthook = sys.excepthook  # torch replaces it by one that names the rank
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=num_ranks)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=num_ranks)
     try:
         yield
     finally:

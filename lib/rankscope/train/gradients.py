@@ -27,10 +27,6 @@ from .work import Vector, Work, gradient_of, relative_difference
 __all__ = ["Work", "audit_step", "differing"]
 
 Step = Callable[[Any, Tensor, Tensor], object]  # from a module in DDP and a rank's part of the batch to its gradients
-_NO_ALLREDUCE = (
-    "DDP did not run any allreduce. Does the step call ddp.module(x) instead of ddp(x), or does all of it run under "
-    "no_sync?"
-)
 
 
 class StepAudit(Findings, msgspec.Struct, frozen=True, eq=False):
@@ -67,8 +63,9 @@ class StepAudit(Findings, msgspec.Struct, frozen=True, eq=False):
         if not any(self.unused):
             yield from self._gradient_finding()
         if self.buffers:
-            message = f"buffers differ between ranks: {some(self.buffers)}"
-            yield Finding("buffers_differ", f"{message}; only rank 0's are kept")
+            yield Finding(
+                "buffers_differ", f"buffers differ between ranks: {some(self.buffers)}; only rank 0's are kept"
+            )
 
     def _gradient_finding(self) -> Iterator[Finding]:
         """The first that applies of: gradients cannot be compared, ranks differ, all ranks differ from one process."""
@@ -84,10 +81,8 @@ class StepAudit(Findings, msgspec.Struct, frozen=True, eq=False):
             message = f"Ranks have different gradients, by up to {percent_words(spread)} of the largest entry, "
             message += "so their parameters drift apart."
             if not self.num_allreduces:
-                message += (
-                    " DDP did not run any allreduce. Does the step call ddp.module(x) instead of ddp(x), or does "
-                )
-                message += "all of it run under no_sync?"
+                message += " DDP did not run any allreduce. Does the step call ddp.module(x) instead of ddp(x), "
+                message += "or does all of it run under no_sync?"
             yield Finding("ranks_differ", message)
         elif relative_difference(self.ranks[0], self.single) > self.rounding:
             if relative_difference(self.ranks[0], self.ratio * self.single) <= self.rounding:
@@ -121,7 +116,7 @@ def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> Step
     """
     of_type("work", work, Work).part(0, whole("num_ranks", num_ranks, 2))  # raises an error if it does not divide
     optional("step", step, function, "of ddp, inputs and targets")
-    work = Work(copy.deepcopy(work.module), work.inputs, work.targets, work.loss_fn)  # the caller's stays as it is
+    work = replace(work, module=copy.deepcopy(work.module))  # the caller's stays as it is
     for submodule in work.module.modules():
         if isinstance(submodule, nn.modules.dropout._DropoutNd):
             submodule.eval()

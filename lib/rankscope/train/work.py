@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -49,8 +50,7 @@ class Work(msgspec.Struct, frozen=True, eq=False):
         if len(self.inputs) % num_parts:
             raise ValueError(f"inputs must be a multiple of {num_parts} samples, got {len(self.inputs)}")
         inputs = self.inputs.chunk(num_parts)[index]
-        targets = self.targets.chunk(num_parts)[index]
-        return Work(self.module, inputs, targets, self.loss_fn)
+        return replace(self, inputs=inputs, targets=self.targets.chunk(num_parts)[index])
 
     def loss(self, module: nn.Module) -> Tensor:
         """Return the loss of that module on this batch."""

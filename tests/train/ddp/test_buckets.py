@@ -129,7 +129,9 @@ def test_buckets_of_models_are_those_of_two_real_ranks() -> None:
 
 def test_sparse_gradients_are_alone_and_nothing_is_left_behind() -> None:
     module, inputs = MODELS["sparse_and_dense_bags"]()
-    buckets = ddp.buckets(module, loss_of(inputs))
+    random_state = torch.get_rng_state()
+    buckets = ddp.buckets(nn.Sequential(module, nn.Dropout()), loss_of(inputs))
+    assert torch.equal(torch.get_rng_state(), random_state)
     sparse = [number for number, gradient in enumerate(buckets.gradients) if gradient.sparse]
     assert len(sparse) == 3
     assert ddp.assign(buckets.gradients, [number for bucket in buckets.rebuilt for number in bucket]) == buckets.rebuilt

@@ -53,6 +53,7 @@ def _no_rank_is_left() -> Iterator[None]:
 
 
 def test_join_and_a_hang_by_hand() -> None:
+    assert list(uneven.simulate(iter([1, 2]))) == list(uneven.simulate([1, 2]))  # type: ignore[arg-type]
     timeline = uneven.simulate([1, 2], "join", step_s=3.0, allreduce_s=1.0)
     assert list(timeline.select(rank=0)) == [
         Span(0, "training", "step", 0, 0.0, 3.0),

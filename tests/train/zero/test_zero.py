@@ -81,6 +81,13 @@ def test_what_is_no_float_keeps_its_width() -> None:
     assert zero.memory(module, 1, 0, "fp32", "sgd").terms["parameters"] == 32 * 4 + 10
 
 
+def test_a_way_keeps_the_widths_of_the_modules_tensors() -> None:
+    half = nn.Linear(64, 32).to(torch.bfloat16)
+    assert zero.memory(half, 2, "ddp") == zero.memory(half, 2, "ddp", "bf16")
+    assert zero.traffic(half, 2, "ddp") == zero.traffic(half, 2, "ddp", "bf16")
+    assert zero.memory(half, 2, 0) == zero.memory(half, 2, 0, "mixed")
+
+
 def test_the_states_are_those_of_torchs_optimizers() -> None:
     for dtype, recipe in ((torch.float32, "fp32"), (torch.bfloat16, "bf16")):
         module = Tied().to(dtype)
@@ -145,6 +152,10 @@ def uneven() -> nn.Module:
     )
 
 
+def half() -> nn.Module:
+    return nn.Linear(30, 50).to(torch.bfloat16)
+
+
 def differences(live: list[LiveMemory], module: nn.Module) -> list[str]:
     """Every term and every collective of a rank that is not as predicted."""
     faults = []
@@ -163,7 +174,8 @@ def differences(live: list[LiveMemory], module: nn.Module) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_live_tensors_and_collectives_are_as_predicted(num_ranks: int) -> None:
-    for make, batch in ((uneven, torch.randn(4, 30)), (Tied, torch.arange(6))):
+    cases = ((uneven, torch.randn(4, 30)), (half, torch.randn(4, 30).bfloat16()), (Tied, torch.arange(6)))
+    for make, batch in cases:
         live = zero.measure(make, batch, num_ranks, timeout_s=240)
         assert [(rank.way, rank.rank) for rank in live] == list(product(WAYS, range(num_ranks)))
         assert differences(live, make()) == []

@@ -78,8 +78,7 @@ def architecture_step(name: str, num_samples: int, flops_per_s: float) -> LocalS
     >>> len(step.gradients), step.num_bytes // 4, round(step.backward_s * 1e3, 1)
     (161, 25557032, 26.2)
     """
-    layers_of_model = ARCHITECTURES[one_of("name", name, tuple(ARCHITECTURES))]
-    layers = list(layers_of_model())
+    layers = list(ARCHITECTURES[one_of("name", name, tuple(ARCHITECTURES))]())
     forward_s = [2 * layer.num_macs * num_samples / flops_per_s for layer in layers]
     # The backward pass begins with the last layer, so a layer's ends after those of all later layers and its own.
     backward_ends_s = np.cumsum(2 * np.array(forward_s)[::-1])[::-1].tolist()

@@ -56,7 +56,7 @@ class MeasuredSteps(NamedTuple):
     @property
     def typical(self) -> Timeline:
         """The step that is nearest to the median."""
-        return self.steps[int(np.abs(self.step_s - self.median_s).argmin())]
+        return self.steps[np.abs(self.step_s - self.median_s).argmin()]
 
     def local_step(self, gradients: Iterable[Gradient]) -> LocalStep:
         """Return the step with the time of the slowest rank for each event, as a median over steps.
@@ -107,8 +107,9 @@ def measure(
     [1, 1, 1, 1]
     """
     num_gradients = len(gradients_of(of_type("module", module, nn.Module)))
-    make_step = partial(training, module, function("loss", loss), optional("optimizer", optimizer, function))
-    make_step = partial(make_step, communicate, options)
+    function("loss", loss)
+    optional("optimizer", optimizer, function)
+    make_step = partial(training, module, loss, optimizer, communicate, options)
     return steps_of(record(make_step, num_ranks, num_steps, WARM_UP, backend, timeout_s), num_gradients)
 
 

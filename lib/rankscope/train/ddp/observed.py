@@ -45,11 +45,12 @@ def buckets(module: nn.Module, loss: Loss, bucket_cap_mb: float | None = None, *
 
     In the first iteration all gradients of a dtype share a bucket. DDP then knows in which order they get ready, and
     fills buckets in that order, up to the cap in MiB; with ``static_graph`` an iteration later. With
-    ``find_unused_parameters`` it fills them once, in the order of definition. If there is no cap, it is 25, and that of
-    the bucket that is launched first after the rebuild is 1.
+    ``find_unused_parameters`` it fills them once, in the order of definition, and launches the last one first. If there
+    is no cap, it is 25, and that of the bucket that is filled first is 1.
 
-    Raises ValueError if no parameter requires a gradient, or if the module is on the device "meta"; RuntimeError as DDP
-    does, such as if a parameter gets no gradient, and in a process that has a process group already.
+    Raises ValueError if no parameter requires a gradient, if the module is on the device "meta", or if the loss goes
+    around DDP; RuntimeError as DDP does, such as if a parameter gets no gradient, and in a process that has a process
+    group already.
 
     >>> layers = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)])
     >>> print(buckets(layers, lambda module: module(torch.ones(1, 512)).sum(), bucket_cap_mb=2))
@@ -64,7 +65,7 @@ def buckets(module: nn.Module, loss: Loss, bucket_cap_mb: float | None = None, *
         raise ValueError("module must have values, and has parameters on the device meta")
     numbers = {parameter: number for number, parameter in enumerate(gradients)}
     iterations = []
-    with fake_group(num_ranks=2):
+    with fake_group(2), torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         wrapped = DistributedDataParallel(copied, bucket_cap_mb=bucket_cap_mb, **options)
         launched: list[tuple[int, ...]] = []
 
@@ -77,6 +78,8 @@ def buckets(module: nn.Module, loss: Loss, bucket_cap_mb: float | None = None, *
             launched.clear()
             value: Any = checked_loss(loss(wrapped))
             value.backward()
+            if not launched:
+                raise ValueError("loss must call the module that it gets, outside no_sync: DDP reduced nothing")
             iterations.append(tuple(launched))
         del wrapped  # a DDP that outlives its group may hang at exit
     return DDPBuckets(tuple(gradients.values()), tuple(iterations), caps_bytes(bucket_cap_mb))

@@ -112,6 +112,7 @@ def last_backward(
     local: LocalStep, buckets: Buckets, cost: Cost, contention: Contention = FREE, overlap: bool = True
 ) -> LastBackward:
     """Return the part of `simulate` from the start of the last backward to the optimizer."""
+    of_type("contention", contention, Contention)
     ready_s = np.nan_to_num(local.ready_s).tolist()  # nobody waits for a gradient that never comes
     num_bytes = []
     launch_s = []
@@ -131,7 +132,8 @@ def _costs_s(cost: Cost, num_bytes: list[int]) -> list[float]:
     seconds = np.asarray(function("cost", cost, "of bytes, such as ddp.cost makes")(sizes), dtype=float)
     if not (np.isfinite(seconds) & (seconds >= 0)).all():
         raise ValueError(f"cost must give finite seconds of at least 0, got {seconds}")
-    return list(np.broadcast_to(seconds, sizes.shape))
+    costs_s: list[float] = np.broadcast_to(seconds, sizes.shape).tolist()
+    return costs_s
 
 
 def _overlapped(

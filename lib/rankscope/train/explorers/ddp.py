@@ -45,25 +45,27 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """
     networks = Networks(profiles)
 
+    @lru_cache(maxsize=1)  # pictures and report ask for the same
     def predicted(now: Now) -> tuple[float | None, Timeline, Recommendation]:
         """Return the chosen cap in MiB (None for DDP's default), one step with it, and all caps compared."""
         slower = 1 + now.slower / 100
-        options: dict[str, Any] = {"contention": Contention(slower, slower)}
-        options |= {"accumulation": now.accumulation, "overlap": now.overlap}
+        options: dict[str, Any] = {
+            "contention": Contention(slower, slower),
+            "accumulation": now.accumulation,
+            "overlap": now.overlap,
+        }
         local = architecture_step(now.model, now.num_samples, FLOPS_PER_S)
         cap_mb = None if now.cap == DEFAULT_CAP else parse_bytes("cap", now.cap) / MIB
         cost = networks.cost(now)
         return cap_mb, simulate(local, cost, bucket_cap_mb=cap_mb, **options), recommend(local, cost, **options)
 
-    predict = lru_cache(maxsize=1)(predicted)  # pictures and report ask for the same
-
     def draw(now: Now) -> list[Drawing]:
-        cap_mb, step, recommendation = predict(now)
+        cap_mb, step, recommendation = predicted(now)
         ranks = count_of(networks.num_ranks(now), "rank")
         return [draw_timeline(step, deck=f"{now.model} on {ranks}"), draw_caps(recommendation, cap_mb)]
 
     def report(now: Now) -> list[str]:
-        _, step, recommendation = predict(now)
+        _, step, recommendation = predicted(now)
         wait_s = step.select(kind="wait").busy_s
         whole, alone, wait = times_in_one_unit(step.makespan_s, recommendation.alone_s, wait_s)
         num_bytes = architecture_step(now.model, 1, 1.0).num_bytes

@@ -53,8 +53,9 @@ def step(now: Now) -> tuple[PipelineSchedule, Timeline]:
 def draw(now: Now) -> list[Drawing]:
     """One step."""
     _, timeline = step(now)
-    title = f"{now.schedule}: {percent_words(bubble_share(timeline))} of the step is bubble"
-    return [draw_timeline(timeline, title=title, deck=f"{time_words(timeline.makespan_s)} per step")]
+    title = f"{now.schedule}: ranks idle at most {percent_words(bubble_share(timeline))}"
+    step_time = time_words(timeline.makespan_s)
+    return [draw_timeline(timeline, title, f"{step_time} per step; idle between a rank's first and last pass")]
 
 
 def report(now: Now) -> list[str]:

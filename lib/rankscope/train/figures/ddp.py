@@ -20,22 +20,22 @@ _SIZE_PX = 80.0  # right of the largest bucket, for its size
 _MOST_BARS = 16
 
 
-def draw_buckets(
-    buckets: DDPBuckets, iteration: int | None = None, title: str | None = None, deck: str | None = None
-) -> Drawing:
+def draw_buckets(buckets: DDPBuckets, iteration: int = -1, title: str | None = None) -> Drawing:
     """Draw the gradients that share an allreduce, in launch order, and the cap of each bucket.
 
     The buckets are those of an `iteration`, by default those that DDP keeps; the first is on top. Each piece is the
     gradient of one parameter, as wide as its bytes, with its number if there is space. Dashed lines mark the caps at
-    which buckets are closed. Sparse gradients are hatched.
+    which buckets close after the rebuild, for each dtype the first one and then the others. Sparse gradients are
+    hatched.
     """
     of_type("buckets", buckets, DDPBuckets)
     last = len(buckets.iterations) - 1
-    shown = buckets.iterations[last if iteration is None else min(iteration, last)]
+    shown = buckets.iterations[min(iteration, last)]
     widest_bytes = max([1, *map(buckets.num_bytes, shown)])
     px_per_byte = (RIGHT_PX - _SIZE_PX - LEFT_PX) / widest_bytes
     marks: list[Mark] = []
     tips: dict[Hashable, str] = {}
+    dtypes: list[str] = []  # of the buckets so far
     for row, bucket in enumerate(shown):
         y = row * _ROW_PX
         marks.append(row_name(y + 15, str(row)))
@@ -50,8 +50,10 @@ def draw_buckets(
             tips[index] = f"{index}: {gradient.name}, {bytes_words(gradient.num_bytes)}"
             x += width
         marks.append(Text(x + 6, y + 15, bytes_words(buckets.num_bytes(bucket))))
-        cap_bytes = buckets.caps_bytes[min(row, 1)]
-        is_capped = shown == buckets.rebuilt and cap_bytes <= widest_bytes
+        dtype = buckets.gradients[bucket[0]].dtype
+        cap_bytes = buckets.caps_bytes[min(dtypes.count(dtype), 1)]
+        dtypes.append(dtype)
+        is_capped = shown != buckets.first and cap_bytes <= widest_bytes
         if is_capped:
             cap_x = LEFT_PX + cap_bytes * px_per_byte
             marks.append(Line(((cap_x, y - 2), (cap_x, y + _ROW_PX - 2)), "ink", dash="3 2"))
@@ -65,7 +67,7 @@ def draw_buckets(
         title or f"{gradients}: {count_of(len(shown), 'allreduce')}",
         marks,
         len(shown) * _ROW_PX + 30,
-        deck or f"a row is a bucket, a number a parameter; dashed: buckets close at {caps}",
+        f"a row is a bucket, a number a parameter; dashed: buckets close at {caps}",
         tips,
     )
 
@@ -74,7 +76,6 @@ def draw_caps(
     recommendation: Recommendation,
     bucket_cap_mb: float | None = None,
     title: str | None = None,
-    deck: str | None = None,
 ) -> Drawing:
     """Draw the predicted step with DDP's default and with each cap: computing, and waiting for allreduces.
 
@@ -95,6 +96,5 @@ def draw_caps(
     gain = ""
     if recommendation.gain:  # 0 for the default itself
         gain = f", {percent_words(recommendation.gain, 1)} less than the default"
-    counts = f"{count_of(chosen.num_buckets, 'bucket')}; the default has {recommendation.default.num_buckets}"
-    found = f"Recommended: {chosen.name}{gain}"
-    return draw_bars(rows, "predicted step [ms]", title or found, deck or counts)
+    deck = f"{count_of(chosen.num_buckets, 'bucket')}; the default has {recommendation.default.num_buckets}"
+    return draw_bars(rows, "predicted step [ms]", title or f"Recommended: {chosen.name}{gain}", deck)

@@ -63,8 +63,9 @@ def _record_rank(schedule: PipelineSchedule, seconds: dict[str, float]) -> Recor
         stages.append(PipelineStage(layer, number, schedule.num_stages, torch.device("cpu")))
     torch_class = get_schedule_class(schedule.name)
     takes_one_stage = issubclass(torch_class, PipelineScheduleSingle)
-    loss_fn = nn.functional.mse_loss
-    torchs = torch_class(stages[0] if takes_one_stage else stages, schedule.num_microbatches, loss_fn=loss_fn)
+    torchs = torch_class(
+        stages[0] if takes_one_stage else stages, schedule.num_microbatches, loss_fn=nn.functional.mse_loss
+    )
     samples = torch.ones(schedule.num_microbatches * _SAMPLES, _WIDTH, dtype=torch.float64)
     args = [samples] if 0 in own else []
     target = samples if schedule.num_stages - 1 in own else None

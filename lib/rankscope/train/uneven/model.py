@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ...common.checks import each, number, of_type, one_of, truth, whole
+from ...common.checks import each, number, of_type, one_of, several, truth, whole
 from ...sampling import Assignment
 from ...timeline import Tape, Timeline
 
@@ -43,6 +43,7 @@ def simulate(
     >>> [span.kind for span in simulate([1, 2], "hang") if span.rank == 1]
     ['step', 'allreduce', 'step', 'wait']
     """
+    num_batches = several("num_batches", num_batches)
     completed = steps_by_rank(num_batches, handling)
     number("step_s", step_s, above=0)
     number("allreduce_s", allreduce_s, 0)
@@ -119,15 +120,16 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
     num_batches = [len(own) for own in batches]
     completed = steps_by_rank(num_batches, handling)
     num_active = [sum(num_steps > step for num_steps in completed) for step in range(max(completed))]
+    divisors = num_active
+    if divide_by_initial_world_size:
+        divisors = [len(batches)] * len(num_active)
     weights = np.zeros(epoch.size)
     ranks = []
     for own, num_steps in zip(batches, completed, strict=True):
         trained = list(islice(cycle(own), num_steps))
         for step, batch in enumerate(trained):
-            divisor = len(batches) if divide_by_initial_world_size else num_active[step]
-            np.add.at(weights, batch, 1 / (divisor * batch.size))
+            np.add.at(weights, batch, 1 / (divisors[step] * batch.size))
         ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *trained]))
-    divisors = len(batches) if divide_by_initial_world_size else num_active
     return Prediction(
         trained=replace(epoch, ranks=tuple(ranks)),
         scale=np.divide(num_active, divisors),

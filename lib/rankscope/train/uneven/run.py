@@ -60,21 +60,6 @@ class UnevenRun(msgspec.Struct, frozen=True, eq=False):
             raise UnevenError(f"ranks {self.stuck} were stuck, not {self.expected.stuck}")
 
 
-class _Training(NamedTuple):
-    """What a rank needs to train: the arguments of `measure`."""
-
-    module: nn.Module
-    inputs: Tensor
-    targets: Tensor
-    epoch: Assignment
-    losses_fn: Losses
-    handling: str
-    divide_by_initial_world_size: bool
-    num_steps: int  # of the rank that completes most, or with "hang" of each
-    step_s: float
-    hang_s: float
-
-
 def measure(
     module: nn.Module,
     inputs: Tensor,
@@ -117,9 +102,9 @@ def measure(
     num_bytes = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
     if num_bytes <= _WORD_BYTES:
         raise ValueError(f"module must have more than {_WORD_BYTES} bytes of parameters to train, got {num_bytes}")
-    how = handling, divide_by_initial_world_size, len(expected.scale), step_s, hang_s
-    training = _Training(module, inputs, targets, epoch, losses_fn, *how)
-    ranks = launch(_train, epoch.num_ranks, (training,), timeout_s=timeout_s)
+    most_steps = len(expected.scale)
+    args = module, inputs, targets, epoch, losses_fn, handling, divide_by_initial_world_size, most_steps, step_s, hang_s
+    ranks = launch(_train, epoch.num_ranks, args, timeout_s=timeout_s)
     gradients = max((rank.gradients for rank in ranks), key=len)
     for number_of_rank, rank in enumerate(ranks):
         if not np.array_equal(rank.gradients, gradients[: len(rank.gradients)], equal_nan=True):
@@ -146,21 +131,35 @@ class _RankRecord(NamedTuple):
     spans: list[Span]
 
 
-def _train(training: _Training) -> _RankRecord:
-    """Train one epoch, and record it up to its end or until it is stuck."""
+def _train(
+    module: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    epoch: Assignment,
+    losses_fn: Losses,
+    handling: str,
+    divide_by_initial_world_size: bool,
+    most_steps: int,
+    step_s: float,
+    hang_s: float,
+) -> _RankRecord:
+    """Train one epoch with the arguments of `measure`, and record it up to its end or until it is stuck.
+
+    `most_steps` are those of the rank that completes most, or with "hang" of each.
+    """
     group = None
-    if training.handling == "hang":  # in a group of its own, whose timeout is shorter than that of the launch
-        group = dist.new_group(timeout=timedelta(seconds=training.hang_s))
-    ddp = DistributedDataParallel(copy.deepcopy(training.module), process_group=group)
+    if handling == "hang":  # in a group of its own, whose timeout is shorter than that of the launch
+        group = dist.new_group(timeout=timedelta(seconds=hang_s))
+    ddp = DistributedDataParallel(copy.deepcopy(module), process_group=group)
     join = Join(
         [ddp],
-        enable=training.handling == "join",
-        divide_by_initial_world_size=training.divide_by_initial_world_size,
+        enable=handling == "join",
+        divide_by_initial_world_size=divide_by_initial_world_size,
     )
-    own = batches_of(training.epoch)[dist.get_rank()]
+    own = batches_of(epoch)[dist.get_rank()]
     num_steps = len(own)
-    if training.handling in ("drop", "pad"):
-        num_steps = training.num_steps
+    if handling in ("drop", "pad"):
+        num_steps = most_steps
     trained = [np.empty(0, dtype=np.int64)]
     gradients: list[Vector] = []
     finished_s = math.inf
@@ -170,22 +169,20 @@ def _train(training: _Training) -> _RankRecord:
             for indices in islice(cycle(own), num_steps):
                 recorder.item = len(gradients)
                 with recorder.span("step"):
-                    time.sleep(training.step_s)
+                    time.sleep(step_s)
                     ddp.zero_grad()
                     rows = indices.tolist()
-                    losses = training.losses_fn(ddp(training.inputs[rows]), training.targets[rows])
+                    losses = losses_fn(ddp(inputs[rows]), targets[rows])
                     losses.mean().backward()  # type: ignore[no-untyped-call]
                 trained.append(indices)
                 gradients.append(gradient_of(ddp))
             finished_s = time.perf_counter()  # within Join, which shadows the steps of the other ranks at its exit
     except RuntimeError:
-        is_stuck = training.handling == "hang" and len(gradients) == training.num_steps
+        is_stuck = handling == "hang" and len(gradients) == most_steps
         if not is_stuck:
             raise
-    spans = [
-        *_step_spans(recorder.result(), len(gradients)),
-        *_shadow_spans(recorder.result(), len(gradients), finished_s),
-    ]
+    recorded = recorder.result()
+    spans = [*_step_spans(recorded, len(gradients)), *_shadow_spans(recorded, len(gradients), finished_s)]
     stacked = np.array(gradients).reshape(-1, gradient_of(ddp).size)  # two dimensions even without any step
     return _RankRecord(np.concatenate(trained), stacked, len(gradients) < num_steps, spans)
 

@@ -113,7 +113,9 @@ class Job(NamedTuple):
     stage: int
 
     @classmethod
-    def of(cls, num_parameters_or_module: Any, num_ranks: int, stage: int | str, recipe: Recipe) -> Job:
+    def of(cls, num_parameters_or_module: Any, num_ranks: int, stage: int | str, recipe: str | Recipe | None) -> Job:
+        has_own_widths = recipe is None and stage in WAYS
+        recipe = recipe_of(stage, recipe)
         whole("num_ranks", num_ranks, 1)
         if not isinstance(stage, str):
             number = whole("stage", stage, 0, 3)
@@ -123,12 +125,14 @@ class Job(NamedTuple):
             ways = ", ".join(WAYS)
             raise ValueError(f"stage must be 0 to 3, or one of {ways}, got {stage!r}; fully_shard has fsdp.observe")
         if not hasattr(num_parameters_or_module, "named_parameters"):
+            if stage == "zero_redundancy_optimizer":
+                raise ValueError(f"stage {stage} divides the tensors of a module, got {num_parameters_or_module!r}")
             size = _count("num_parameters_or_module", num_parameters_or_module, 1)
             return cls([_Tensor(size, recipe, num_counters=0)], 0, num_ranks, number)  # nobody knows how many tensors
         tensors = []
         for parameter in num_parameters_or_module.parameters():  # one that is shared comes once
             widths = recipe
-            if not parameter.is_floating_point():
+            if has_own_widths or not parameter.is_floating_point():
                 width = parameter.element_size()
                 widths = Recipe(width, width, master=0, state=width)
             tensors.append(_Tensor(parameter.numel(), widths, parameter.requires_grad))
@@ -177,11 +181,13 @@ def memory(
     the parameters. Stages 2 and 3 have the `largest_layer` (its number of parameters) as a whole for a short time. For
     one of `WAYS` the result predicts `measure` on `rank`, by default on the fullest.
 
-    `recipe` is one of `RECIPES` or your own `Recipe`, by default "mixed" for a stage and "fp32" for a way. Tensors that
-    are not floating point keep their width. Frozen parameters have neither gradients nor states; shared parameters
-    count once. `rankscope.train.fsdp.observe` has the memory of `fully_shard` itself, activations included.
+    `recipe` is one of `RECIPES` or your own `Recipe`. By default it is "mixed" for a stage; for a way, tensors keep the
+    widths that they have in the module, and a number of parameters is in float32. Tensors that are not floating point
+    always keep their width. Frozen parameters have neither gradients nor states; shared parameters count once.
+    `rankscope.train.fsdp.observe` has the memory of `fully_shard` itself, activations included.
 
-    Raises ValueError if there are no ranks, a name is unknown, or a size is negative.
+    Raises ValueError if there are no ranks, a name is unknown, a size is negative, or the way divides whole
+    tensors and there is no module.
 
     >>> [f"{memory(7.5e9, 64, stage).total_bytes / 1e9:.3g} GB" for stage in range(4)]
     ['120 GB', '31.4 GB', '16.6 GB', '1.88 GB']
@@ -189,11 +195,9 @@ def memory(
     >>> [f"{memory(1.04e9, num_ranks, 1, own).total_bytes / 2**30:.1f} GiB" for num_ranks in (1, 24)]
     ['17.4 GiB', '6.3 GiB']
     """
-    recipe = recipe_of(stage, recipe)
     rule = OPTIMIZERS[one_of("optimizer", optimizer, tuple(OPTIMIZERS))]
-    if rule.state_bytes:
-        recipe = recipe._replace(state=rule.state_bytes)
     job = Job.of(num_parameters_or_module, num_ranks, stage, recipe)
+    recipe = recipe_of(stage, recipe)
     updated = job.trained
     divided_from = DIVIDED_FROM
     if stage == "zero_redundancy_optimizer":
@@ -205,6 +209,8 @@ def memory(
         "optimizer_states": rule.num_states * num_bytes_of(updated, "state"),
         "master_copy": num_bytes_of(updated, "master"),
     }
+    if rule.state_bytes:
+        undivided["optimizer_states"] = rule.num_states * rule.state_bytes * sum(tensor.size for tensor in updated)
     terms = {}
     for term, num_bytes in undivided.items():
         is_divided = job.stage >= divided_from.get(term, 4)

@@ -9,7 +9,7 @@ import msgspec
 
 from ...cluster import Link
 from ...collectives import closed_form
-from .model import WAYS, Job, Recipe, num_bytes_of, recipe_of
+from .model import WAYS, Job, Recipe, num_bytes_of
 
 
 class CollectiveTraffic(NamedTuple):
@@ -29,7 +29,6 @@ class ZeroTraffic(msgspec.Struct, frozen=True):
     """
 
     num_ranks: int
-    stage: int
     exchanges: list[CollectiveTraffic]
 
     @property
@@ -52,9 +51,9 @@ class ZeroTraffic(msgspec.Struct, frozen=True):
         for collective, _, num_bytes, num_calls in self.exchanges:
             algorithm = "binomial" if collective == "broadcast" else "ring"
             # All calls together send the bytes of a single one, and each call after the first adds its latency.
-            total_s += float(closed_form(collective, algorithm, self.num_ranks, num_bytes, link))
-            total_s += (num_calls - 1) * float(closed_form(collective, algorithm, self.num_ranks, 0, link))
-        return total_s
+            total_s += closed_form(collective, algorithm, self.num_ranks, num_bytes, link)
+            total_s += (num_calls - 1) * closed_form(collective, algorithm, self.num_ranks, 0, link)
+        return float(total_s)
 
 
 def traffic(
@@ -68,7 +67,7 @@ def traffic(
     gathered in stage 3, but not reduced. `rankscope.train.fsdp.observe` has the collectives of `fully_shard` itself,
     layer by layer; it gathers frozen layers for the backward pass only if that goes through them.
     """
-    job = Job.of(num_parameters_or_module, num_ranks, stage, recipe_of(stage, recipe))
+    job = Job.of(num_parameters_or_module, num_ranks, stage, recipe)
     gradients = math.ceil(num_bytes_of(job.trained, "gradient"))
     updated = math.ceil(num_bytes_of(job.trained, "parameter"))
     parameters = math.ceil(num_bytes_of(job.tensors, "parameter"))
@@ -84,4 +83,4 @@ def traffic(
         exchanges.append(CollectiveTraffic("broadcast", "updated parameters", updated, len(job.trained)))
     elif job.stage in (1, 2):
         exchanges.append(CollectiveTraffic("allgather", "updated parameters", updated))
-    return ZeroTraffic(num_ranks, job.stage, exchanges)
+    return ZeroTraffic(num_ranks, exchanges)
