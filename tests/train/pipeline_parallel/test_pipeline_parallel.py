@@ -185,6 +185,8 @@ def test_what_is_reordered_is_refused_where_it_cannot_end_and_only_there() -> No
     ),
 )
 def test_real_ranks_keep_to_the_schedule(name: str, num_ranks: int, num_microbatches: int) -> None:
+    if name in ("ZBVZeroBubble", "DualPipeV") and torch.__version__ < "2.13":
+        pytest.skip("in this torch, a rank sends shapes to itself, which Gloo cannot do")
     schedule = build(name, num_ranks, num_microbatches)
     predicted = simulate(schedule, 0.004, 0.008)
     timeline, num_bytes = measure(schedule, 0.004, 0.008, timeout_s=240)

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from ...common.checks import function, of_type, several, whole
 from ..fake_group import fake_group
+from ..losses import checked_loss
 from .internals import FakeTensorMode, watching
 from .recorder import Recorder
 from .step import CollectiveCall, Step
@@ -104,7 +105,7 @@ def observe(
     """
     sharding = Sharding(num_ranks, wrap, prefetch, num_replicas, reshard_after_forward, param_dtype, reduce_dtype)
     sharding = sharding.checked(module, loss)
-    with fake_group(num_ranks):
+    with fake_group(num_ranks), torch.random.fork_rng():  # the caller's random numbers stay as they are
         return observe_rank(module, loss, sharding, optimizer)
 
 
@@ -157,7 +158,7 @@ def _second_step(module: nn.Module, loss: Loss, optimizer: Optimizer | None, rec
         begin = recorder.place()
         with recorder:
             recorder.begin_pass("forward")
-            value = loss(module)
+            value = checked_loss(loss(module))
             recorder.begin_pass("backward")
             value.backward()  # type: ignore[no-untyped-call]
             del value

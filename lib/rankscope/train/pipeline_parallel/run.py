@@ -36,8 +36,8 @@ def measure(
 
     A stage is a linear layer and a tanh; a message between stages has `MESSAGE_BYTES`. Each pass sleeps for the rest of
     its time, which is as for `simulate`, so more ranks than cores are no slower. Lane "compute" of the recording has
-    that function's spans. Time 0 is the begin of the first pass. The step
-    before this one is left out.
+    that function's spans. Time 0 is the begin of the first pass. The step before this one is left out. In torch 2.11,
+    "ZBVZeroBubble" and "DualPipeV" fail, because a rank would send to itself.
 
     Raises ValueError if an argument is invalid or the schedule is not one of torch's; RankError if a rank fails.
 
