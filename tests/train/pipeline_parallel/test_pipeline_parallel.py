@@ -7,6 +7,7 @@ from itertools import chain, combinations
 from typing import Any
 
 import pytest
+import torch
 
 from rankscope.train.pipeline_parallel import (
     SCHEDULES,
