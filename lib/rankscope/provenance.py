@@ -199,11 +199,6 @@ def cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def free_bytes() -> int:
-    """Return the available memory in bytes, not considering a container's limit; elsewhere than on Linux, all of it."""
-    return _meminfo("MemAvailable")
-
-
 def _meminfo(name: str) -> int:
     """Return a value of Linux's /proc/meminfo in bytes; on other systems, the size of the memory."""
     kib = _of_system("meminfo", rf"^{name}:\s*(\d+) kB")

@@ -32,7 +32,7 @@ DARK = {
     "accent": "#ff9a5c",
     "paper": "#0d1117",
 }
-INK, PAPER, ALARM, FAINT = TONES["ink"], TONES["paper"], TONES["alarm"], TONES["rule"]
+INK, PAPER = TONES["ink"], TONES["paper"]
 OTHER = "#8492a6"  # work of no known kind
 WAITING = "#c4cbd3"
 
@@ -209,17 +209,6 @@ def mixed(color: str, ground: str, share: float) -> str:
     """Return a colour painted over a ground at partial opacity."""
     pairs = zip(_channels(color), _channels(ground), strict=True)
     return _hex([share * above + (1 - share) * below for above, below in pairs])
-
-
-def ink_on(fill: str) -> str:
-    """Return the text colour that is legible on an opaque fill in both themes: black, or nearly white, but no tone.
-
-    >>> ink_on("#f0e442"), ink_on("#00224e")
-    ('#000000', '#fefefe')
-    """
-    red, green, blue = (channel**2.2 for channel in _channels(fill))
-    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-    return "#000000" if luminance > 0.18 else "#fefefe"  # where black and white stand out alike
 
 
 def _channels(color: str) -> tuple[float, float, float]:
