@@ -59,7 +59,10 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def step_on_rank(case: DrawnCase) -> tuple[list[tuple[str, int]], int]:
-    """Return the recorded collectives of a second step, and the peak of live bytes in a third."""
+    """Return the recorded collectives of a second step, and the least peak of live bytes in three more.
+
+    A thread of Gloo may hold tensors for some moments, which can only make a peak higher.
+    """
     Sharding(**case.settings).checked(case.module, case.loss).apply(case.module)
     optimizer = torch.optim.Adam(case.module.parameters())
 
@@ -71,16 +74,19 @@ def step_on_rank(case: DrawnCase) -> tuple[list[tuple[str, int]], int]:
     optimizer.zero_grad()
     with recording() as recorder:
         step()
-    optimizer.zero_grad()
     states = [value for state in optimizer.state.values() for value in state.values()]
-    with Live([*case.module.parameters(), *case.module.buffers(), *states]) as live:
-        step()
+    peaks = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        with Live([*case.module.parameters(), *case.module.buffers(), *states]) as live:
+            step()
+        peaks.append(live.peak_bytes)
     recorded = recorder.result()
     calls = []
     for span, num_bytes in zip(recorded.timeline, recorded.num_bytes.tolist(), strict=True):
         if span.lane.startswith("collectives"):
             calls.append((span.kind, num_bytes))
-    return calls, live.peak_bytes
+    return calls, min(peaks)
 
 
 def steps_on_rank(cases: list[DrawnCase]) -> list[tuple[list[tuple[str, int]], int]]:
