@@ -135,7 +135,7 @@ def _faults(box: Box) -> Rows:
         ),
         (
             "few_cards",
-            has_few_cards and not box.worst.share >= LOW,
+            has_few_cards and (box.worst.row is None or box.worst.share < LOW),
             f"{cards}. Check NCCL_IB_HCA ({', '.join(stated.cards)}) and the rate of each card. {figures}",
         ),
         (

@@ -104,8 +104,9 @@ def _ended(ends: Iterable[Fact]) -> list[HangFinding]:
         signal = fact.values.get("signal") or fact.values.get("code") or f"-{fact.values['number']}"
         if signal in _SIGNALS:
             (finding,) = _stated([fact], end=f"was killed by {_SIGNALS[signal]}")
-            # a launcher's number of a process is one within its node
-            kills[finding.words] = finding._replace(ranks=() if "who" in fact.values else finding.ranks)
+            if "who" in fact.values:  # a launcher's number of a process is one within its node
+                finding = finding._replace(ranks=())
+            kills[finding.words] = finding
         elif signal != "-15":  # by which launchers end the others
             end = f"ended first (exit code {signal}); rankscope cannot tell whether because of others: look at its log"
             (finding,) = _stated([fact], end=end)

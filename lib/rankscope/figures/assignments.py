@@ -17,10 +17,14 @@ from .palette import ramp, rank_colors
 
 _ROWS_PX = 240.0  # of all ranks together, whatever their number, so that the drawing keeps its height
 _CELL_PX = 44.0  # the side of a cell, at most
-_MOST_RANKS, _MOST_CELLS, _MOST_COLUMNS, _MOST_SAMPLES = 24, 720, 60, 120  # that are shown
+_MOST_RANKS = 24  # that are shown, as the next three
+_MOST_CELLS = 720
+_MOST_COLUMNS = 60
+_MOST_SAMPLES = 120
 _LAST = 8  # of the ranks and reads that are shown, where some are left out
 _STRIP_PX = 22.0  # the height of the dataset, and of what nobody reads
-_NOBODY_PX, _TOP_PX = 48.0, 104.0  # where what nobody reads begins, and the ranks
+_NOBODY_PX = 48.0  # where what nobody reads begins
+_TOP_PX = 104.0  # where the ranks begin
 
 
 def draw_assignment(
@@ -168,7 +172,8 @@ class _Picture:
             for read in reads:
                 if read >= len(indices):
                     continue
-                sample, x = indices[read], self.columns.x_of[read]
+                sample = indices[read]
+                x = self.columns.x_of[read]
                 cell = Box(x, y, cell_px - self.gap_px, height, self.hue(rank, sample), key=("sample", sample))
                 middle = x + cell_px / 2, y
                 self.marks.append(self._cell(cell, sample, repeated[read]))
@@ -249,28 +254,36 @@ def _readers(assignment: Assignment, count: int) -> list[list[int]]:
 def _words(assignment: Assignment, epoch: EpochAudit) -> tuple[str, str]:
     """Return what the epoch does wrong, and the arithmetic behind it."""
     size = assignment.size
-    samples = count_of(size, "sample") if size < 1000 else f"{size:,} samples"
+    samples = f"{size:,} samples"
+    if size == 1:
+        samples = "1 sample"
     ranks = count_of(assignment.num_ranks, "rank")
     if not epoch.num_reads:
         return "No rank reads anything", f"{samples} for {ranks}"
-    fewest, most = min(map(len, assignment.ranks)), max(map(len, assignment.ranks))
+    fewest = min(map(len, assignment.ranks))
+    most = max(map(len, assignment.ranks))
     each = f"{fewest:,} to {most:,} reads"
     if fewest == most:
         each = f"{most:,} read{'s' if most > 1 else ''}"
     reads = f"{ranks} × {each} = {epoch.num_reads:,}"
-    lost, again, outside = epoch.dropped.size, epoch.num_repeats, epoch.out_of_range.size
-    title, arithmetic = f"Each of {samples} is read exactly once", f"{reads}: nothing to repeat, nothing left over"
-    if outside:
-        title, arithmetic = f"{outside} of {epoch.num_reads} reads are *outside the dataset*", f"{reads}, of {samples}"
+    lost = epoch.dropped.size
+    again = epoch.num_repeats
+    title = f"Each of {samples} is read exactly once"
+    arithmetic = f"{reads}: nothing to repeat, nothing left over"
+    if epoch.out_of_range.size:
+        title = f"{epoch.out_of_range.size} of {epoch.num_reads} reads are *outside the dataset*"
+        arithmetic = f"{reads}, of {samples}"
     elif lost and again:
-        title, arithmetic = f"{lost:,} of {samples} *never read*, {again:,} read again", f"{reads}, of {samples}"
+        title = f"{lost:,} of {samples} *never read*, {again:,} read again"
+        arithmetic = f"{reads}, of {samples}"
     elif lost:
-        title, arithmetic = f"{lost:,} of {samples} {_be(lost)} *never read*", f"{reads}, {lost:,} left over"
-    elif again > epoch.duplicated.size:
-        title, arithmetic = f"{samples} are read {epoch.num_reads:,} times", f"{reads}, so {again:,} are read again"
+        title = f"{lost:,} of {samples} {_be(lost)} *never read*"
+        arithmetic = f"{reads}, {lost:,} left over"
     elif again:
         title = f"{again:,} of {samples} {_be(again)} read twice"
         arithmetic = f"{reads}, so {again:,} {_be(again)} read again"
+        if again > epoch.duplicated.size:
+            title = f"{samples} are read {epoch.num_reads:,} times"
     if assignment.epoch:
         arithmetic += f"; epoch {assignment.epoch}"
     return title, arithmetic

@@ -23,7 +23,8 @@ from .marks import Drawing
 from .palette import INK, LINES, PAPER, TONES, Look
 
 Floats = NDArray[np.float64]
-LABEL_PT, TITLE_PT = 9.0, 13.0  # as the sizes of drawings, at 96 px an inch
+LABEL_PT = 9.0  # as the sizes of drawings, at 96 px an inch
+TITLE_PT = 13.0
 WIDE_INCHES = 8.0
 _MARKERS = ("o", "s", "^", "D")
 

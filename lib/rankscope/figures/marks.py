@@ -11,11 +11,13 @@ import msgspec
 from .palette import WorkLook
 
 WIDTH_PX = 640.0  # of a page
-LEFT_PX, RIGHT_PX = 84.0, 632.0  # where marks begin and end; the names of rows end 12 px before them
+LEFT_PX = 84.0  # where marks begin; the names of rows end 12 px before them
+RIGHT_PX = 632.0  # where marks end
 SIZES_PX = {"title": 18, "deck": 13, "label": 12, "number": 11}  # of letters
 DIGIT_PX = 6.4  # the width of a digit of a number
 LETTER_PX = 6.4  # the mean width of a letter of a label
-_TITLE_LETTERS, _DECK_LETTERS = 54, 84  # in a line
+_TITLE_LETTERS = 54  # in a line
+_DECK_LETTERS = 84
 
 
 class Box(NamedTuple):
@@ -125,11 +127,13 @@ def row_name(y: float, words: str, tone: str = "ink") -> Text:
 def key_marks(keys: Mapping[str, WorkLook]) -> tuple[list[Mark], float]:
     """Return what each look means, in rows from the left, and how high the rows are together."""
     marks: list[Mark] = []
-    x, y = LEFT_PX, 0.0
+    x = LEFT_PX
+    y = 0.0
     for label, look in keys.items():
         width = 1.32 * LETTER_PX * len(label) + 34  # with the letters of a phone
         if x > LEFT_PX and x + width > RIGHT_PX + 16:
-            x, y = LEFT_PX, y + 20
+            x = LEFT_PX
+            y += 20
         marks.append(Box(x, y, 12, 12, look.hue, "work", look.hatched))
         marks.append(Text(x + 18, y + 10, label, "label", "mute"))
         x += width

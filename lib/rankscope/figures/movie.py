@@ -9,7 +9,8 @@ from typing import NamedTuple
 from .marks import WIDTH_PX, Box, Drawing, Mark, page
 from .svg import frame_svg, mark_svg
 
-_LEAD_S, _HOLD_S = 0.7, 2.5  # before it plays, and after it has played
+_LEAD_S = 0.7  # before it plays
+_HOLD_S = 2.5  # after it has played
 
 # without scripts, where a person prefers reduced motion
 STILL = (

@@ -32,7 +32,8 @@ DARK = {
     "accent": "#ff9a5c",
     "paper": "#0d1117",
 }
-INK, PAPER = TONES["ink"], TONES["paper"]
+INK = TONES["ink"]
+PAPER = TONES["paper"]
 OTHER = "#8492a6"  # work of no known kind
 WAITING = "#c4cbd3"
 

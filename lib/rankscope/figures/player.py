@@ -15,11 +15,13 @@ from .movie import movie
 from .palette import ADDED, COPIED, rank_colors
 from .schedules import shade
 
-_GRID_LEFT_PX, _GRID_PX = 64.0, 270.0  # where the chunks are
+_GRID_LEFT_PX = 64.0  # where the chunks begin
+_GRID_PX = 270.0  # of all chunks
 _TIME_LEFT_PX = 366.0  # where time begins
 _HEAD_PX = 52.0  # above the rows of a strip
 _ROWS_PX = {1: 300.0, 2: 230.0}  # the height of all rows of a strip, by the number of strips
-_LEAST_ROW_PX, _MOST_ROW_PX = 11.0, 40.0
+_LEAST_ROW_PX = 11.0
+_MOST_ROW_PX = 40.0
 _MOST_FRAMES = 400
 
 
@@ -38,7 +40,9 @@ def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None, 
         marks += strip.marks(at_s)
         y = strip.bottom + 20
     if deck is None:
-        words = "rank that the chunk is from" if plays[0].schedule.collective in MOVES else "ranks summed in the chunk"
+        words = "ranks summed in the chunk"
+        if plays[0].schedule.collective in MOVES:
+            words = "rank that the chunk is from"
         deck = f"number: {words}; solid: added, dashed: copied"
     return Drawing(title or _finishes(plays), marks, y, deck)
 
@@ -79,7 +83,8 @@ class _Strip:
     def _head(self, at_s: float) -> list[Mark]:
         play, schedule = self.play, self.play.schedule
         name = f"{schedule.algorithm} {schedule.collective} of {bytes_words(play.num_bytes)}"
-        done, wanted = int(play.finished(at_s).sum()), int(schedule.wanted().sum())
+        done = int(play.finished(at_s).sum())
+        wanted = int(schedule.wanted().sum())
         marks: list[Mark] = [Text(8, self.top + 14, name, "deck")]
         progress = f"{done} of {wanted} chunks finished"
         if done == wanted:
@@ -89,8 +94,8 @@ class _Strip:
         every = 1 if self.row_px >= 13 else 2
         for rank in range(0, schedule.num_ranks, every):
             marks.append(Text(_GRID_LEFT_PX - 12, self.y(rank) + 4, f"rank {rank}", "label", "ink", "end"))
-        nodes = range(play.gpus_per_node, schedule.num_ranks, play.gpus_per_node) if play.gpus_per_node > 1 else ()
-        for first in nodes:
+        firsts = range(play.gpus_per_node, schedule.num_ranks, play.gpus_per_node)
+        for first in firsts if play.gpus_per_node > 1 else ():
             y = self.rows_top + first * self.row_px
             marks.append(Line(((8, y), (RIGHT_PX, y)), "mute"))
         return marks
@@ -141,8 +146,10 @@ class _Strip:
         height = 0.6 * self.row_px
         marks: list[Mark] = []
         for row in np.flatnonzero(np.isin(play.message, play.on_the_way(at_s))).tolist():
-            message, chunk = int(play.message[row]), int(play.chunk[row])
-            src, dst = int(play.src[message]), int(play.dst[message])
+            message = int(play.message[row])
+            chunk = int(play.chunk[row])
+            src = int(play.src[message])
+            dst = int(play.dst[message])
             y = self.y(src + self._progress(message, at_s) * (dst - src))
             side = 0.6 if dst > src else 0.04  # next to the number of the chunk below
             x = _GRID_LEFT_PX + (chunk + side) * self.cell_px

@@ -56,7 +56,9 @@ def draw_ranking(
         is_chosen = name == chosen
         is_fastest = seconds[name] <= fastest_s * (1 + _SAME)
         end = left + max(min(seconds[name], longest_s) * px_per_s, 1.5)
-        hue = _FASTEST if is_fastest else OTHER
+        hue = OTHER
+        if is_fastest:
+            hue = _FASTEST
         marks.append(Text(left - 12, y + 15, name.replace("_", " "), "label", "ink", "end"))
         marks.append(Box(left, y, end - left, 20, hue, "work", key=name, edge="ink" if is_chosen else ""))
         if seconds[name] > longest_s:
@@ -65,7 +67,9 @@ def draw_ranking(
             x = left + min(measured[name], longest_s) * px_per_s
             marks.append(Line(((x, y - 1), (x, y + 21)), "ink", 3))
             end = max(end, x)
-        tone = "ink" if is_chosen or is_fastest else "mute"
+        tone = "mute"
+        if is_chosen or is_fastest:
+            tone = "ink"
         marks.append(Text(end + 8, y + 15, words[name], "label", tone))
     height = _ROW_PX * len(names) + 8
     if bound_s:
@@ -74,7 +78,9 @@ def draw_ranking(
         marks.append(Text(x, height + 4, "lower bound", "label", "accent", "middle"))
         height += 16
     if deck is None:
-        deck = "bar: predicted; dark mark: measured" if measured else ""
+        deck = ""
+        if measured:
+            deck = "bar: predicted; dark mark: measured"
     found = f"{names[0]} is the fastest"
     if chosen in seconds and fastest_s and seconds[chosen] > fastest_s * (1 + _SAME):
         found = f"{chosen} takes {three_digits(seconds[chosen] / fastest_s)} times as long as the fastest"

@@ -23,7 +23,8 @@ _MOST_CELLS = 4096
 _MOST_STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
 _TOP_PX = 44.0  # of the ranks, below the heads and the numbers of chunks
 _ROWS_PX = 300.0
-_LEAST_ROW_PX, _MOST_ROW_PX = 10.0, 40.0
+_LEAST_ROW_PX = 10.0
+_MOST_ROW_PX = 40.0
 _ARROWS_PX = 110.0  # between two grids
 
 
@@ -113,7 +114,9 @@ class _Grid:
         marks: list[Mark] = []
         every = next(every for every in (1, 2, 5, 10, 20, 50, 100, 500) if every * self.cell_px >= 18)
         for chunk in range(0, shares.shape[1], every):
-            words = f"chunk {chunk}" if chunk == 0 and self.cell_px > 50 else str(chunk)
+            words = str(chunk)
+            if chunk == 0 and self.cell_px > 50:
+                words = "chunk 0"
             middle = self.left + (chunk + 0.5) * self.cell_px
             marks.append(Text(middle, _TOP_PX - 8, words, "label", "mute", "middle"))
         for rank, chunk in np.ndindex(shares.shape[:2]):
@@ -146,7 +149,8 @@ class _Grid:
 
     @staticmethod
     def _fitting(words: str, at: Box) -> str:
-        return words if at.width >= DIGIT_PX * len(words) + 3 and at.height >= 11 else ""
+        has_room = at.width >= DIGIT_PX * len(words) + 3 and at.height >= 11
+        return words if has_room else ""
 
 
 @cache  # a film has thousands of chunks, of few shares

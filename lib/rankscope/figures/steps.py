@@ -15,7 +15,8 @@ from ..sampling.work import epoch_work
 from .marks import DIGIT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Mark, Text, axis, key_marks
 from .palette import WORK, WorkLook
 
-_MOST_STEPS, _MOST_ROWS = 40, 64
+_MOST_STEPS = 40
+_MOST_ROWS = 64
 _BEHIND_PX = 44.0  # for the word behind the longest bar
 
 

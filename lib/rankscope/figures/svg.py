@@ -13,7 +13,8 @@ from .palette import DARK, TONES
 
 FONT = "Inter,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 OPACITY = {"tint": 0.4, "work": 0.52, "hole": 0.1, "solid": 1.0}
-HATCH_EVERY_PX, HATCH_OPACITY = 7, 0.34
+HATCH_EVERY_PX = 7
+HATCH_OPACITY = 0.34
 
 
 def _variables(tones: dict[str, str], tint: float, work: float) -> str:
@@ -135,7 +136,9 @@ def _line(line: Line) -> str:
 def path_of(line: Line) -> str:
     """Return the path of a line, with the head of an arrow at its end."""
     points = [f"{x:.1f} {y:.1f}" for x, y in line.points]
-    path = f"M{points[0]}Q{points[1]} {points[2]}" if line.curved else f"M{'L'.join(points)}"
+    path = f"M{'L'.join(points)}"
+    if line.curved:
+        path = f"M{points[0]}Q{points[1]} {points[2]}"
     if line.arrow:
         (x0, y0), (x, y) = line.points[-2:]
         back = complex(x0 - x, y0 - y)
@@ -182,7 +185,10 @@ def _moved(svg: str, here: tuple[float, float], before: tuple[float, float] | No
 
 def _groups(drawing: Drawing, before: Drawing | None) -> str:
     """The marks that have a key; those with a tip are a group, which answers to the pointer. The largest are on top."""
-    here, there = _places(drawing), _places(before) if before else {}
+    here = _places(drawing)
+    there: Places = {}
+    if before:
+        there = _places(before)
     groups: dict[Hashable, list[str]] = {}
     count = Counter[Hashable]()
     for mark in drawing.marks:

@@ -13,8 +13,10 @@ from .marks import DIGIT_PX, LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, M
 from .palette import HUES, OTHER, WORK, WorkLook, work_look
 
 _ROWS_PX = 420.0  # of all lanes, if there are many
-_MOST_ROW_PX, _LEAST_ROW_PX = 26.0, 9.0
-_GAP_PX, _HEAD_PX = 10.0, 26.0  # between ranks with several lanes, and above a panel with a name
+_MOST_ROW_PX = 26.0
+_LEAST_ROW_PX = 9.0
+_GAP_PX = 10.0  # between ranks with several lanes
+_HEAD_PX = 26.0  # above a panel with a name
 _WIDE_LETTER_PX = 1.32 * LETTER_PX  # on a phone
 _ARROW_PX = 18.0  # above the name of a second panel, for the difference of both
 _MOST_SPANS = 20_000
@@ -163,12 +165,17 @@ class _Picture:
 def _row_names(timeline: Timeline) -> dict[tuple[int, str], str]:
     """Name each row after its lane, its rank, or both where both are several; then only the first of each rank."""
     pairs = timeline.rank_lanes()
-    ranks, lanes = {rank for rank, _ in pairs}, {lane for _, lane in pairs}
-    names = {}
+    num_ranks = len({rank for rank, _ in pairs})
+    num_lanes = len({lane for _, lane in pairs})
+    names: dict[tuple[int, str], str] = {}
     named: set[int] = set()
     for rank, lane in pairs:
-        words = lane if len(ranks) == 1 or rank in named else f"rank {rank} {lane}"
-        names[rank, lane] = f"rank {rank}" if len(ranks) > 1 == len(lanes) else words
+        if num_ranks == 1 or rank in named:
+            names[rank, lane] = lane
+        elif num_lanes == 1:
+            names[rank, lane] = f"rank {rank}"
+        else:
+            names[rank, lane] = f"rank {rank} {lane}"
         named.add(rank)
     return names
 

@@ -159,7 +159,9 @@ def _stored(path: Path, fresh: bool) -> Profile | Exception | None:
     """
     try:
         check_output("path", path)
-        return None if fresh or not path.exists() else Profile.load(path)
+        if fresh or not path.exists():
+            return None
+        return Profile.load(path)
     except (ValueError, OSError) as error:
         return error
 

@@ -105,7 +105,7 @@ def observe(
     """
     sharding = Sharding(num_ranks, wrap, prefetch, num_replicas, reshard_after_forward, param_dtype, reduce_dtype)
     sharding = sharding.checked(module, loss)
-    with fake_group(num_ranks), torch.random.fork_rng():  # the caller's random numbers stay as they are
+    with fake_group(num_ranks), torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         return observe_rank(module, loss, sharding, optimizer)
 
 
