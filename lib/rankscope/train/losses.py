@@ -1,10 +1,15 @@
-"""What a function of the user's must return as the loss of a training step."""
+"""The functions of the user's that make a training step, and what the loss must return."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+
+Loss: TypeAlias = Callable[[nn.Module], Tensor]
+Optimizer: TypeAlias = Callable[..., torch.optim.Optimizer]  # of the parameters
 
 
 def checked_loss(loss: Any, name: str = "loss") -> Tensor:

@@ -9,7 +9,6 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -18,13 +17,11 @@ from ...common.checks import function, of_type, optional
 from ...networks import Cost, Seconds
 from ...ranks.recorder import Recording, open_recorders, record
 from ...timeline import Span, Timeline
-from ..losses import checked_loss
+from ..losses import Loss, Optimizer, checked_loss
 from .gradients import Gradient
 from .local import Contention, LocalStep
-from .observed import Loss, gradients_of, unreduced
+from .observed import gradients_of, unreduced
 from .step import NO_ITEM, last_backward
-
-Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 WARM_UP = 3  # steps; DDP rebuilds its buckets in the second one, with a static graph in the third
 _FACTORS = np.geomspace(1.0, 32.0, 24).tolist()  # of contention, from which the search for the best ones starts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,10 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...common.checks import function, number, of_type, optional
 from ..fake_group import fake_group
-from ..losses import checked_loss
+from ..losses import Loss, checked_loss
 from .gradients import DDPBuckets, Gradient, caps_bytes
 
-Loss = Callable[[nn.Module], Tensor]
 _ITERATIONS = 3  # DDP rebuilds its buckets in the second one, with a static graph in the third
 
 
@@ -65,7 +63,7 @@ def buckets(module: nn.Module, loss: Loss, bucket_cap_mb: float | None = None, *
         raise ValueError("module must have values, and has parameters on the device meta")
     numbers = {parameter: number for number, parameter in enumerate(gradients)}
     iterations = []
-    with fake_group(2), torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+    with fake_group(2):
         wrapped = DistributedDataParallel(copied, bucket_cap_mb=bucket_cap_mb, **options)
         launched: list[tuple[int, ...]] = []
 

@@ -9,7 +9,8 @@ from torch import nn
 
 from ...common.checks import number
 from ...common.units import decimal_words, times_in_one_unit
-from .observed import Loss, observe
+from ..losses import Loss
+from .observed import observe
 from .step import Cost
 
 _WORTH = 0.01  # of a step's time: smaller differences do not justify more memory

@@ -11,7 +11,8 @@ from torch import nn
 
 from ...ranks import Recording, launch, record
 from ...timeline import Timeline
-from .observed import Loss, Optimizer, Sharding, observe_rank
+from ..losses import Loss, Optimizer, checked_loss
+from .observed import Sharding, observe_rank
 from .step import COLLECTIVES, CollectiveCall, Cost, Step, Work
 
 _WARM_UP = 3  # steps in which memory is allocated that later ones use again
@@ -104,7 +105,7 @@ def run(
             optimizing = optimizer(module.parameters())
 
         def step() -> None:
-            loss(module).backward()  # type: ignore[no-untyped-call]
+            checked_loss(loss(module)).backward()  # type: ignore[no-untyped-call]
             if optimizing is not None:
                 optimizing.step()
             module.zero_grad()

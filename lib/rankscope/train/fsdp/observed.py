@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -16,13 +16,10 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from ...common.checks import function, of_type, several, whole
 from ..fake_group import fake_group
-from ..losses import checked_loss
+from ..losses import Loss, Optimizer, checked_loss
 from .internals import FakeTensorMode, watching
 from .recorder import Recorder
 from .step import CollectiveCall, Step
-
-Loss = Callable[[nn.Module], Tensor]
-Optimizer = Callable[..., torch.optim.Optimizer]
 
 
 class Sharding(NamedTuple):
@@ -105,7 +102,7 @@ def observe(
     """
     sharding = Sharding(num_ranks, wrap, prefetch, num_replicas, reshard_after_forward, param_dtype, reduce_dtype)
     sharding = sharding.checked(module, loss)
-    with fake_group(num_ranks), torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+    with fake_group(num_ranks):
         return observe_rank(module, loss, sharding, optimizer)
 
 
