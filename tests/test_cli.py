@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import rankscope
 from rankscope.box import Profile
 from rankscope.box.measuring.plan import Protocol
-from rankscope.box.profile import WHAT, Point
+from rankscope.box.points import WHAT, Point
 from rankscope.cli import main
 from rankscope.cli.program import COMMANDS, EXAMPLES, program
 from rankscope.common.units import rate_words

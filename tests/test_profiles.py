@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rankscope.box import Profile
-from rankscope.box.profile import Point
+from rankscope.box.points import Point
 from rankscope.collectives import build, simulate
 from rankscope.timeline import Timeline
 from rankscope.train import ddp

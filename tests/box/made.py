@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rankscope.box import Profile
-from rankscope.box.profile import Point
+from rankscope.box.points import Point
 
 PROVENANCE: dict[str, Any] = {
     "name": "made up",

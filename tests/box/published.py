@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rankscope.box import Profile, bank
 from rankscope.box.curve import Curve
-from rankscope.box.profile import NATIVE
+from rankscope.box.points import NATIVE
 
 LEAST = 12  # sizes of a curve
 

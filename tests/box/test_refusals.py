@@ -25,7 +25,7 @@ from rankscope.box.explorers.transfers import transfers
 from rankscope.box.figures.boxes import draw_with_peers
 from rankscope.box.measuring.plan import keys_of
 from rankscope.box.measuring.run import num_ranks_of
-from rankscope.box.profile import Point
+from rankscope.box.points import Point
 from rankscope.networks import CostTable, Network
 
 from .made import links, point, profile

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 
 from ..common.checks import number, of_type, one_of
-from .measuring.plan import ON_THE_FLY, TRANSFER_METHODS
+from .measuring.plan import DIRECTIONS, METHODS, ON_THE_FLY
 from .pcie import pcie_bytes_per_s
-from .profile import Point, Profile
+from .points import Point
+from .profile import Profile
 
 START_S = 10e-6  # ASSUMED: from the call to the first byte; measure it in a profile
 HOST_COPY_BYTES_PER_S = 10e9  # ASSUMED: one thread that copies host memory
-METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
 _GPU0 = re.compile(r"^GPU0: PCIe (\d+) x(\d+)", re.MULTILINE)  # as `provenance.pcie` writes generation and lanes
 
 
@@ -41,7 +41,7 @@ class LinkFacts(msgspec.Struct, frozen=True):
 
     def bytes_per_s(self, direction: str) -> float:
         """Return the maximum rate of a copy in this direction, "h2d" or "d2h"."""
-        one_of("direction", direction, ("h2d", "d2h"))
+        one_of("direction", direction, tuple(DIRECTIONS))
         return self.h2d_bytes_per_s if direction == "h2d" else self.d2h_bytes_per_s
 
     def seconds(self, num_bytes: float, direction: str, method: str = "pinned") -> float:
@@ -53,15 +53,13 @@ class LinkFacts(msgspec.Struct, frozen=True):
         """
         number("num_bytes", num_bytes, 0)
         one_of("method", method, METHODS)
-        link_s = num_bytes / self.bytes_per_s(direction)
         host_s = num_bytes / self.host_copy_bytes_per_s
-        if method in ON_THE_FLY:
-            if direction == "d2h":  # new pinned memory receives the bytes: there is nothing to copy into it before
-                return self.start_s + link_s
-            return self.start_s + host_s + link_s
-        if method.startswith("pinned"):
-            return self.start_s + link_s
-        return self.start_s + max(link_s, host_s)
+        bytes_s = num_bytes / self.bytes_per_s(direction)
+        if method.startswith("pageable"):
+            bytes_s = max(bytes_s, host_s)
+        elif method in ON_THE_FLY and direction == "h2d":  # from the GPU, new pinned memory receives the bytes at once
+            bytes_s += host_s
+        return self.start_s + bytes_s
 
 
 def stated(generation: int, num_lanes: int = 16) -> LinkFacts:
@@ -85,10 +83,9 @@ def facts_of(profile: Profile) -> LinkFacts | None:
     """
     of_type("profile", profile, Profile)
     link = _GPU0.search(profile.provenance.get("topology", ""))
-    if link is None:
-        return None
-    with suppress(ValueError):  # an unknown link, such as one of a later generation
-        return stated(int(link[1]), int(link[2]))
+    if link is not None:
+        with suppress(ValueError):  # an unknown link, such as one of a later generation
+            return stated(int(link[1]), int(link[2]))
     return None
 
 

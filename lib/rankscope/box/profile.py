@@ -24,13 +24,10 @@ from ..provenance import MeasuredHow, Provenance, converted
 from .curve import Curve
 from .fit import LinkFit, fit_link
 from .machines import origin_of, published
-from .points import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, TRANSFERS, WHAT, Point, PointKey, busbw_factor
+from .points import LINKS, NATIVE, PATTERNS, WHAT, Point
 
 if TYPE_CHECKING:
     from ..timeline import Timeline
-
-__all__ = ["FORMAT", "LEAST_CLEAN", "LINKS", "NATIVE", "PATTERNS", "TRANSFERS"]
-__all__ += ["WHAT", "Point", "PointKey", "Profile", "busbw_factor"]
 
 FORMAT = "rankscope profile"
 _PREDICTED_BYTES = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB

@@ -12,9 +12,9 @@ import numpy as np
 from ..common.units import bytes_words, percent_words, rate_words
 from ..common.words import and_joined, count_of
 from .expected import LOW, SMALL_BYTES, Box
+from .logs.table import FAULT, SLOW
 from .points import NATIVE
 
-_STATED = ("fault: ", "slow process: ")  # how notes of a log's reader begin that say what is wrong with the run
 _SOCKETS = 0.25  # of similar machines' rate: sockets reach less
 _LATE = 0.6  # of similar machines' speed at small sizes: below it, nodes seem to talk through sockets
 _ROUNDED = 1.03  # a factor: busbw may exceed a link's stated rate by this much
@@ -101,9 +101,9 @@ def _faults(box: Box) -> Rows:
         cards += f" and reaches {percent_words(best.rate / carried)} of the {rate_words(carried)}"
         cards += f" that {number} of {carried / number * 8e-9:g} Gbit/s carry"
 
-    notes = str(box.profile.provenance.get("source", {}).get("notes", "")).split("; ")
+    notes = dict.fromkeys(str(box.profile.provenance.get("source", {}).get("notes", "")).split("; "))
     return (
-        *[("stated_fault", note.startswith(_STATED), f"{note.partition(': ')[2]}.") for note in dict.fromkeys(notes)],
+        *[("stated_fault", note.startswith((FAULT, SLOW)), f"{note.partition(': ')[2]}.") for note in notes],
         (
             "impossible",
             0 < most < best.rate / _ROUNDED,

@@ -9,6 +9,7 @@ from ..common.checks import of_type
 from ..common.units import bytes_words, rate_words, three_digits
 from .expected import compare_with_peers
 from .link_facts import transfers_of
+from .measuring.plan import DIRECTIONS
 from .points import NATIVE, Point
 from .profile import Profile
 from .rules import findings
@@ -90,7 +91,7 @@ def _is_clearly_slower(point: Point, best: Point) -> bool:
 
 def copies(profile: Profile) -> Iterator[str]:
     """The rates of copies to and from the GPU, at the largest sizes."""
-    for direction, name in (("h2d", "to the GPU"), ("d2h", "to the host")):
+    for direction, name in DIRECTIONS.items():
         rates = {}
         for method in ("pinned", "pinned_non_blocking", "pageable"):
             memory = method.removesuffix("_non_blocking")

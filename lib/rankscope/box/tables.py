@@ -27,7 +27,8 @@ def overview(profile: Profile, everything: bool = False) -> Iterator[RenderableT
     box = compare_with_peers(profile)
     for collective, by_size in groups(profile).items():
         every = 1 if everything else math.ceil(len(by_size) / _FEW)
-        yield _sizes_table(box, collective, dict(list(by_size.items())[::-every][::-1]))
+        shown = sorted(list(by_size)[::-every])  # the largest size is always among them
+        yield _sizes_table(box, collective, {size: by_size[size] for size in shown})
     for where in LINKS if everything else ():
         with suppress(ValueError):  # not measured, or at too few sizes
             yield Text(f"link {where}: {profile.link(where)}")
@@ -42,8 +43,9 @@ def _sizes_table(box: Box, collective: str, by_size: BySize) -> Table:
     compared = {row.num_bytes: row for row in box.rows if row.collective == collective}
     rows = []
     for size, points in by_size.items():
-        point = points[fastest_of(points)]
-        cells = {"size": bytes_words(size), "fastest": fastest_of(points), "time": cell_words(point.median_s)}
+        fastest = fastest_of(points)
+        point = points[fastest]
+        cells = {"size": bytes_words(size), "fastest": fastest, "time": cell_words(point.median_s)}
         rate = point.busbw_bytes_per_s(box.profile.num_ranks)
         if rate > 0:  # 0 on one rank, nan where it has no meaning
             cells["busbw"] = rate_words(rate)

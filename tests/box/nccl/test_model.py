@@ -14,7 +14,7 @@ from rankscope.box import Profile, nccl
 from rankscope.box.explorers.nccl import nccl as explorer
 from rankscope.box.figures.choices import draw_nccl_choices, pair_words
 from rankscope.box.nccl.constants import COLLECTIVES, LIMITS
-from rankscope.box.profile import Point
+from rankscope.box.points import Point
 from rankscope.common.units import time_words
 from rankscope.figures.marks import Box
 from tests.benchmarks.nccl import by_kind

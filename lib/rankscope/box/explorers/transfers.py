@@ -15,7 +15,8 @@ from ...figures.timelines import draw_timeline
 from ...pipeline import overlap_share, simulate_transfer
 from ...timeline import Timeline
 from .. import Profile
-from ..link_facts import METHODS, LinkFacts, stated
+from ..link_facts import LinkFacts, stated
+from ..measuring.plan import DIRECTIONS, METHODS
 
 LINKS = {facts.name: facts for facts in map(stated, (3, 4, 5, 6))}  # x16, by generation of PCIe
 PRESETS: dict[str, dict[str, Any]] = {
@@ -24,7 +25,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pinned and prefetched": {"method": "pinned_non_blocking", "prefetched": True},
     "the same with 1 worker": {"method": "pinned_non_blocking", "prefetched": True, "num_workers": 1},
 }
-WAYS = {"h2d": "to the GPU", "d2h": "to the host"}
 _SHOWN_BATCHES = 16  # in the picture
 _COUNTED_BATCHES = 300  # in the report
 
@@ -70,7 +70,7 @@ class Copies(NamedTuple):
         if isinstance(facts, LinkFacts):
             bound_s = parse_bytes("size", now.size) / facts.bytes_per_s(now.direction)
             origin = "from published figures"
-        drawings = [draw_ranking(seconds, bound_s, now.method, f"{now.size} {WAYS[now.direction]}, {origin}")]
+        drawings = [draw_ranking(seconds, bound_s, now.method, f"{now.size} {DIRECTIONS[now.direction]}, {origin}")]
         how = "prefetched" if now.prefetched else "copied in turn"
         title = f"The first {_SHOWN_BATCHES} batches of {now.size}, {how}"
         with suppress(ValueError):  # not measured
@@ -116,7 +116,7 @@ def transfers(profile: Profile | None = None) -> Explorer:
         shown = Copies({default: Measured(profile), **LINKS})
     settings = (
         Setting("link", default, shown.links, "link"),
-        Setting("direction", "h2d", [(words, way) for way, words in WAYS.items()], "direction"),
+        Setting("direction", "h2d", [(words, way) for way, words in DIRECTIONS.items()], "direction"),
         Setting("method", "pageable", METHODS, "method"),
         Setting("size", "64 MiB", sizes(10, 30), "size of a copy"),
         Setting("load_ms", 12, range(61), "loading a batch [ms]"),

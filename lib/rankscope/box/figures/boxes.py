@@ -87,7 +87,7 @@ def _finding(lines: Mapping[str, Mapping[int, float]], collective: str, view: st
     return f"{collective} of {bytes_words(size)}: {', '.join(words)}" if size else f"{collective} by size"
 
 
-def draw_with_peers(mine: Profile, name: str = "yours", title: str | None = None) -> Axes:
+def draw_with_peers(mine: Profile, title: str | None = None) -> Axes:
     """Draw a profile's own collective together with those of similar machines of the bank; see `compare_with_peers`.
 
     The collective is the one whose shortfall the verdict states, or else the first. Raises ValueError if no collective
@@ -98,4 +98,4 @@ def draw_with_peers(mine: Profile, name: str = "yours", title: str | None = None
     if box.worst.row is not None:
         collective = box.worst.row.collective
     peers = {key.removeprefix(PREFIX): peer for key, peer in box.peers.items() if peer.native_s(collective)}
-    return profile({**peers, name: mine}, collective=collective, yours=name, title=title)
+    return profile({**peers, "yours": mine}, collective=collective, yours="yours", title=title)

@@ -13,10 +13,10 @@ from ...figures.charts import chart, dash, explain, markers, name_ends, note
 from ...figures.palette import INK, looks
 from .. import Profile
 from ..link_facts import LinkFacts, transfers_of
+from ..measuring.plan import DIRECTIONS
 
 _METHODS = {"pinned_non_blocking": "pinned", "pinned": "pinned", "pageable": "pageable", "pin_on_the_fly": "new pinned"}
 _SIZES = tuple(2**power for power in range(10, 31))  # of predictions without measurements
-_WORDS = {"h2d": "to the GPU", "d2h": "to the host"}
 
 
 def copies(
@@ -34,7 +34,7 @@ def copies(
 
     Raises ValueError if an argument is of another type or if the direction is unknown.
     """
-    one_of("direction", direction, tuple(_WORDS))
+    one_of("direction", direction, tuple(DIRECTIONS))
     of_type("facts", facts, LinkFacts)
     optional("profile", profile, of_type, Profile)
     measured = {}
@@ -45,7 +45,7 @@ def copies(
     sizes = sorted({point.num_bytes for points in measured.values() for point in points}) or _SIZES
     words = [f"{name} {rate_words(points[-1].algbw_bytes_per_s)}" for name, points in measured.items()]
     words.append(f"{facts.name} carries {rate_words(facts.bytes_per_s(direction))}")
-    title = title or f"Copies {_WORDS[direction]}: {', '.join(words)}"
+    title = title or f"Copies {DIRECTIONS[direction]}: {', '.join(words)}"
     ax = chart(ax, title, "size of the copy", "bandwidth, one way [GB/s]", inches=4.4, x=sizes, x_margin=1.2)
     kinds: dict[str, dict[str, Any]] = {"predicted from facts: at best": {}}
     look_of = looks(dict.fromkeys(_METHODS.values()))

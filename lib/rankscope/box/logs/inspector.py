@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..profile import NATIVE, Profile
+from ..points import NATIVE
+from ..profile import Profile
 from .log import Log, timed
 
 _COLLECTIVE = {

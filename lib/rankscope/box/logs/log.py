@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...common.files import FileError
-from ..profile import Point, PointKey, Profile
+from ..points import Point, PointKey
+from ..profile import Profile
 
 
 class Log(NamedTuple):

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..profile import NATIVE, Profile, busbw_factor
+from ..points import NATIVE, busbw_factor
+from ..profile import Profile
 from .facts import Facts
 from .log import Log, timed
 
@@ -21,7 +22,9 @@ TYPE_BYTES = {
     **dict.fromkeys(("float", "int32", "uint32", "int"), 4),
     **dict.fromkeys(("double", "int64", "uint64", "long"), 8),
 }
-FAULT = "fault: "  # how a note begins that is the first thing to know about a run
+# How notes begin that say what is wrong with a run; faults are the first thing to know about it.
+FAULT = "fault: "
+SLOW = "slow process: "
 _MOST_RANKS = 4096  # among which the number is sought that fits the bus bandwidths
 _SLACK = 0.01  # of a rate, for other ways of rounding: the smallest wrong unit, KiB for kB, is 0.024
 _LATE = 1.1  # a process is slow in an iteration that takes it so many times the median of all processes
@@ -267,5 +270,5 @@ def _slow_process(table: Table) -> list[str]:
         if share > 0.5:
             rank = table.ranks[process * len(table.ranks) // len(iterations[0])]  # its first
             who = f"process {process} (rank {rank.number} on {rank.host})"
-            return [f"slow process: {who} is the slowest in {share:.0%} of the iterations"]
+            return [f"{SLOW}{who} is the slowest in {share:.0%} of the iterations"]
     return []

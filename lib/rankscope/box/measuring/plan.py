@@ -28,6 +28,8 @@ SEGMENT_BYTES = 2**19  # fits into cache for the sum, and is worth a message
 MOST_SEGMENTS = 256  # more gain nothing and take long to plan
 TRANSFER_METHODS = ("pageable", "pinned", "pageable_non_blocking", "pinned_non_blocking")
 ON_THE_FLY = ("pin_on_the_fly", "pin_on_the_fly_cached")
+METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
+DIRECTIONS = {"h2d": "to the GPU", "d2h": "to the host"}  # of copies
 IN_A_ROW = 3  # counted iterations per turn of a method
 Name = TypeVar("Name")
 Sample = TypeVar("Sample")
@@ -245,7 +247,7 @@ def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: 
 def transfer_keys(num_bytes: int) -> list[PointKey]:
     """Return the copies to and from a GPU by each method, and the pinning."""
     keys = [key_of("pin", num_bytes, cached=cached) for cached in (False, True)]
-    for direction in ("h2d", "d2h"):
-        for method in (*TRANSFER_METHODS, *ON_THE_FLY):
+    for direction in DIRECTIONS:
+        for method in METHODS:
             keys.append(key_of("transfer", num_bytes, direction=direction, method=method, pieces=1, both=False))
     return keys

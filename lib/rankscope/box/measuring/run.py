@@ -84,7 +84,7 @@ def measure(
     protocol = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
     backend = default_backend(num_ranks) if backend is None else one_of("backend", backend, BACKENDS)
     num_ranks = num_ranks_of(num_ranks, backend)
-    start = launch if launch_ranks is None else launch_ranks
+    start = launch_ranks or launch
     path = Path(path)
     stored = _stored(path, fresh) if writes() else None
     survey = start(rank.survey, num_ranks, [stored], backend, PATIENCE_S)[0]  # rank 0's, also of the stored profile

@@ -87,8 +87,8 @@ def transfer_points(keys: Sequence[PointKey], protocol: Protocol, gpu: Gpu) -> l
     """Return the "transfer" and "pin" points of keys of one size, which take turns.
 
     The seconds are by the GPU's clock, from before the call on an idle GPU to the end of the copy. Options:
-    ``direction`` "h2d" or "d2h"; ``method``, one of TRANSFER_METHODS or of ON_THE_FLY (memory is pinned for the copy,
-    from the system or "cached" by PyTorch); ``pieces`` is 1 and ``both`` False, as other programs have copies in pieces
+    ``direction`` "h2d" or "d2h"; ``method``, one of METHODS, of which those ON_THE_FLY pin memory for the copy,
+    from the system or "cached" by PyTorch; ``pieces`` is 1 and ``both`` False, as other programs have copies in pieces
     or both ways at once. A "pin" is `Tensor.pin_memory`, with ``cached`` memory or new. Raises RuntimeError if a copy
     delivers wrong data.
     """
