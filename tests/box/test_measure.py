@@ -29,9 +29,9 @@ from rankscope.box.measuring.plan import (
 )
 from rankscope.box.measuring.rank import points_of
 from rankscope.box.measuring.run import measure
+from rankscope.box.measuring.timing import Ranks, TimedTask
 from rankscope.box.points import NATIVE, Point
 from rankscope.collectives import ALGORITHMS
-from rankscope.collectives.timing import Ranks, TimedTask
 from rankscope.ranks import RankError, in_threads
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from .process_group import backend_of, group_of, takes_batches
+from ...collectives.process_group import backend_of, group_of, takes_batches
 
 AWAKE_S = 0.001  # a rank stops sleeping this long before the start, because a sleeping core wakes slowly
 REST_S = 0.001  # shortest pause after an iteration, so that no rank takes a core while others finish
