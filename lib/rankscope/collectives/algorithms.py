@@ -57,7 +57,8 @@ class Algorithm(msgspec.Struct, frozen=True):
     def check_options(self, num_ranks: int, options: Mapping[str, Any]) -> None:
         """Raise ValueError for an option that the builder does not have, and for a root or segments out of range."""
         for name in options:
-            one_of("option", name, self.options)
+            if name not in self.options:
+                raise ValueError(f"option must be one of {', '.join(self.options) or 'none'}, got {name!r}")
         whole("root", options.get("root", 0), 0, num_ranks - 1)
         whole("num_segments", options.get("num_segments", 1), 1)
 

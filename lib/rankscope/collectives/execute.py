@@ -38,7 +38,7 @@ def execute(
     reduce_scatter take whole buffers and return the rank's own run; gather and allgather take own runs and return whole
     buffers; all_to_all takes and returns one run per rank; broadcast and scatter read only the root's tensor. allreduce
     works in place and returns the tensor itself; all others return a new tensor and leave the input unchanged. Tensors
-    must be contiguous. The group's backend must take tensors of their device.
+    must be contiguous. Only NCCL sends from a GPU.
 
     If a `recorder` is given, it records this rank's time as spans on the lane "executor", with steps as items: "send"
     and "receive" while the rank waits for such a message, "reduce" and "copy", and "post" for starting messages.
@@ -154,6 +154,8 @@ def _agreed_plan(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Pla
     ends = checked_ends(schedule, group.rank(), tensor, op)
     verify(schedule)
     backend = backend_of(group, tensor)
+    if tensor.device.type != "cpu" and not takes_batches(backend):  # it would read a GPU's addresses as its own
+        raise ValueError(f"tensor must be on the CPU, from which {backend.name()} sends, got {tensor.device}")
     num_common = tensor.numel() if schedule.weights is None else ends[-1]
     call = f"{schedule!r}, {num_common} elements of {tensor.dtype}, op {op!r}"
     # This also is the collective of all ranks that NCCL needs before the first message.
