@@ -84,7 +84,7 @@ class PortClock:
             self.before_s = enter_s
             later_s = each.adding_s + self._copying_s(each, step, row_bytes)
             each = each._replace(adding_s=0.0 * later_s)  # not as each message arrives, but after the last one
-        elif self.cluster.switch_adds:
+        elif self.cluster.switch_adds and each.ports.any():  # else there is nothing to merge
             merged = switch_sums(self.cluster, each, step, row_bytes, start_s)
         ports = each.ports
         if merged is None and each.may_wait:
