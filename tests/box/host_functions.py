@@ -14,7 +14,7 @@ def messages(addresses: tuple[str, ...], pairs: list[tuple[int, int]], num_bytes
     import torch
     import torch.distributed as dist
 
-    from rankscope.collectives.timing import go_first
+    from rankscope.box.measuring.timing import go_first
 
     with suppress(RuntimeError):  # not allowed
         go_first()

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...collectives.timing import Ranks, go_first, network_id
 from ...provenance import of_machine
 from ..points import TRANSFERS, Point, PointKey
 from .collectives import collective_tasks
 from .links import link_task
 from .plan import Protocol, operation_and_size
+from .timing import Ranks, go_first, network_id
 from .transfers import Gpu, transfer_points
 
 

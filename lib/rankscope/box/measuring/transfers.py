@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...collectives.timing import nothing, stolen_ticks
 from ..points import Point, PointKey
 from .plan import ITEM_BYTES, ON_THE_FLY, Protocol, words_of
+from .timing import nothing, stolen_ticks
 
 KINDS = ("pageable", "pinned", "gpu")  # of memory
 BLOCKING = ("pageable", "pinned")  # methods that copy with `non_blocking=False`
