@@ -52,7 +52,6 @@ def test_a_difference_within_the_spread_is_none(seconds: list[float], differs: b
     one = profile([Point("copy", 8, [1e-3, 2e-3, 3e-3, 4e-3], [True] * 4)])
     rows = compare(one, profile([Point("copy", 8, seconds, [True] * 4)]))
     assert [row.differs for row in rows] == [differs]
-    assert ("1 of 1 point" in change(rows)) == differs
 
 
 CHANGES = {  # the factor by size, and whether a change of means may be stated
@@ -72,13 +71,12 @@ def test_means_are_judged_over_all_sizes(case: str) -> None:
     factor, is_change = CHANGES[case]
     sentence = change(compare(means(), means(factor)))
     assert (" on; all sizes" in sentence) == is_change
-    assert is_change == ("no difference" not in sentence)
 
 
 def test_few_sizes_of_means_show_nothing() -> None:
     sentence = change(compare(means(sizes=SIZES[-5:]), means(lambda size: 1.6, sizes=SIZES[-5:])))
-    assert "no difference" in sentence
     assert "1.6 times" in sentence
+    assert " on; all sizes" not in sentence
 
 
 def test_points_in_place_and_out_of_place_are_matched_as_there_are() -> None:

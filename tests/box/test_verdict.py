@@ -9,7 +9,7 @@ import pytest
 
 from rankscope.box import Profile, bank, verdict
 from rankscope.box.points import Point
-from rankscope.box.sentences import copies, fastest, groups
+from rankscope.box.sentences import fastest, groups
 from rankscope.box.tables import overview
 from rankscope.cli import main
 from tests.box.made import collective, links, point, profile
@@ -48,7 +48,7 @@ def used(times: dict[str, float], noise: float = 0.0) -> str:
 
 
 def test_an_algorithm_that_is_clearly_faster_is_used() -> None:
-    assert "use ring from 1 KiB to 16 KiB, up to 2 times as fast as native." in used({"ring": 1.0, "native": 2.0})
+    assert "use ring from 1 KiB to 16 KiB." in used({"ring": 1.0, "native": 2.0})
     assert "use swing from 1 KiB to 16 KiB." in used({"ring": 2.0, "swing": 1.0})
 
 
@@ -71,18 +71,8 @@ def test_ranges_of_the_fastest() -> None:
     )
     (said,) = fastest(made)
     assert "ring from 1 KiB to 2 KiB, swing from 4 KiB to 8 KiB, native at 16 KiB" in said
-    assert "2.5 times as fast as native" in said
     assert list(fastest(profile(links()))) == []
     assert list(fastest(collective(profile(), {"native": lambda size: 1.0}))) == []
-
-
-# ---- copies
-
-
-def test_copies_of_other_programs_have_the_rate_of_pinned_memory() -> None:
-    to_gpu, to_host = copies(Profile.load("bank:quadro_rtx6000_copies"))
-    assert re.search(r"11\.1 GB/s with pinned .* 3\.76 GB/s with pageable", to_gpu)
-    assert re.search(r"12 GB/s with pinned .* 3\.39 GB/s with pageable", to_host)
 
 
 # ---- what the commands print

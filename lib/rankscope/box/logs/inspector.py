@@ -24,13 +24,13 @@ _OF_ONE_RANK = ("allgather", "reduce_scatter")  # whose stated size is one rank'
 _NOTE = "a time includes the wait for other ranks, if the file has only one rank of the call"
 
 
-def inspector(log: Log) -> Iterator[Profile]:
+def inspector(log: Log, text: str) -> Iterator[Profile]:
     """Yield a profile for each number of ranks and nodes of the communicators."""
     # By ranks and nodes, then by call. The last rank to call waits for no other, so its time is the shortest.
     shortest_us: dict[tuple[int, int], dict[tuple[Any, ...], int]] = {}
     notes = [_NOTE]
     header: Mapping[str, Any] = {}
-    for number, line in enumerate(log.lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         try:
             record = json.loads(line or "{}")
         except json.JSONDecodeError:
