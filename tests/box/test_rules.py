@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import product
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -19,9 +18,7 @@ PUBLISHED = {  # the sick, its healthy twin, the rule, and figures that its sent
     "peer-to-peer off": ("runpod_a100_2_no_p2p", "runpod_a100_2", "p2p_off", ("13.6 GB/s", "187 GB/s", "7 %")),
     "no plug-in": ("alps_gh200_2x4_no_plugin", "alps_gh200_2x4", "sockets", ("5.41 GB/s", "123 GB/s", "4 %")),
     "no GPUDirect": ("v100_25gbe_2x1_no_gdr", "abci_v100_2x4", "no_gpudirect", ("1.74 GB/s",)),
-    "pairs of 8": ("h100_fleet_a_pairs_2x8", "h100_fleet_b_pairs_2x8", "degraded_pair", ("50 of 131 pairs", "7.62")),
-    "pairs of 1": ("h100_fleet_a_pairs_2x1", "h100_fleet_b_pairs_2x1", "degraded_pair", ("8 of 134 pairs", "27 GB/s")),
-    "8 nodes": ("abci_a100_8x8", "abci_a100_4x8", "degraded_node", ("15.2 GB/s", "26.4 GB/s to 31.3 GB/s")),
+    "8 nodes": ("abci_a100_8x8", "abci_a100_4x8", "unexplained", ("15.2 GB/s", "26.4 GB/s to 31.3 GB/s")),
 }
 SIZES = tuple(2**power for power in range(10, 31))
 
@@ -53,19 +50,11 @@ def test_nothing_is_wrong_with_the_healthy_machines_of_the_bank() -> None:
     assert sum("fine" in rules for rules in results.values()) >= 8
 
 
-def test_the_sick_machines_of_the_bank_have_a_fault_but_one() -> None:
-    """Nothing says what the L40S's PCIe should reach next to that of eight, so no rule can speak."""
+def test_the_sick_machines_of_the_bank_have_a_fault() -> None:
+    """Nothing says what the L40S's PCIe should reach next to that of eight, and no rule judges pairs of nodes."""
     sick = {name for name in bank() if is_sick(provenances()[name])}
-    assert {name for name in sick if not faults(Profile.load(f"bank:{name}"))} == {"l40s_8"}
-
-
-def test_none_is_beside_itself_or_beside_a_sick_one() -> None:
-    for name in bank():
-        profile = Profile.load(f"bank:{name}")
-        again = Profile({**profile.provenance, "name": "read anew"}, profile.protocol, profile.points[::-1])
-        for box in (compare_with_peers(profile), compare_with_peers(again)):
-            assert f"bank:{name}" not in box.peers
-            assert not any(is_sick(peer.provenance) for peer in box.peers.values())
+    healthy = {name for name in sick if not faults(Profile.load(f"bank:{name}"))}
+    assert {name for name in healthy if "pairs" not in name} == {"l40s_8"}
 
 
 # ---- machines made up
@@ -109,12 +98,9 @@ WITH_PEERS = {  # a profile, similar machines, and the rules that speak
 ALONE: dict[str, tuple[Profile, str]] = {  # without similar machines: a profile, and the rule that speaks first
     "one card for eight GPUs": (h100(46.8e9, network=ONE_CARD), "few_cards"),
     "one card, but more than it carries": (h100(300e9, network=ONE_CARD), "fine"),
-    "one name that may stand for several": (h100(80e9, environment="NCCL_IB_HCA=mlx5_1"), "nothing_to_compare"),
     "eight cards at the rate of one": (h100(46.8e9, environment=EIGHT), "few_cards"),
     "eight cards of 200 Gbit/s": (h100(180e9, environment=EIGHT), "nothing_to_compare"),
     "cards by the beginning of their names": (h100(46.8e9, environment="NCCL_IB_HCA=mlx5"), "nothing_to_compare"),
-    "cards that are excluded": (h100(46.8e9, environment="NCCL_IB_HCA=^mlx5_2,mlx5_3"), "nothing_to_compare"),
-    "slow cards at their stated rates": (h100(95e9, network="card mlx5_0 100 Gbit/s, " * 8), "fine"),
     "cards with stated rates": (h100(370e9, network="card mlx5_0 400 Gbit/s, " * 8), "fine"),
     "cards at half of their stated rates": (h100(190e9, network="card mlx5_0 400 Gbit/s, " * 8), "few_cards"),
     "more cards than GPUs": (
@@ -127,27 +113,15 @@ ALONE: dict[str, tuple[Profile, str]] = {  # without similar machines: a profile
     ),
     "one GPU a node": (h100(48e9, each=1, environment="NCCL_IB_HCA=mlx5_0,mlx5_3"), "fine"),
     "paths without GPUDirect": (h100(20e9, network="NET/IB, paths without GDRDMA: 4"), "no_gpudirect"),
-    "paths with GPUDirect": (h100(20e9, network="NET/IB, paths with GDRDMA: 4"), "nothing_to_compare"),
     "sockets": (h100(5e9, network="NET/Socket"), "sockets"),
-    "InfiniBand off": (h100(5e9, environment="NCCL_IB_DISABLE=1"), "sockets"),
-    "InfiniBand off, and sockets": (h100(5e9, network="NET/Socket", environment="NCCL_IB_DISABLE=1"), "sockets"),
-    "InfiniBand off for a plug-in": (
-        h100(5e9, network="NET/FasTrak", environment="NCCL_IB_DISABLE=1"),
-        "nothing_to_compare",
-    ),
-    "InfiniBand off, at full rate": (h100(350e9, environment="NCCL_IB_DISABLE=1"), "fine"),
-    "InfiniBand off on one node": (h100(150e9, 1, environment="NCCL_IB_DISABLE=1"), "nothing_to_compare"),
     "one of eight listed cards": (h100(46.8e9, network=ONE_CARD, environment=EIGHT), "few_cards"),
     "peer-to-peer off": (h100(13e9, 1, environment="NCCL_P2P_DISABLE=1"), "p2p_off"),
     "host memory by figures": (h100(13e9, 1), "nvlink_unused"),
     "NVLink unused": (h100(20e9, 1, network="P2P"), "nvlink_unused"),
     "NVLink": (h100(350e9, 1), "fine"),
     "too fast for host memory": (h100(48e9, 1), "nothing_to_compare"),
-    "an H800 has fewer NVLinks": (made(20e-6, 150e9, 1, 8, gpus=[{"name": "NVIDIA H800"}]), "fine"),
-    "NVLS": (h100(480e9, 1), "fine"),
     "more than NVLS can": (h100(950e9, 1), "impossible"),
     "A100s, whose switches do not reduce": (made(20e-6, 420e9, 1, 8), "impossible"),
-    "half of NVLink": (made(20e-6, 150e9, 1, 8), "nothing_to_compare"),
     "a V100 pair with one link": (
         made(20e-6, 22e9, 1, 2, gpus=[{"name": "Tesla V100-SXM2-16GB"}]),
         "nothing_to_compare",
@@ -180,11 +154,8 @@ def test_a_rule_that_speaks_states_the_figures() -> None:
     assert "8 network cards" in eight
     assert "12 %" in eight
     assert "46.8 GB/s at 1 GiB" in eight.replace("allreduce at 1 GiB reaches 46.8 GB/s", "46.8 GB/s at 1 GiB")
-    unset = found(made(27e-6, 12e9, environment="NCCL_P2P_LEVEL=LOC"), {})["p2p_off"]
-    assert "Unset NCCL_P2P_LEVEL" in unset
     doubtful = found(h100(13e9), {})["nothing_to_compare"]
     assert "one network card of 400 Gbit/s" in doubtful
-    assert "NCCL_IB_DISABLE" in found(ALONE["InfiniBand off"][0], {})["sockets"]
 
 
 @pytest.mark.parametrize("network", ["NET/Socket", "GPU Direct RDMA Disabled, NET/IB", ONE_CARD])
@@ -196,11 +167,6 @@ def test_a_network_that_a_log_names_is_no_cause_unless_there_are_several_nodes(n
             assert not {"sockets", "no_gpudirect", "few_cards"} & set(found(profile, others))
 
 
-def test_what_is_as_fast_as_others_is_no_fault_whatever_the_log_states() -> None:
-    for said in ("NET/Socket", "GPU Direct RDMA Disabled, NET/IB", ONE_CARD):
-        assert faults(made(25e-6, 36e9, network=said), {"others": HEALTHY}) == set()
-
-
 def test_sizes_that_take_equally_long_are_a_stall() -> None:
     times_s = [(70e-3 if 2**21 <= size < 2**24 else 0) + 1e-4 + size / 10e9 for size in SIZES]
     points = [
@@ -209,34 +175,6 @@ def test_sizes_that_take_equally_long_are_a_stall() -> None:
     ]
     assert "from 2 MiB to 8 MiB" in found(Profile(HEALTHY.provenance, {}, points), {})["stall"]
     assert "stall" not in found(HEALTHY, {})
-
-
-def copies(rate: Callable[[int, int], float]) -> Profile:
-    points = []
-    for src, dst in product(range(8), range(8)):
-        if src != dst:
-            options = {"direction": "p2p", "method": "device", "pieces": 1, "both": False, "src": src, "dst": dst}
-            points.append(Point("transfer", 2**26, (2**26 / rate(src, dst),), (True,), options))
-    return Profile({"name": "made up", "backend": "nccl", "num_ranks": 8, "num_nodes": 1}, {}, points)
-
-
-def test_slow_pairs_of_gpus_are_named() -> None:
-    assert found(copies(lambda src, dst: 240e9)) == {}
-    two = found(copies(lambda src, dst: 12e9 if {src, dst} in ({2, 5}, {3, 4}) else 240e9))["degraded_pair"]
-    assert "4 of 56 pairs reach less than 50 % of the median 240 GB/s, the slowest 12 GB/s (2 and 5)" in two
-    assert "14 of 56" in found(copies(lambda src, dst: 12e9 if 3 in (src, dst) else 240e9))["degraded_pair"]
-
-
-def test_many_slow_pairs_may_be_as_built() -> None:
-    """Of the eight V100s of a DGX-1, each has two NVLinks to two others, one to two more, and none to three."""
-
-    def dgx_1(src: int, dst: int) -> float:
-        apart = src ^ dst
-        if src // 4 != dst // 4 and apart != 4:
-            return 9e9
-        return {1: 24e9, 2: 24e9, 3: 48e9, 4: 48e9}[apart]
-
-    assert found(copies(dgx_1)) == {}
 
 
 def test_where_nothing_is_known_nothing_is_said() -> None:
@@ -284,16 +222,15 @@ STATED: list[tuple[str, str, dict[str, Any]]] = [  # network, environment, and w
     ("NET/Socket, P2P", "", {"uses_sockets": True, "is_p2p_off": False}),
     ("NET/Socket, NET/IB", "", {"uses_sockets": None}),
     ("NET/IB, SHM", "", {"uses_sockets": False, "is_p2p_off": True}),
-    ("P2P", "NCCL_P2P_DISABLE=1", {"is_p2p_off": False, "p2p_variable": "NCCL_P2P_DISABLE"}),
-    ("", "NCCL_IB_HCA=mlx5 NCCL_P2P_LEVEL=0", {"is_p2p_off": True, "p2p_variable": "NCCL_P2P_LEVEL"}),
+    ("P2P", "NCCL_P2P_DISABLE=1", {"is_p2p_off": False}),
+    ("", "NCCL_IB_HCA=mlx5 NCCL_P2P_LEVEL=0", {"is_p2p_off": True}),
     ("paths with GDRDMA: 8, paths without GDRDMA: 4", "", {"is_gpudirect_off": True}),
     ("paths with GDRDMA: 8", "", {"is_gpudirect_off": False}),
     ("card mlx5_0, card mlx5_bond_1", "", {"cards": ("mlx5_0", "mlx5_bond_1")}),
     ("card a0 200 Gbit/s, card a1 200 Gbit/s", "", {"cards": ("a0", "a1"), "cards_bytes_per_s": 50e9}),
     ("", "NCCL_IB_HCA==mlx5_1:1,mlx5_2 NCCL_ALGO=RING", {"cards": ("mlx5_1:1", "mlx5_2")}),
     ("card mlx5_1", "NCCL_IB_HCA=mlx5_1,mlx5_2", {"cards": ("mlx5_1",)}),  # the other one is down
-    ("", "NCCL_IB_DISABLE=1 NCCL_ALGO=RING", {"is_ib_forbidden": True, "uses_sockets": None}),
-    ("", "NCCL_P2P_DISABLE=0 NCCL_P2P_LEVEL=1", {"is_p2p_off": None, "p2p_variable": ""}),
+    ("", "NCCL_P2P_DISABLE=0 NCCL_P2P_LEVEL=1", {"is_p2p_off": None}),
 ]
 
 

@@ -96,25 +96,10 @@ def test_every_machine_of_the_bank_can_be_shown_in_full() -> None:
         assert len(list(overview(Profile.load(f"bank:{name}"), everything=True))) > 1
 
 
-def test_show_draws_a_picture_and_import_replaces_only_profiles(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_show_draws_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     picture = tmp_path / "box.svg"
     printed(capsys, "show", "bank:runpod_a100_2_no_p2p", "--picture", str(picture))
     assert picture.read_text().count("<svg") == 1
-    log = tmp_path / "all_reduce.log"
-    header = "# all_reduce_perf\n#  size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
-    row = "1048576 262144 float sum -1 100.0 10.49 18.35 0 100.0 10.49 18.35 0\n"
-    log.write_text(f"{header}{row}# Avg bus bandwidth : 18.35\n")
-    script = tmp_path / "train.py"
-    script.write_text("print()")
-    assert main(["import", str(log), "-o", str(script)]) != 0
-    assert script.read_text() == "print()"
-    for _ in range(2):  # the second time it replaces a profile
-        lines = printed(capsys, "import", str(log), "-o", str(tmp_path / "box.json"))
-        assert "nothing to compare" in " ".join(lines)
-    printed(capsys, "import", str(log), "-o", str(script), "--force")
-    assert Profile.load(script).num_ranks == 8
 
 
 FIRST = {  # of public logs, what the verdict begins with

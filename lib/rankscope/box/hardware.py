@@ -59,7 +59,7 @@ def hardware_of(about: Mapping[str, Any]) -> Hardware:
 # Networks as NCCL's log names them. A description such as "4 × HDR200 InfiniBand" says nothing about what NCCL uses.
 _NETWORK = re.compile(r"NET/(?!Socket)\w|\bIB(?:ext\w*)?\b|Libfabric|\bOFI\b|\bUCX\b|FasTrak|\bgIB\b")
 _CARD = re.compile(r"\bcard (\w+)(?: (\d+) Gbit/s)?")
-_P2P_FORBIDDEN = re.compile(r"NCCL_P2P_(?:DISABLE(?==1)|LEVEL(?==(?:0|LOC)))")  # these levels mean "never"
+_P2P_FORBIDDEN = re.compile(r"NCCL_P2P_(?:DISABLE=1|LEVEL=(?:0|LOC))")  # these levels mean "never"
 # Whole names of cards: neither those that it excludes by ^, nor the beginning of several names, such as mlx5.
 _LISTED_CARDS = re.compile(r"NCCL_IB_HCA==?((?:(?!mlx\d\b)\w+\d(?::\d+)?,?)+)(?=\s|$)")
 
@@ -72,11 +72,9 @@ class Stated(msgspec.Struct, frozen=True):
 
     uses_sockets: bool | None = None
     is_p2p_off: bool | None = None
-    p2p_variable: str = ""  # that turns peer-to-peer access off
     is_gpudirect_off: bool = False
     cards: tuple[str, ...] = ()  # of the network, on a node
     cards_bytes_per_s: float = 0.0  # of all cards together
-    is_ib_forbidden: bool = False  # InfiniBand and RoCE
 
 
 def stated(about: Mapping[str, Any]) -> Stated:
@@ -89,11 +87,10 @@ def stated(about: Mapping[str, Any]) -> Stated:
     environment = str(about.get("environment", ""))
     has_sockets = "Socket" in network
     has_other_network = _NETWORK.search(network) is not None
-    forbidden = _P2P_FORBIDDEN.search(environment)
     is_p2p_off = None
     if "P2P" in network:  # What NCCL used counts, whatever its variables are.
         is_p2p_off = False
-    elif forbidden or ("SHM" in network and hardware_of(about).nvlink):
+    elif _P2P_FORBIDDEN.search(environment) or ("SHM" in network and hardware_of(about).nvlink):
         is_p2p_off = True
     # "Disabled" may stand for some pairs of GPU and card only.
     has_gpudirect = "with GDRDMA" in network or "RDMA Enabled" in network
@@ -107,9 +104,7 @@ def stated(about: Mapping[str, Any]) -> Stated:
         # A log that has both does not say which of them carries the data.
         uses_sockets=has_sockets if has_sockets != has_other_network else None,
         is_p2p_off=is_p2p_off,
-        p2p_variable=forbidden[0] if forbidden else "",
         is_gpudirect_off="without GDRDMA" in network or ("RDMA Disabled" in network and not has_gpudirect),
         cards=tuple(cards),
         cards_bytes_per_s=len(cards) * fastest_gbits / 8 * 1e9,
-        is_ib_forbidden="NCCL_IB_DISABLE=1" in environment,
     )

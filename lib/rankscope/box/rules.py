@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import msgspec
-import numpy as np
 
 from ..common.units import bytes_words, percent_words, rate_words, time_words
 from ..common.words import and_joined, count_of
@@ -15,15 +14,13 @@ from .logs.table import FAULT, SLOW
 from .points import NATIVE
 
 _SOCKETS = 0.25  # of similar machines' rate: sockets reach less
+_SOCKETS_ADVICE = "If they have InfiniBand or RoCE, unset NCCL_IB_DISABLE; if their network has a plug-in, load it."
 _LATE = 0.6  # of similar machines' speed at small sizes: below it, nodes seem to talk through sockets
 _ROUNDED = 1.03  # a factor: busbw may exceed a link's stated rate by this much
 _THROUGH_HOST = 40e9  # bytes/s that copies through the host's memory can reach
 _FINE = 0.6  # of what the hardware carries: rings of healthy machines reach 0.6 to 0.95, two GPUs sometimes less
 _FULL_BYTES = 2**27  # from this size on, and from _FULL_BYTES_PER_RANK for each rank, machines reach their full rate
 _FULL_BYTES_PER_RANK = 2**22
-_SLOW_GPUS = 0.5  # of the median pair of GPUs: of healthy ones, some may have one NVLink where others have two
-_SLOW_NODES = 0.9  # of the median pair of nodes (in the bank, healthy pairs reach 96 % or more)
-_FEW = 1 / 3  # of the pairs of GPUs: of the eight V100s of a DGX-1, 24 of 56 pairs have no NVLink, as built
 _SAME_TIME = 0.1  # relative difference: so close to each other, times do not depend on the size
 _STALL = 5  # times the time of the size before
 
@@ -64,12 +61,8 @@ def _faults(box: Box) -> tuple[tuple[str, object, str], ...]:
     uses_sockets = stated.uses_sockets
     sockets = "The log states that nodes use sockets (NET/Socket)"
     if uses_sockets is None:
-        seems = not box.is_series and box.worst.share < _SOCKETS and box.worst.small_share < _LATE
-        uses_sockets = stated.is_ib_forbidden or seems
+        uses_sockets = not box.is_series and box.worst.share < _SOCKETS and box.worst.small_share < _LATE
         sockets = "Nodes seem to communicate through sockets; NCCL_DEBUG=INFO prints what NCCL uses"
-    advice = "If their network has a plug-in, load it"
-    if stated.is_ib_forbidden:
-        advice = "Unset NCCL_IB_DISABLE, which forbids InfiniBand and RoCE, if they have such a network"
 
     notes = dict.fromkeys(str(box.profile.provenance.get("source", {}).get("notes", "")).split("; "))
     return (
@@ -83,7 +76,7 @@ def _faults(box: Box) -> tuple[tuple[str, object, str], ...]:
             "p2p_off",
             is_in_node and stated.is_p2p_off,
             "The GPUs of a node communicate through host memory, because peer-to-peer access is off. "
-            f"Unset {stated.p2p_variable or 'NCCL_P2P_DISABLE, or check nvidia-smi topo -m for PHB or SYS'}. {figures}",
+            f"Unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL, or check nvidia-smi topo -m for PHB or SYS. {figures}",
         ),
         (
             "nvlink_unused",
@@ -91,7 +84,7 @@ def _faults(box: Box) -> tuple[tuple[str, object, str], ...]:
             f"The GPUs of a node reach only what PCIe or host memory carries, and NVLink carries {rate_words(nvlink)}. "
             f"Check nvidia-smi nvlink -s, and topo -m for PHB or SYS. {figures}",
         ),
-        ("sockets", is_between and uses_sockets, f"{sockets}. {advice}. {figures}"),
+        ("sockets", is_between and uses_sockets, f"{sockets}. {_SOCKETS_ADVICE} {figures}"),
         (
             "no_gpudirect",
             is_between and stated.is_gpudirect_off and not uses_sockets and not stated.is_p2p_off,
@@ -99,13 +92,6 @@ def _faults(box: Box) -> tuple[tuple[str, object, str], ...]:
             f"{figures}",
         ),
         *[("few_cards", not uses_sockets, f"{sentence} {figures}") for sentence in _few_cards(box)],
-        (
-            "degraded_node",
-            box.is_series and box.worst.share < LOW,
-            "Smaller and larger clusters of such nodes do better; measure the nodes in pairs to find a slow one. "
-            f"{figures}",
-        ),
-        *[("degraded_pair", True, sentence) for sentence in _slow_pairs(box)],
     )
 
 
@@ -142,14 +128,14 @@ def _result(box: Box, has_fault: bool) -> Iterator[Finding]:
         return
     elif box.worst.row is not None:
         words = "No known cause fits; compare the versions of NCCL, the network cards that NCCL uses and topo -m"
+        if box.is_series:
+            words = "Smaller and larger clusters do better; measure the nodes in pairs to find a slow one"
         yield Finding("unexplained", f"{figures} {words}.", is_fault=True)
     elif _is_high(box):
         yield Finding("fine", f"{figures} {of_limit} Healthy machines reach 60 % or more.")
     elif box.profile.backend == "nccl" or algorithms == {NATIVE}:  # several algorithms are compared with each other
-        reason = "the bank has no measurement of a similar one"
-        if box.rows:
-            reason = "no buffer is so large that bandwidth decides"
-        elif not box.hardware.slot:
+        reason = "the bank has no measurement of a similar one with large buffers"
+        if not box.hardware.slot:
             reason = "the links of its GPUs are not known"
         words = f"There is nothing to compare this machine with, because {reason}. {figures}"
         if box.share_of_limit and box.num_nodes == 1:
@@ -184,27 +170,6 @@ def _is_full(box: Box) -> bool:
 
 def _can_switch_add(box: Box) -> bool:
     return box.hardware.switch_adds and box.best.collective == "allreduce"
-
-
-def _slow_pairs(box: Box) -> Iterator[str]:
-    """Some pairs (of nodes or GPUs) are much slower than the median."""
-    kinds: dict[tuple[str, int, str], dict[str, float]] = {}  # bytes/s of each pair, by what was measured
-    for point in box.profile.points:
-        options = dict(point.options)
-        pair = f"{options.pop('src', '')} and {options.pop('dst', '')}"
-        if len(options) < len(point.options):
-            kinds.setdefault((point.what, point.num_bytes, str(options)), {})[pair] = point.algbw_bytes_per_s
-    for (what, num_bytes, _), rates in kinds.items():
-        share = _SLOW_GPUS if what == "transfer" else _SLOW_NODES
-        median = float(np.median(list(rates.values())))
-        slow = sorted((rate, pair) for pair, rate in rates.items() if rate < share * median)
-        is_as_built = what == "transfer" and len(slow) > _FEW * len(rates)
-        if slow and len(rates) > 2 and not is_as_built:  # the median of two pairs is typical of neither
-            rate, pair = slow[0]
-            yield (
-                f"{what} of {bytes_words(num_bytes)}: {len(slow)} of {len(rates)} pairs reach less than "
-                f"{percent_words(share)} of the median {rate_words(median)}, the slowest {rate_words(rate)} ({pair})."
-            )
 
 
 def _stalls(box: Box) -> Iterator[str]:

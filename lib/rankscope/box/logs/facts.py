@@ -19,7 +19,6 @@ _CARD = re.compile(r"(\w+):\d+/\w+")
 _SPEED = re.compile(r"(?:name=(\w+)|(\w+):uverbs\S+)[^\n]*? speed=(\d+)000\b")
 _VERSIONS = {
     "nccl": re.compile(r"CCL version *:? *(\d+(?:\.\d+)+)"),
-    "cuda": re.compile(r"\+cuda([\d.]+)"),
     "driver": re.compile(r"(?:cudaDriverVersion|Driver Version:) ([\d.]+)"),
 }
 _LIBRARY = re.compile(r"nccl-library=(\d)(\d\d)(\d\d)\b")

@@ -33,7 +33,7 @@ def nccl_tests_text(log: Log) -> Iterator[Profile]:
     for number, line in enumerate(log.lines, 1):
         if _ends_before(table, line):
             yield from _profiles(log, table)
-            table = Table(first_line=number)
+            table = Table()
         _read_line(table, number, line)
     yield from _profiles(log, table)
 
@@ -50,7 +50,7 @@ def _ends_before(table: Table, line: str) -> bool:
 
 
 def _read_line(table: Table, number: int, line: str) -> None:
-    table.last_line = number
+    table.lines.append(line)
     row = _ROW.search(line.partition("#")[0])  # "#" begins every other line of nccl-tests
     header = _HEADER.search(line)
     rank = _RANK.search(line)
@@ -126,7 +126,7 @@ def _profiles(log: Log, table: Table) -> Iterator[Profile]:
             what = "each on its own host: nothing crossed the network"
         num_ranks = count_of(len(runs[0]), "rank")
         table.notes.append(f"{FAULT}{len(runs)} separate runs of {num_ranks} each, {what}. Build nccl-tests with MPI=1")
-    yield profile_of(log, table, facts_of(log.lines[table.first_line - 1 : table.last_line]))
+    yield profile_of(log, table, facts_of(table.lines))
 
 
 def _separate(table: Table) -> list[list[Rank]]:

@@ -81,11 +81,10 @@ def _profiles(log: Log, tests: Sequence[_Test], devices: str) -> list[Profile]:
     num_gpus = 0
     for test in tests:
         num_rows = test.num_columns if test.is_between_gpus else 1
-        if _OTHER.search(f"{test.title} {test.name}") or not _TITLE.search(test.title):
-            notes.append(f"{test.name or test.title} is left out: it has no copies that run alone")
-            continue
-        if not test.name or len(test.rows) != num_rows:
-            notes.append(f"{test.name or test.title} is left out: it is cut")
+        is_other = _OTHER.search(f"{test.title} {test.name}") or not _TITLE.search(test.title)
+        if is_other or not test.name or len(test.rows) != num_rows:
+            why = "it has no copies that run alone" if is_other else "it is cut"
+            notes.append(f"{test.name or test.title} is left out: {why}")
             continue
         num_gpus = max(num_gpus, test.num_columns)
         for row, words in enumerate(test.rows):

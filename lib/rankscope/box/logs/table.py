@@ -26,7 +26,7 @@ TYPE_BYTES = {
 FAULT = "fault: "
 SLOW = "slow process: "
 _MOST_RANKS = 4096  # among which the number is sought that fits the bus bandwidths
-_SLACK = 0.01  # of a rate, for other ways of rounding: the smallest wrong unit, KiB for kB, is 0.024
+_SLACK = 0.01  # of a rate, for other ways of rounding
 _LATE = 1.1  # a process is slow in an iteration that takes it so many times the median of all processes
 
 
@@ -67,8 +67,7 @@ class Half(msgspec.Struct, frozen=True):
 class Table(msgspec.Struct):
     """A table, or the lines so far of tables that are mixed line by line."""
 
-    first_line: int = 1
-    last_line: int = 1
+    lines: list[str] = []
     collective: str = ""  # "" if nothing names it
     ranks: list[Rank] = []
     columns: Sequence[str] = USUAL_COLUMNS  # without size, count and type
@@ -198,7 +197,7 @@ def _options(collective: str, num_ranks: int, num_nodes: int) -> dict[str, Any]:
 
 
 def _check_rate(log: Log, half: Half) -> None:
-    """Raise FileError if the time contradicts the algbw, both of which are rounded."""
+    """Raise FileError if the time contradicts the algbw, both of which are rounded, as where a size has lost digits."""
     rate = half.num_bytes / half.time_us * 1e-3
     tolerance = 2 * _SLACK + 0.005 / half.time_us
     if abs(rate - half.algbw) > tolerance * half.algbw + 0.01:

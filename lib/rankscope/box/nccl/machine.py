@@ -18,7 +18,7 @@ UNSTATED_PATCH = 99  # of a version without its third number: the latest
 
 def _version(name: str, value: Any) -> tuple[int, int, int]:
     """Return a version of NCCL, a text or numbers, as three numbers."""
-    text = ".".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    text = value if isinstance(value, str) else ".".join(map(str, value))
     match = _VERSION.fullmatch(text)
     if match is None or int(match[1]) < 19:
         raise ValueError(f"{name} must be from NCCL 2.19 to 2.99, as in (2, 29) or '2.29.2', got {value!r}")

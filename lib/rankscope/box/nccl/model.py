@@ -64,8 +64,6 @@ class Model(Tuner, frozen=True, dict=True, eq=False):
     def notes(self) -> list[str]:
         """The limitations of `time_s`."""
         notes = [LIMITS[self.network]]
-        if self.facts.generation == "volta":
-            notes.append("No measurements of Volta were available to fit, so the terms are those of Ampere.")
         if self.version > (2, 30, UNSTATED_PATCH):
             notes.append("The constants are those of NCCL 2.30.7, the latest known version.")
         return notes

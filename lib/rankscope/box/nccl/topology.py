@@ -130,15 +130,11 @@ def explained(box: Topology) -> list[str]:
     if num_indirect:
         pairs_words = count_of(num_indirect, "pair")
         lines.append(f"By default, NCCL sends through host memory, or NVLinks of a third GPU, for {pairs_words}.")
-    if not box.nics:
-        return lines
-    near: dict[tuple[str, ...], list[int]] = {}
     for gpu in gpus:
         ways = box.ways[gpu][num_gpus:]
-        nearest = min(ways, key=WAYS.index)
+        nearest = min(ways, key=WAYS.index, default="")
         cards = [name for name, way in zip(box.nics, ways, strict=True) if way == nearest]
-        near.setdefault((nearest, *cards), []).append(gpu)
-    for (way, *cards), some in near.items():
-        gpu_direct = "" if way in _DIRECT else "; without GPUDirect RDMA by default, except on Grace"
-        lines.append(f"{listed('GPU', some)}: {way} to {and_joined(cards)}{gpu_direct}.")
+        gpu_direct = "" if nearest in _DIRECT else "; without GPUDirect RDMA by default, except on Grace"
+        if cards:
+            lines.append(f"GPU {gpu}: {nearest} to {and_joined(cards)}{gpu_direct}.")
     return lines
