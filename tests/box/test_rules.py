@@ -9,7 +9,7 @@ import pytest
 
 from rankscope.box import Profile, bank
 from rankscope.box.expected import Box, compare_with_peers
-from rankscope.box.hardware import gpu_of, stated
+from rankscope.box.hardware import gpu_of
 from rankscope.box.machines import is_sick, provenances
 from rankscope.box.points import Point, busbw_factor
 from rankscope.box.rules import findings
@@ -116,6 +116,7 @@ ALONE: dict[str, tuple[Profile, str]] = {  # without similar machines: a profile
     "sockets": (h100(5e9, network="NET/Socket"), "sockets"),
     "one of eight listed cards": (h100(46.8e9, network=ONE_CARD, environment=EIGHT), "few_cards"),
     "peer-to-peer off": (h100(13e9, 1, environment="NCCL_P2P_DISABLE=1"), "p2p_off"),
+    "peer-to-peer not off": (h100(150e9, 1, environment="NCCL_P2P_DISABLE=0 NCCL_P2P_LEVEL=1"), "nothing_to_compare"),
     "host memory by figures": (h100(13e9, 1), "nvlink_unused"),
     "NVLink unused": (h100(20e9, 1, network="P2P"), "nvlink_unused"),
     "NVLink": (h100(350e9, 1), "fine"),
@@ -215,27 +216,3 @@ def test_networks_of_another_kind_and_other_nodes_are_no_measure() -> None:
 def test_a_gpu_is_known_by_its_model(name: str, model: str) -> None:
     assert gpu_of({"gpus": [{"name": name}]}) == model
     assert gpu_of({"gpus": [{"name": name}, {"name": "another"}]}) == ""
-
-
-STATED: list[tuple[str, str, dict[str, Any]]] = [  # network, environment, and what they state
-    ("4 × HDR200 InfiniBand", "", {}),
-    ("NET/Socket, P2P", "", {"uses_sockets": True, "is_p2p_off": False}),
-    ("NET/Socket, NET/IB", "", {"uses_sockets": None}),
-    ("NET/IB, SHM", "", {"uses_sockets": False, "is_p2p_off": True}),
-    ("P2P", "NCCL_P2P_DISABLE=1", {"is_p2p_off": False}),
-    ("", "NCCL_IB_HCA=mlx5 NCCL_P2P_LEVEL=0", {"is_p2p_off": True}),
-    ("paths with GDRDMA: 8, paths without GDRDMA: 4", "", {"is_gpudirect_off": True}),
-    ("paths with GDRDMA: 8", "", {"is_gpudirect_off": False}),
-    ("card mlx5_0, card mlx5_bond_1", "", {"cards": ("mlx5_0", "mlx5_bond_1")}),
-    ("card a0 200 Gbit/s, card a1 200 Gbit/s", "", {"cards": ("a0", "a1"), "cards_bytes_per_s": 50e9}),
-    ("", "NCCL_IB_HCA==mlx5_1:1,mlx5_2 NCCL_ALGO=RING", {"cards": ("mlx5_1:1", "mlx5_2")}),
-    ("card mlx5_1", "NCCL_IB_HCA=mlx5_1,mlx5_2", {"cards": ("mlx5_1",)}),  # the other one is down
-    ("", "NCCL_P2P_DISABLE=0 NCCL_P2P_LEVEL=1", {"is_p2p_off": None}),
-]
-
-
-@pytest.mark.parametrize(("network", "environment", "expected"), STATED)
-def test_what_a_log_states(network: str, environment: str, expected: dict[str, Any]) -> None:
-    gpus = [{"name": "NVIDIA A100-SXM4-40GB"}]
-    facts = stated({"network": network, "environment": environment, "gpus": gpus})
-    assert {name: getattr(facts, name) for name in expected} == expected

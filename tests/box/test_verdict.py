@@ -9,33 +9,14 @@ import pytest
 
 from rankscope.box import Profile, bank, verdict
 from rankscope.box.points import Point
-from rankscope.box.sentences import fastest, groups
+from rankscope.box.sentences import fastest
 from rankscope.box.tables import overview
 from rankscope.cli import main
-from tests.box.made import collective, links, point, profile
+from tests.box.made import collective, links, profile
 from tests.golden.box import MEASUREMENTS
 
 CASES = (MEASUREMENTS or Path()).parent / "cases"
 SIZES = [1024, 2048, 4096, 8192, 16384]
-
-
-def test_of_a_collective_the_fastest_point_of_each_algorithm_in_place_counts() -> None:
-    made = profile(
-        [
-            point("allreduce", 64, 3.0, algorithm="ring", in_place=True),
-            point("allreduce", 8, 2.0, algorithm="ring", in_place=True, num_segments=2),
-            point("allreduce", 8, 1.0, algorithm="ring", in_place=True, num_segments=4),
-            point("allreduce", 8, 0.5, algorithm="ring", in_place=False),
-            point("allreduce", 8, 4.0, algorithm="swing", in_place=True),
-            point("broadcast", 8, 5.0, algorithm="chain", in_place=False),
-            point("copy", 8, 5.0),
-        ]
-    )
-    measured = groups(made)
-    assert list(measured) == ["allreduce", "broadcast"]
-    assert list(measured["allreduce"]) == [8, 64]
-    assert measured["allreduce"][8] == {"ring": made.points[2], "swing": made.points[4]}
-    assert measured["broadcast"] == {8: {"chain": made.points[5]}}
 
 
 # ---- which algorithm to use

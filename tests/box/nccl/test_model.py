@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from rankscope.box import nccl
-from rankscope.box.explorers.nccl import nccl as explorer
 from rankscope.box.nccl.constants import COLLECTIVES, LIMITS
-from rankscope.common.units import time_words
 from tests.benchmarks.nccl import by_kind
 
 MIB = 1 << 20
@@ -101,16 +99,3 @@ def test_the_errors_that_are_stated_are_what_the_benchmark_computes() -> None:
         (ours_low, nccls_low), (ours_high, nccls_high) = medians.min(axis=0), medians.max(axis=0)
         computed = [(f"{ours_low:.0f}", f"{ours_high:.0f}"), (f"{nccls_low:.0f}", f"{nccls_high:.0f}")]
         assert re.findall(r"(\d+) to (\d+) %", LIMITS[kind]) == computed
-
-
-# ---- shown
-
-
-def test_the_explorer_says_what_the_model_chooses() -> None:
-    choice = nccl.Model("a100", 8, 4, "2.27", nics=4).choose("allreduce", MIB)
-    made = explorer()
-    now = made.at(gpu="a100", num_nodes=4, version="2.27", nics=4)
-    first, second, *notes = made.report(now)
-    assert first.startswith(f"1 MiB: {choice.words} on {choice.channels} of ")
-    assert second.startswith(f"NCCL expects {time_words(choice.nccl_s)}; ")
-    assert notes == [LIMITS["InfiniBand"]]
