@@ -351,7 +351,7 @@ REFUSED = {
         each_row(lambda line: re.sub(r"0$", "N/A", line))(made.table(era=2)),
         "--collective",
     ),
-    "of seven ranks": (made.table(rows=made.printed("all_reduce", 7)), "stated as 8"),
+    "of seven ranks": (made.table(rows=[*ROWS, *made.printed("all_reduce", 7)]), "stated as 8"),
     "no ranks": (made.table("broadcast", listed=False), "--num-ranks"),
     "an unknown program": (
         [re.sub("all_reduce", "x", line.replace("sum", "none")) for line in made.table()],

@@ -154,26 +154,27 @@ def _by_columns(table: Table, per_count: int) -> str:
 
 
 def _num_ranks(log: Log, table: Table, collective: str, per_count: int) -> int:
-    """Return the number of ranks that is listed, stated by the user or counted, else the only one that fits."""
-    possible: Sequence[int] = range(1, _MOST_RANKS)
+    """Return the number of ranks that is listed or that the user states, else the only one that fits the bandwidths."""
     stated = log.num_ranks
     if table.ranks and is_whole(table.ranks):
         stated = len(table.ranks)
-    if stated:
-        possible = [stated]
-    elif per_count > 1:
+    if stated and per_count in (1, stated) and _fits(table, collective, stated):
+        return stated
+    possible: Sequence[int] = range(1, _MOST_RANKS)
+    if per_count > 1:
         possible = [per_count]
-    slack = _SLACK if stated else 0.0
-    fitting = [number for number in possible if _fits(table, collective, number, slack)]
+    fitting = [number for number in possible if _fits(table, collective, number)]
     if len(fitting) == 1:
         return fitting[0]
+    if stated and _fits(table, collective, stated, _SLACK):
+        return stated
     problem = "is not stated and does not follow from its figures: state it with --num-ranks"
     if stated:
         problem = f"is stated as {stated}, and bus bandwidths of {collective} are then others: is --collective right?"
     raise log.error(table.halves[-1].where, f"the number of ranks {problem}")
 
 
-def _fits(table: Table, collective: str, num_ranks: int, slack: float) -> bool:
+def _fits(table: Table, collective: str, num_ranks: int, slack: float = 0.0) -> bool:
     """Return whether all bus bandwidths belong to so many ranks, apart from rounding and this share of them."""
     factor = 1.0 if collective == "together" else busbw_factor(collective, num_ranks)
     for half in reversed(table.halves):  # the last ones tell most
