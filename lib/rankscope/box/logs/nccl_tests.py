@@ -45,8 +45,8 @@ def _ends_before(table: Table, line: str) -> bool:
     if table.num_averages >= max(table.num_headers, 1):
         return True
     rank = _RANK.search(line)
-    begins = _HEADER.search(line) if rank is None else rank["number"] == "0"
-    return bool(begins) and len(_separate(table)) < 2
+    is_first_rank = rank is not None and rank["number"] == "0"
+    return (is_first_rank or _HEADER.search(line) is not None) and len(_separate(table)) < 2
 
 
 def _read_line(table: Table, number: int, line: str) -> None:

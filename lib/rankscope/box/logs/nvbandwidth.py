@@ -80,10 +80,14 @@ def _profiles(log: Log, tests: Sequence[_Test], devices: str) -> list[Profile]:
     notes = [_SIZE_NOTE]
     num_gpus = 0
     for test in tests:
-        num_rows = test.num_columns if test.is_between_gpus else 1
+        num_rows = 1
+        if test.is_between_gpus:
+            num_rows = test.num_columns
         is_other = _OTHER.search(f"{test.title} {test.name}") or not _TITLE.search(test.title)
         if is_other or not test.name or len(test.rows) != num_rows:
-            why = "it has no copies that run alone" if is_other else "it is cut"
+            why = "it is cut"
+            if is_other:
+                why = "it has no copies that run alone"
             notes.append(f"{test.name or test.title} is left out: {why}")
             continue
         num_gpus = max(num_gpus, test.num_columns)

@@ -141,16 +141,19 @@ def _by_columns(table: Table, per_count: int) -> str:
     """
     half = table.halves[-1]
     has_root = half.root not in ("", "-1")
+    has_operation = half.redop not in ("", "none")
     unverified = {half.in_place for half in table.halves if half.num_wrong is None}
-    if half.redop in ("", "none"):
-        if has_root and per_count == 1:
-            return "broadcast"
-        return "allgather" if not half.redop and per_count > 1 else ""
-    if has_root:
+    if has_operation and has_root:
         return "reduce"
-    if per_count > 1:
+    if has_operation and per_count > 1:
         return "reduce_scatter"
-    return "" if unverified == {True} else "allreduce"
+    if has_operation and unverified != {True}:
+        return "allreduce"
+    if has_root and per_count == 1:
+        return "broadcast"
+    if not half.redop and per_count > 1:
+        return "allgather"
+    return ""
 
 
 def _num_ranks(log: Log, table: Table, collective: str, per_count: int) -> int:
@@ -176,7 +179,9 @@ def _num_ranks(log: Log, table: Table, collective: str, per_count: int) -> int:
 
 def _fits(table: Table, collective: str, num_ranks: int, slack: float = 0.0) -> bool:
     """Return whether all bus bandwidths belong to so many ranks, apart from rounding and this share of them."""
-    factor = 1.0 if collective == "together" else busbw_factor(collective, num_ranks)
+    factor = busbw_factor(collective, num_ranks)
+    if collective == "together":
+        factor = 1.0
     for half in reversed(table.halves):  # the last ones tell most
         rounding = 0.00501  # half of the last digit
         if max(half.algbw, half.busbw) >= 1000:

@@ -83,7 +83,11 @@ def _of_xml(text: str) -> Topology:
     gpus = [tag for tag in outer if tag.get("class", "").startswith(_GPU)]
     # A network card is a port that is fast enough, or a PCI device whose ports the file does not state.
     ports = [tag for tag in outer if int(tag.get("speed", 0)) >= _LEAST_NIC_MBIT]
-    cards = {port: outer[port] if outer[outer[port]].tag != "pci" else outer[outer[port]] for port in ports}
+    cards = {}  # with what stands in a bridge or in a CPU
+    for port in ports:
+        cards[port] = outer[port]
+        if outer[outer[port]].tag == "pci":
+            cards[port] = outer[outer[port]]
     cards |= {tag: tag for tag in outer if tag.get("class", "").startswith(_CARD) and tag.find(".//net") is None}
     if not gpus:
         raise ValueError("it has no GPU")
