@@ -102,11 +102,11 @@ def _few_cards(box: Box) -> Iterator[str]:
     if not carried or box.num_nodes < 2 or box.ranks_per_node < 2 or box.worst.share >= LOW:
         return
     most = _ROUNDED * carried / number
+    is_clear = number <= box.ranks_per_node  # some machines have several slow cards for each GPU
     if number > 1 and box.stated.cards_bytes_per_s:
         most = _FINE * carried
-    # Some machines have several slow cards for each GPU.
-    is_known = number == 1 or (_is_full(box) and number <= box.ranks_per_node)
-    if is_known and 0 < box.best.rate <= most:
+        is_clear = True
+    if is_clear and (number == 1 or _is_full(box)) and 0 < box.best.rate <= most:
         yield (
             f"For the {box.ranks_per_node} GPUs of a node, NCCL uses {count_of(number, 'network card')} and reaches "
             f"{percent_words(box.best.rate / carried)} of the {rate_words(carried)} that {number} of "
