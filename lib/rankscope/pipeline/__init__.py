@@ -18,7 +18,6 @@ from .run import StageError, run
 from .service import Lognormal
 from .simulate import simulate
 from .stages import Pipeline, Stage
-from .stored_images import StoredImages
 from .transfer_model import overlap_share, simulate_transfer
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ __all__ = [
     "Pipeline",
     "Stage",
     "StageError",
-    "StoredImages",
     "SyncPartDataset",
     "advise",
     "idle_share",

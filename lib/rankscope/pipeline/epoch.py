@@ -108,9 +108,6 @@ class _Epoch:
         for _ in range(num_workers * prefetch_factor):
             self.deal()
 
-    def add_span(self, lane: str, kind: str, batch: int, start_s: float, stop_s: float) -> None:
-        self.spans.append(Span(0, lane, kind, batch, start_s, stop_s))
-
     def run(self) -> list[Span]:
         """Go from event to event until the last step is done.
 
@@ -124,7 +121,7 @@ class _Epoch:
         self.fetch_clock = self.now
         for worker in self.workers:
             if self.now > 0:
-                self.add_span(worker.lane, "start", -1, 0.0, self.now)
+                self.spans.append(Span(0, worker.lane, "start", -1, 0.0, self.now))
             self.ready(worker)
         while True:
             fetch_speed, step_speed = self.speeds(len(self.fetching), self.is_stepping)
@@ -161,7 +158,7 @@ class _Epoch:
         if self.work.pin is not None and not is_pinned:
             pin_start_s = max(self.pin_free_s, self.now) + self.work.receive[batch]
             self.pin_free_s = pin_start_s + self.work.pin[batch]
-            self.add_span(PIN_THREAD, "pin", batch, pin_start_s, self.pin_free_s)
+            self.spans.append(Span(0, PIN_THREAD, "pin", batch, pin_start_s, self.pin_free_s))
             heappush(self.events, (self.pin_free_s, batch, True))
         else:  # the training loop can take the batch, and wakes if it waits for one
             self.arrived.append(batch)
@@ -173,36 +170,29 @@ class _Epoch:
 
         Yield the time at which it continues. It is infinite if an event must wake it: an arrival, or the end of a step.
         """
-        received_early = set[int]()  # batches that are held back until it is their turn, if `in_order`
+        received: list[int] = []  # batches that are held back until it is their turn, if `in_order`
         for next_in_order in range(self.num_batches):
             requested_s = self.now
-            batch = -1 if next_in_order not in received_early else next_in_order
-            while batch < 0:
+            while not received or (self.in_order and next_in_order not in received):
                 while not self.arrived:
                     yield math.inf
-                batch = self.arrived.popleft()
+                self.receiving = self.arrived.popleft()
                 if self.work.pin is None:  # otherwise the pin thread has received it
-                    yield from self.receive(batch)
-                if self.in_order and batch != next_in_order:
-                    received_early.add(batch)
-                    batch = -1
+                    # A worker answers late while it is busy with another batch.
+                    held_s = self.work.held_s if self.worker_of[self.receiving].is_busy else 0.0
+                    yield self.now + self.work.receive[self.receiving] + held_s
+                received.append(self.receiving)
+                self.receiving = -1
+            batch = next_in_order if self.in_order else received[0]
+            received.remove(batch)
             handed_s = self.now
-            self.add_span(LOOP, "wait", batch, requested_s, handed_s)
+            self.spans.append(Span(0, LOOP, "wait", batch, requested_s, handed_s))
             self.worker_of[batch].in_hand -= 1
             self.deal()
             self.step_left_s = self.work.step[batch]
             self.is_stepping = True
             yield math.inf  # until the step has ended
-            self.add_span(LOOP, "step", batch, handed_s, self.now)
-
-    def receive(self, batch: int) -> Iterator[float]:
-        """Let the training loop take in a batch, whose worker answers late while it is busy with another one."""
-        self.receiving = batch
-        received_s = self.now + self.work.receive[batch]
-        if self.worker_of[batch].is_busy:
-            received_s += self.work.held_s
-        yield received_s
-        self.receiving = -1
+            self.spans.append(Span(0, LOOP, "step", batch, handed_s, self.now))
 
     def deal(self) -> None:
         """Deal the next batch, if there is one, to the worker whose turn it is.
@@ -236,7 +226,7 @@ class _Epoch:
         The training loop may be receiving an earlier batch of the worker, which can answer it only now.
         """
         worker = self.worker_of[batch]
-        self.add_span(worker.lane, "read", batch, worker.fetch_start_s, self.now)
+        self.spans.append(Span(0, worker.lane, "read", batch, worker.fetch_start_s, self.now))
         worker.sender_free_s = max(worker.sender_free_s, self.now) + self.work.handover[batch]
         heappush(self.events, (worker.sender_free_s, batch, False))
         if self.receiving >= 0 and self.worker_of[self.receiving] is worker:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import get_worker_info
 
-from .clock import Clock, Reading
+from .clock import Reading, reading
 
 UNKNOWN = -1  # instead of a time
 _now = time.perf_counter_ns
@@ -43,6 +43,7 @@ class Fetched(NamedTuple):
     start: Reading
     collate_start: Reading
     stop: Reading
+    is_first: bool  # of those that its worker fetches
     receive_ns: int = 0
     handover_ns: int = UNKNOWN  # from the end of the fetch to a receiver that waited
 
@@ -52,17 +53,12 @@ class TimedDataset:
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        self.clock = Clock()
         self.start: Reading | None = None
 
     def _read(self, get: Callable[..., Any], *arguments: Any) -> Any:
         if self.start is None:
-            self.start = self.clock.read()
-        try:
-            return get(*arguments)
-        except BaseException:
-            self.start = None
-            raise
+            self.start = reading()
+        return get(*arguments)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -76,6 +72,7 @@ class TimedDataset:
         return functools.partial(self._read, get)
 
     def __iter__(self) -> Iterator[Any]:
+        self.start = None  # that of the end of the epoch before
         return map(self._read, itertools.repeat(next), itertools.repeat(iter(self.dataset)))
 
 
@@ -88,18 +85,19 @@ class TimedCollate:
         self._last_stop: Reading | None = None  # in a worker
 
     def __call__(self, samples: Any) -> Fetched:
-        info = get_worker_info()
-        clock = self._dataset.clock
-        collate_start = clock.read()
+        collate_start = reading()
         data = self._collate_fn(samples)
-        stop = clock.read()
+        stop = reading()
         start = self._dataset.start or collate_start
         self._dataset.start = None
         cpu_start = self._last_stop or start
+        is_first = self._last_stop is None
+        worker = 0
+        info = get_worker_info()
         if info is not None:
+            worker = info.id
             self._last_stop = stop
-        worker = 0 if info is None else info.id
-        return Fetched(_Stamp(), data, _Stamp(), worker, cpu_start, start, collate_start, stop)
+        return Fetched(_Stamp(), data, _Stamp(), worker, cpu_start, start, collate_start, stop, is_first)
 
 
 class WorkerInit:

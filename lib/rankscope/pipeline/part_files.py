@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,11 +19,6 @@ Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy'
 Load: TypeAlias = Callable[[str], Mapping[str, Any]]
 
 _NUMBERS = "biufc"  # the kinds of numpy's types that torch has, too
-
-# numpy parses an array's header with `ast`, which sometimes fails in Python 3.11 if two threads use it at once. A fork
-# waits for the reader, because the lock of a thread that does not exist in the forked process is never released there.
-_ONE_READER = threading.Lock()
-os.register_at_fork(before=_ONE_READER.acquire, after_in_parent=_ONE_READER.release, after_in_child=_ONE_READER.release)
 
 
 class PartError(RuntimeError):
@@ -57,7 +51,7 @@ def load_part(path: str | os.PathLike[str]) -> Part:
 
     Raises ValueError, TypeError or zipfile.BadZipFile for any other file, OSError if it cannot be opened.
     """
-    with _ONE_READER, np.load(path, allow_pickle=False) as arrays:
+    with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
@@ -72,9 +66,9 @@ def checked_part(part: Any) -> Part:
     arrays: Part = {}
     for name, array in part.items():
         if isinstance(array, np.ndarray):
-            if array.dtype.kind not in _NUMBERS or not array.dtype.isnative:
-                raise ValueError(f"{name!r} must be an array of numbers of this machine, got {array.dtype}")
-            array = np.require(array, requirements=["C", "W"])
+            if array.dtype.kind not in _NUMBERS:
+                raise ValueError(f"{name!r} must be an array of numbers, got {array.dtype}")
+            array = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
         shape = getattr(array, "shape", ())
         if not shape or 0 in shape[1:]:
             raise ValueError(f"{name!r} must be an array or tensor with values in its rows, got {array!r}")
