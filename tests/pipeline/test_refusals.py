@@ -54,7 +54,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("load_s[1]", lambda: simulate_parts([[1.0], [1.0, -2.0]], [[1], [1, 1]], 1.0)),
     ("steps_per_part", lambda: simulate_parts([[1.0]], [[-1]], 1.0)),
     ("one trainer", lambda: simulate_parts([], [], 1.0)),
-    ("loader", lambda: prefetched(3, "cpu")),  # type: ignore[arg-type]
     ("device", lambda: prefetched([], f"cuda:{torch.cuda.device_count()}")),
 ]
 

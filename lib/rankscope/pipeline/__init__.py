@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..common.extras import when_used
 from .advice import advise
-from .loader_model import simulate_dataloader
+from .epoch import simulate_dataloader
 from .part_files import PartError, write_parts
 from .part_model import idle_share, simulate_parts
 from .run import StageError, run

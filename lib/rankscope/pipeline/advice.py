@@ -1,6 +1,6 @@
 """`advise`: the bottleneck of a DataLoader, and the epoch times to expect with other settings.
 
-Predictions are those of `loader_model`. It uses the recorded times of all batches, one after the other, so the
+Predictions are those of `epoch`. It uses the recorded times of all batches, one after the other, so the
 predictions depend on their whole distribution and not only on their mean.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _CLEAR_GAIN = 1.05  # predictions are off by a few percent, so a smaller gain may be none
 _GAIN_WORTH_THE_ORDER = 1.10  # a smaller gain does not justify batches in an order that differs from run to run
-_MOST_ERROR = 0.1  # of the prediction for the recorded settings; a larger one gets a note
 _SHARE_OF_BEST_GAIN = 0.9  # if faster cores gain this share of the best gain, the cores are the bottleneck
 _LEAST_MOST_WORKERS = 8  # tried by default on a machine with few cores
 _USUAL_NUM_WORKERS = (0, *(2**power for power in range(16)))
@@ -72,7 +71,7 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 def advise(
-    recorded: RecordedLoader[Any] | LoaderProfile,
+    recorded: RecordedLoader | LoaderProfile,
     *,
     num_workers: Iterable[int] | None = None,
     prefetch_factors: Iterable[int] = (1, 2, 4),
@@ -102,8 +101,7 @@ def advise(
     forecasts = [current]
     for settings in _candidates(profile, num_workers, prefetch_factors):
         epoch_s = predicted_s(profile, settings)
-        speedup = current.predicted_s / epoch_s if epoch_s else 1.0
-        forecasts.append(SettingsForecast(settings, epoch_s, speedup))
+        forecasts.append(SettingsForecast(settings, epoch_s, current.predicted_s / epoch_s))
     rows = tuple(sorted(forecasts, key=lambda row: row.predicted_s))
     best = best_of(rows, current)
     return Advice(
@@ -195,8 +193,3 @@ def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsFore
     if best.settings.persistent_workers and not current.settings.persistent_workers:
         startup_s = profile.startup_of_s(replace(best.settings, persistent_workers=False))
         yield f"persistent_workers=True saves the start-up of {_seconds(startup_s)} in every epoch after the first"
-    if profile.epoch_s:
-        error = current.predicted_s / profile.epoch_s - 1
-        if abs(error) > _MOST_ERROR:
-            off = f"the prediction for the recorded settings is off by {percent_words(error, signed=True)}"
-            yield f"{off}; record more batches, on a quiet machine"

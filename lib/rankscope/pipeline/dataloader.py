@@ -8,35 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import itertools
 import time
 import timeit
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
-from ..common.checks import of_type
 from ..ranks import host
 from ..timeline import Recorder, Timeline
-from .clock import reading
-from .epoch import LOOP, PIN_THREAD, worker_lane
-from .fetched import UNKNOWN, Fetched, TimedCollate, TimedDataset, TimedQueue, WorkerInit
+from .epoch import LOOP, PIN_THREAD
+from .fetched import UNKNOWN, Fetched, TimedCollate, TimedDataset, TimedQueue, WorkerInit, reading
 from .profile import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts
 
-T = TypeVar("T")
 _DEFAULT_PREFETCH_FACTOR = 2  # torch's, for a loader without workers, which has none
 _NO_ITEM = -1  # of a span that belongs to no batch
 _REPEATS = 6  # of a copy that is measured; torch keeps pinned memory for the next batch, so the first takes longer
 _now = time.perf_counter_ns
 
 
-def record_dataloader(loader: DataLoader[T], recorder: Recorder | None = None) -> RecordedLoader[T]:
+def record_dataloader(loader: DataLoader[Any], recorder: Recorder | None = None) -> RecordedLoader:
     """Return a loader that replaces `loader`, yields the same batches and records them.
 
     `loader` itself is not changed. Epochs, map-style and iterable datasets, samplers, workers and their start methods
@@ -51,10 +48,10 @@ def record_dataloader(loader: DataLoader[T], recorder: Recorder | None = None) -
     """
     if not isinstance(loader, DataLoader):
         raise ValueError(f"loader must be a torch.utils.data.DataLoader, got {loader!r}")
-    return RecordedLoader(loader, Recorder() if recorder is None else of_type("recorder", recorder, Recorder))
+    return RecordedLoader(loader, recorder or Recorder())
 
 
-class RecordedLoader(Generic[T]):
+class RecordedLoader:
     """A DataLoader that is recorded; made by `record_dataloader`. It has all attributes of `loader`.
 
     Lanes are "worker 0", "worker 1", …, "pin thread" and "training loop". Kinds are "read" (dataset access) and
@@ -66,16 +63,16 @@ class RecordedLoader(Generic[T]):
     at the same time share the lanes.
     """
 
-    def __init__(self, loader: DataLoader[T], recorder: Recorder) -> None:
+    def __init__(self, loader: DataLoader[Any], recorder: Recorder) -> None:
         self.loader = loader
         self._recording = _Recording(loader, recorder)
         self._clone = copy.copy(loader)
         # `DataLoader.__iter__` calls `_get_iterator`. The reference to the copy is weak, or it would be a cycle.
-        make_iterator = functools.partial(_RecordedIterator, weakref.ref(self._clone), self._recording)
+        make_iterator = partial(_RecordedIterator, weakref.ref(self._clone), self._recording)
         # DataLoader does not allow some attributes to be set. Persistent workers stay with the user's loader.
         vars(self._clone).update(_get_iterator=make_iterator, _iterator=None)
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self._clone)
 
     def __len__(self) -> int:
@@ -119,7 +116,7 @@ class _Recording:
         loader = self.loader
         startup_each_s = 0.0  # to make one worker
         startup_s = 0.0  # from when all workers have been made to the first read
-        if loader.num_workers and self.startups:
+        if self.startups:
             startup_each_s = float(np.mean(self.creations)) / loader.num_workers / 1e9
             startup_s = max(float(np.mean(self.startups)) / 1e9, 0.0)  # a worker may read before the last one is made
         has_accelerator = torch.accelerator.is_available()
@@ -236,15 +233,11 @@ def _epoch(recording: _Recording, inner: Any, start_ns: int, ready_ns: int) -> I
         recording.batch_bytes = sum(leaf.nbytes for leaf in filter(torch.is_tensor, tree_leaves(fetched.data)))
         data = [fetched.data]
         fetched = fetched._replace(data=None)
-        worker = LOOP
-        pin_thread = LOOP
         if has_workers:
-            worker = worker_lane(fetched.worker)
-            pin_thread = PIN_THREAD
             add(LOOP, "wait", number, request.wall, arrived_ns)
         pin_start_ns = fetched.pin_start.ns
         if pin_start_ns:
-            add(pin_thread, "pin", number, pin_start_ns, fetched.pin_stop.ns)
+            add(PIN_THREAD if has_workers else LOOP, "pin", number, pin_start_ns, fetched.pin_stop.ns)
             # If the pin thread was waiting, it is not known which part of the hand-over was receiving.
             if fetched.stop.wall < pinned_ns:
                 fetched = fetched._replace(receive_ns=pin_start_ns - pinned_ns)
@@ -253,11 +246,11 @@ def _epoch(recording: _Recording, inner: Any, start_ns: int, ready_ns: int) -> I
             pinned_ns = fetched.pin_stop.ns
         if has_workers and fetched.is_first:
             recording.startups.append(fetched.start.wall - ready_ns)
-            add(worker, "start", _NO_ITEM, start_ns, fetched.start.wall)
+            add(fetched.lane, "start", _NO_ITEM, start_ns, fetched.start.wall)
             # Not a typical one: multiprocessing starts threads for it in the worker.
             fetched = fetched._replace(handover_ns=UNKNOWN)
-        add(worker, "read", number, fetched.start.wall, fetched.collate_start.wall)
-        add(worker, "collate", number, fetched.collate_start.wall, fetched.stop.wall)
+        add(fetched.lane, "read", number, fetched.start.wall, fetched.collate_start.wall)
+        add(fetched.lane, "collate", number, fetched.collate_start.wall, fetched.stop.wall)
         step_start = reading()
         yield data.pop()  # only the user keeps it alive
         request = reading()

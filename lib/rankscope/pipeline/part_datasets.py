@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..common.checks import function, number, of_type, whole
+from ..common.checks import function, number, whole
 from ..sampling.files import shard_of_sorted, sorted_files
 from ..timeline import Recorder
 from .part_files import Load, Part, PartError, checked_part, load_part, num_rows, part_error
@@ -23,7 +23,6 @@ from .part_model import TRAINER, loader_lane, parts_ahead
 from .processes import Process
 
 Batch = TypeVar("Batch")
-_NO_BATCH = object()  # after the last batch of a rank
 
 
 class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
@@ -58,9 +57,9 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
         self.seed = whole("seed", seed)
         self.load = function("load", load, "of a path")
         self.set_epoch(0)
-        self.recorder = None
         if recorder is not None:
-            self.recorder = of_type("recorder", recorder, Recorder).for_rank(self.trainer_id)
+            recorder = recorder.for_rank(self.trainer_id)
+        self.recorder = recorder
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch for which the next iteration distributes the files. Raises ValueError if it is not whole."""
@@ -195,14 +194,14 @@ def in_step(
             raise ValueError("group must be a process group where there is no default group, got None")
     iterator = iter(batches)
     for step in count():
-        batch: Any = next(iterator, _NO_BATCH)
-        num_ranks_left = torch.tensor([batch is not _NO_BATCH], dtype=torch.int64, device=device)
+        batch = next(iterator, None)
+        num_ranks_left = torch.tensor([batch is not None], dtype=torch.int64, device=device)
         with _span(recorder, TRAINER, "barrier", step):
             group.allreduce([num_ranks_left]).wait()
             is_end = num_ranks_left.item() == 0  # inside the span, because with NCCL only this waits
         if is_end:
             return
-        yield None if batch is _NO_BATCH else batch
+        yield batch
 
 
 def _refuse_workers() -> None:

@@ -15,7 +15,7 @@ from ..common.checks import whole
 from ..common.files import write_whole
 from ..common.words import one_line
 
-Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's
+Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows
 Load: TypeAlias = Callable[[str], Mapping[str, Any]]
 
 _NUMBERS = "biufc"  # the kinds of numpy's types that torch has, too
@@ -33,7 +33,7 @@ def write_parts(folder: str | os.PathLike[str], rows_per_part: int, /, **arrays:
     reader that lists it would mix the two); OSError if the folder cannot be written to.
     """
     rows_per_part = whole("rows_per_part", rows_per_part, 1)
-    part = checked_part({name: np.asarray(array) for name, array in arrays.items()})
+    part = checked_part(arrays)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     if any(target.glob("part-*.npz")):
@@ -64,14 +64,10 @@ def checked_part(part: Any) -> Part:
     if not isinstance(part, Mapping) or not part:
         raise ValueError(f"a part must be a dict of arrays, got {part!r}")
     arrays: Part = {}
-    for name, array in part.items():
-        if isinstance(array, np.ndarray):
-            if array.dtype.kind not in _NUMBERS:
-                raise ValueError(f"{name!r} must be an array of numbers, got {array.dtype}")
-            array = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
-        shape = getattr(array, "shape", ())
-        if not shape or 0 in shape[1:]:
-            raise ValueError(f"{name!r} must be an array or tensor with values in its rows, got {array!r}")
+    for name, values in part.items():
+        array = np.require(values, requirements=["C", "W"])
+        if array.dtype.kind not in _NUMBERS or not array.ndim or 0 in array.shape[1:]:
+            raise ValueError(f"{name!r} must be an array of numbers with values in its rows, got {values!r}")
         arrays[name] = array
     if len(set(map(len, arrays.values()))) > 1:
         raise ValueError(f"arrays must have the same number of rows, got {[len(array) for array in arrays.values()]}")

@@ -10,12 +10,11 @@ import gc
 import mmap
 import os
 import pickle
-import signal
 import sys
 from collections.abc import Callable
 from multiprocessing import get_context, util
 from multiprocessing.connection import Connection, Pipe
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from ..ranks.host import end_with, how_it_ended, kill_group
 
 _ROOM_BYTES = 1 << 30  # for the arrays of a value, of which only what is used takes memory
 _FORK = get_context("fork")
+_Packed: TypeAlias = tuple[bytes, list[int]]  # a value, pickled without its arrays, and the sizes of these in bytes
 
 
 class Process:
@@ -70,13 +70,6 @@ def _kill(process: Any) -> None:
     process.join()
 
 
-class _Packed(NamedTuple):
-    """A value, pickled without its arrays, and the sizes of these in bytes."""
-
-    content: bytes
-    sizes: list[int]
-
-
 class _Memory:
     """Memory that a forked process shares, for the arrays of one value at a time."""
 
@@ -91,23 +84,23 @@ class _Memory:
         if num_bytes > _ROOM_BYTES:
             raise MachineError(f"arrays between processes may have {_ROOM_BYTES} bytes together, got {num_bytes}")
         self._bytes.seek(0)
-        return _Packed(content, [self._bytes.write(view) for view in views])
+        return content, [self._bytes.write(view) for view in views]
 
     def unpacked(self, packed: _Packed) -> Any:
+        content, sizes = packed
         buffers = []
         start = 0
-        for size in packed.sizes:
+        for size in sizes:
             # numpy copies without the interpreter lock.
             buffers.append(np.frombuffer(self._bytes, np.uint8, size, start).copy())
             start += size
-        return pickle.loads(packed.content, buffers=buffers)
+        return pickle.loads(content, buffers=buffers)
 
 
 def _serve(fn: Callable[[Any], Any], connection: Connection, memory: _Memory, owner_pid: int) -> None:
     """Be the process: answer each value with the packed result or with an error, until the owner ends."""
     os.setpgid(0, 0)  # Ctrl-C does not reach it, and a kill of the group also ends the processes that it starts
     end_with(owner_pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()  # finalizers of the owner's garbage are not for this process
     np.random.seed()  # or all processes would draw the same numbers; Python's own generator does so after a fork
     if "torch" in sys.modules:  # one thread per process, as in torch's own DataLoader

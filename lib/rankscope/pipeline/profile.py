@@ -78,7 +78,7 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     def waiting_share(self) -> float:
         """The share of the recorded time in which the training loop waited for its batch."""
         spent_s = float(self.wait_s.sum() + self.step_s.sum())
-        return float(self.wait_s.sum()) / spent_s if spent_s else 0.0
+        return float(self.wait_s.sum()) / spent_s
 
     @property
     def epoch_s(self) -> float:

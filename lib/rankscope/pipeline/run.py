@@ -36,8 +36,6 @@ def run(pipeline: Pipeline, items: Iterable[Any], seed: int = 0, timeout_s: floa
     of the stages end with it. Raises ValueError if the arguments cannot be run.
     """
     stages = of_type("pipeline", pipeline, Pipeline).stages
-    if not isinstance(items, Iterable):
-        raise ValueError(f"items must be something that can be iterated over, got {items!r}")
     for stage in stages:
         if stage.fn is None and not isinstance(items, Sized):
             raise ValueError(f"items must have a length where a stage sleeps, as {stage.name!r} does, got {items!r}")
@@ -163,7 +161,8 @@ class _Execution:
         fn = stage.fn
         if fn is None:
             rank = 0
-            return _sleeper(stage.times_s(len(self._items), self._seed, rank, position).tolist())
+            times_s = stage.times_s(len(self._items), self._seed, rank, position).tolist()
+            return lambda item: _sleep(times_s[item.number], item.value)
         if stage.processes:
             process = Process(fn, self._timeout_s)  # forked before there are threads
             self._processes.append(process)
@@ -216,18 +215,6 @@ class _Execution:
             del error  # its traceback refers to this frame
 
 
-def _sleeper(times_s: list[float]) -> Callable[[_Item], Any]:
-    """Return work that sleeps for these times, and passes items on unchanged.
-
-    Threads wake late, by 0.1 ms or more, so a worker sleeps that much less the next time.
-    """
-    late_s = 0.0  # by which the last sleep was too long
-
-    def sleep(item: _Item) -> Any:
-        nonlocal late_s
-        due_s = time.perf_counter() + times_s[item.number] - late_s
-        time.sleep(max(due_s - time.perf_counter(), 0.0))
-        late_s = time.perf_counter() - due_s
-        return item.value
-
-    return sleep
+def _sleep(seconds: float, value: Any) -> Any:
+    time.sleep(seconds)
+    return value
