@@ -54,13 +54,13 @@ class Advice(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        predicted = _seconds(self.current.predicted_s)
         recommended = "nothing: no other settings are clearly faster"
         if self.best is not self.current:
             time = _seconds(self.best.predicted_s)
             gain = f"{self.best.speedup:.2f} times as fast as the recorded settings (both predicted)"
             recommended = f"{self.best.settings}: {time}, {gain}. The bottleneck is then {self.bottleneck_next}."
         waiting = percent_words(self.waiting_share)
+        predicted = _seconds(self.current.predicted_s)
         lines = [
             f"bottleneck: {self.bottleneck}; the training loop waits for {waiting} of the epoch",
             f"  recorded: {self.current.settings}: {_seconds(self.recorded_s)} (predicted {predicted})",

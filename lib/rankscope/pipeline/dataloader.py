@@ -175,9 +175,11 @@ class _RecordedIterator:
         assert loader is not None  # its `__iter__` has called this
         start_ns = _now()
         dataset = TimedDataset(recording.loader.dataset)
-        collate_fn = TimedCollate(recording.loader.collate_fn, dataset)
-        init_fn = WorkerInit(recording.loader.worker_init_fn)
-        vars(loader).update(dataset=dataset, collate_fn=collate_fn, worker_init_fn=init_fn)
+        vars(loader).update(
+            dataset=dataset,
+            collate_fn=TimedCollate(recording.loader.collate_fn, dataset),
+            worker_init_fn=WorkerInit(recording.loader.worker_init_fn),
+        )
         inner: Any = type(loader)._get_iterator(loader)  # torch's own, which the loader's attribute hides
         if loader.num_workers and not inner._pin_memory:
             inner._data_queue = TimedQueue(inner._data_queue)

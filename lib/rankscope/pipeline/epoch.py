@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from itertools import cycle
 from typing import NamedTuple
 
-from ..common.checks import truth, whole
+from ..common.checks import whole
 from ..sampling.permutation import SEEDS
 from ..timeline import Span, Tape, Timeline
 from .cores import Cores
@@ -67,7 +67,6 @@ def simulate_dataloader(
     num_batches = whole("num_batches", num_batches, 1)
     num_workers = whole("num_workers", num_workers, 0)
     prefetch_factor = whole("prefetch_factor", prefetch_factor, 1)
-    in_order = truth("in_order", in_order)
     seed = whole("seed", seed, *SEEDS)
     rank = 0
     fetch = draw("fetch_s", fetch_s, num_batches, seed, rank, _FETCH_STREAM).tolist()

@@ -89,9 +89,6 @@ class TimedDataset:
             self.start = reading()
         return get(*arguments)
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
     def __getitem__(self, index: Any) -> Any:
         return self._read(operator.getitem, self.dataset, index)
 

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from itertools import count
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..common.checks import function, number, whole
+from ..common.checks import whole
 from ..sampling.files import shard_of_sorted, sorted_files
 from ..timeline import Recorder
 from .part_files import Load, Part, PartError, checked_part, load_part, num_rows, part_error
@@ -55,7 +54,7 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
         self.num_trainers = whole("num_trainers", num_trainers, 1)
         self.trainer_id = whole("trainer_id", trainer_id, 0, self.num_trainers - 1)
         self.seed = whole("seed", seed)
-        self.load = function("load", load, "of a path")
+        self.load = load
         self.set_epoch(0)
         if recorder is not None:
             recorder = recorder.for_rank(self.trainer_id)
@@ -114,7 +113,7 @@ class AsyncPartDataset(SyncPartDataset):
         super().__init__(files, batch_size, *shard, **options)
         self.queue_size = whole("queue_size", queue_size, 1)
         self.num_loaders = whole("num_loaders", num_loaders, 1)
-        self.timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
+        self.timeout_s = timeout_s
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         _refuse_workers()
@@ -146,32 +145,26 @@ class _Loader:
         num_ahead = parts_ahead(dataset.queue_size, dataset.num_loaders)
         self.free_slots = threading.Semaphore(num_ahead // dataset.num_loaders)  # for parts that are not yet taken
         self.answers: SimpleQueue[Part | PartError] = SimpleQueue()
-        self._is_over = False
-        self._process = Process(partial(_checked, dataset.load), dataset.timeout_s)
+        load = dataset.load
+        self._process = Process(lambda file: checked_part(load(file)), dataset.timeout_s)
 
     def work(self, parts: list[tuple[int, str]], lane: str, recorder: Recorder | None) -> None:
         """Be the thread: let the process load these parts, as far ahead as there are free slots."""
-        answer: Part | PartError
         for index, file in parts:
             self.free_slots.acquire()
-            if self._is_over:
+            try:
+                with _span(recorder, lane, "load", index):
+                    part = self._process.call(file)
+            except Exception as error:  # also after `end`
+                problem = part_error(file, error)
+                problem.__cause__ = error
+                self.answers.put(problem)
                 return
-            with _span(recorder, lane, "load", index):
-                try:
-                    answer = self._process.call(file)
-                except Exception as error:
-                    answer = part_error(file, error)
-                    answer.__cause__ = error
-            self.answers.put(answer)
+            self.answers.put(part)
 
     def end(self) -> None:
-        self._is_over = True
         self._process.end()
         self.free_slots.release()
-
-
-def _checked(load: Load, file: str) -> Part:
-    return checked_part(load(file))
 
 
 def _span(recorder: Recorder | None, lane: str, kind: str, item: int) -> AbstractContextManager[None]:
@@ -188,10 +181,9 @@ def in_step(
     part in the collectives of that step. Waiting is recorded on lane "trainer" with kind "barrier"; the item is the
     step. If a rank has ended, the error of the all-reduce is raised; a rank that stops early must leave the group.
     """
+    group = group or torch.distributed.group.WORLD
     if group is None:
-        group = torch.distributed.group.WORLD
-        if group is None:
-            raise ValueError("group must be a process group where there is no default group, got None")
+        raise ValueError("group must be a process group where there is no default group, got None")
     iterator = iter(batches)
     for step in count():
         batch = next(iterator, None)

@@ -18,12 +18,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..common.checks import number
 from ..common.portable import portable
 from ..ranks.errors import MachineError
 from ..ranks.host import end_with, how_it_ended, kill_group
 
 _ROOM_BYTES = 1 << 30  # for the arrays of a value, of which only what is used takes memory
-_FORK = get_context("fork")
 _Packed: TypeAlias = tuple[bytes, list[int]]  # a value, pickled without its arrays, and the sizes of these in bytes
 
 
@@ -34,11 +34,11 @@ class Process:
     """
 
     def __init__(self, fn: Callable[[Any], Any], timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+        self._timeout_s = number("timeout_s", timeout_s, above=0)
         self._memory = _Memory()
         self._connection, theirs = Pipe()
         arguments = (fn, theirs, self._memory, os.getpid())
-        self._process = _FORK.Process(target=_serve, args=arguments)
+        self._process = get_context("fork").Process(target=_serve, args=arguments)
         self._process.start()
         theirs.close()
         # Before multiprocessing joins at exit what it has started; a forked copy of this object ends nothing.

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import count
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..common.checks import number, of_type, whole
+from ..common.checks import whole
 from ..sampling.permutation import SEEDS
 from ..timeline import Recorder, Timeline
 from .processes import Process
@@ -35,11 +35,11 @@ def run(pipeline: Pipeline, items: Iterable[Any], seed: int = 0, timeout_s: floa
     is left, and no thread except one that is still inside `fn` or `items` 5 s later. However this process ends, those
     of the stages end with it. Raises ValueError if the arguments cannot be run.
     """
-    stages = of_type("pipeline", pipeline, Pipeline).stages
+    stages = pipeline.stages
     for stage in stages:
         if stage.fn is None and not isinstance(items, Sized):
             raise ValueError(f"items must have a length where a stage sleeps, as {stage.name!r} does, got {items!r}")
-    execution = _Execution(items, whole("seed", seed, *SEEDS), number("timeout_s", timeout_s, above=0, high=10**6))
+    execution = _Execution(items, whole("seed", seed, *SEEDS), timeout_s)
     begin_s = execution.run(stages)
     lanes = [lane for stage in stages for lane in stage.lanes()]
     # In the order of the stages, also those without a span.
@@ -59,17 +59,10 @@ class _Stopped(Exception):
     """The run was stopped: a thread that gets this ends."""
 
 
-class _Item(NamedTuple):
-    """An item on its way, and its number."""
-
-    number: int
-    value: Any
-
-
 class _Crew:
-    """The workers of a stage, and the queue to the next one. One at a time takes an item from `source`."""
+    """The workers of a stage, and the queue to the next one. One at a time takes an item, with its number."""
 
-    def __init__(self, stage: Stage, source: Iterator[_Item]) -> None:
+    def __init__(self, stage: Stage, source: Iterator[tuple[int, Any]]) -> None:
         self.stage = stage
         self.source = source
         self.taking = threading.Lock()
@@ -78,7 +71,8 @@ class _Crew:
         # of workers. At most that many items are in hand, so no two of them wait in one queue.
         self.turns: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(stage.num_workers)]
         self.turns[0].put(None)
-        self.results: SimpleQueue[Any] = SimpleQueue()  # None is the end
+        # None is the end. The results of the last stage are discarded; its queue gets an error of any stage instead.
+        self.results: SimpleQueue[Any] = SimpleQueue()
         self.free_slots: SimpleQueue[Any] = SimpleQueue()  # of the results
         for _ in range(stage.capacity):
             self.free_slots.put(None)
@@ -100,12 +94,11 @@ class _Execution:
         self._crews: list[_Crew] = []
         self._processes: list[Process] = []
         self._is_stopped = False
-        self._over: SimpleQueue[StageError | None] = SimpleQueue()  # gets an entry at the end, or at an error
 
     def run(self, stages: Iterable[Stage]) -> float:
         """Run everything, and return when it began, in seconds of `time.perf_counter`."""
         threads = []
-        source: Iterator[_Item] = map(_Item, count(), self._items)
+        source: Iterator[tuple[int, Any]] = enumerate(self._items)
         try:
             for position, stage in enumerate(stages):
                 crew = _Crew(stage, source)
@@ -117,7 +110,7 @@ class _Execution:
             begin_s = time.perf_counter()
             for thread in threads:
                 thread.start()
-            error = self._over.get()
+            error = crew.results.get()  # None at the end
             if error is not None:
                 raise error
         finally:
@@ -147,7 +140,7 @@ class _Execution:
             raise _Stopped
         return entry, had_to_wait
 
-    def _arrivals(self, crew: _Crew) -> Iterator[_Item]:
+    def _arrivals(self, crew: _Crew) -> Iterator[tuple[int, Any]]:
         """Yield the results of a crew, and free their slots."""
         while True:
             item, _ = self._get(crew.results)
@@ -156,27 +149,26 @@ class _Execution:
             crew.free_slots.put(None)
             yield item
 
-    def _work_of(self, stage: Stage, position: int) -> Callable[[_Item], Any]:
+    def _work_of(self, stage: Stage, position: int) -> Callable[[int, Any], Any]:
         """Return what a worker does with each item: ask its process, call the stage's function, or sleep."""
         fn = stage.fn
         if fn is None:
             rank = 0
             times_s = stage.times_s(len(self._items), self._seed, rank, position).tolist()
-            return lambda item: _sleep(times_s[item.number], item.value)
+            return lambda number, value: _sleep(times_s[number], value)
         if stage.processes:
             process = Process(fn, self._timeout_s)  # forked before there are threads
             self._processes.append(process)
             fn = process.call
-        return lambda item: fn(item.value)
+        return lambda number, value: fn(value)
 
-    def _work(self, crew: _Crew, lane: str, work: Callable[[_Item], Any]) -> None:
+    def _work(self, crew: _Crew, lane: str, work: Callable[[int, Any], Any]) -> None:
         """Be the thread of a worker: work on items until there are no more, or until the run is stopped."""
         stage = crew.stage
-        is_last = crew is self._crews[-1]
-        item: _Item | None = None
+        number: int | None = None
         try:
             while True:
-                item = None
+                number = None
                 with crew.taking:
                     if self._is_stopped:
                         return
@@ -184,34 +176,33 @@ class _Execution:
                     ticket = next(crew.tickets)
                 if item is None:
                     break
+                number, value = item
                 start_ns = _now_ns()
-                value = work(item)
+                result = work(number, value)
                 stop_ns = _now_ns()
-                self.recorder.add(lane, stage.name, item.number, start_ns, stop_ns)
+                self.recorder.add(lane, stage.name, number, start_ns, stop_ns)
                 had_to_wait = False
                 if stage.ordered:
                     _, had_to_wait = self._get(crew.turns[ticket % stage.num_workers])
-                if not is_last:
+                if crew is not self._crews[-1]:
                     had_to_wait |= self._get(crew.free_slots)[1]
-                    crew.results.put(_Item(item.number, value))
+                    crew.results.put((number, result))
                 if stage.ordered:
                     crew.turns[(ticket + 1) % stage.num_workers].put(None)
                 if had_to_wait:
-                    self.recorder.add(lane, "blocked", item.number, stop_ns, _now_ns())
+                    self.recorder.add(lane, "blocked", number, stop_ns, _now_ns())
             if next(crew.ended) == stage.num_workers:
                 crew.results.put(None)
-                if is_last:
-                    self._over.put(None)
         except _Stopped:
             pass
         except BaseException as cause:
             problem = f"{type(cause).__name__}: {cause}"
             error = StageError(f"items failed: {problem}", "items", None)
-            if item is not None:
-                where = f"stage {stage.name!r} failed on item {item.number}"
-                error = StageError(f"{where}: {problem}", stage.name, item.number)
+            if number is not None:
+                where = f"stage {stage.name!r} failed on item {number}"
+                error = StageError(f"{where}: {problem}", stage.name, number)
             error.__cause__ = cause
-            self._over.put(error)
+            self._crews[-1].results.put(error)
             del error  # its traceback refers to this frame
 
 

@@ -112,10 +112,9 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
 
         Raises KeyError for a stage that does not exist.
         """
-        names = [stage.name for stage in self.stages]
-        if name not in names:
-            raise KeyError(f"stages are {', '.join(names)}; got {name!r}")
-        return Pipeline([replace(stage, **changes) if stage.name == name else stage for stage in self.stages])
+        stages = {stage.name: stage for stage in self.stages}
+        stages[name] = replace(stages[name], **changes)
+        return Pipeline(list(stages.values()))
 
     def bounds_per_s(self) -> dict[str, float]:
         """Return the rate of each stage in items per second if it never waited, which is workers / mean time."""
