@@ -111,20 +111,22 @@ def test_loaders_run_ahead_as_far_as_is_said_and_no_further(files, tmp_path, que
 # ---- errors and deaths
 
 
-@pytest.mark.parametrize("kind", [SyncPartDataset, AsyncPartDataset])
-def test_an_error_while_loading_comes_in_its_turn_with_file_and_cause(files, kind):
+@pytest.mark.parametrize(
+    ("kind", "error"), [(SyncPartDataset, OSError), (AsyncPartDataset, OSError), (AsyncPartDataset, SystemExit)]
+)
+def test_an_error_while_loading_comes_in_its_turn_with_file_and_cause(files, kind, error):
     second = SyncPartDataset(files[:-1], 100).shard[1]
 
     def load(path):
         if path == second:
-            raise OSError(5, "the disk is gone")
+            raise error("the disk is gone")
         return load_part(path)
 
     batches = iter(kind(files[:-1], 100, load=load))
     next(batches)
     with pytest.raises(PartError, match=rf"{re.escape(second)} .*the disk is gone") as caught:
         next(batches)
-    assert isinstance(caught.value.__cause__, OSError)
+    assert isinstance(caught.value.__cause__, error)
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])

@@ -90,10 +90,11 @@ class AsyncPartDataset(SyncPartDataset):
     of `num_loaders`, are loaded or being loaded ahead of the trainer. Kind "load" is recorded on lanes "loader 0", …;
     the trainer records kind "wait" on lane "trainer".
 
-    An iteration starts its workers, which end with it, also if it is abandoned. They are forked, so `load` may be
-    defined in a notebook. The arrays of a part, of at most 1 GiB, pass through memory that both processes share. In
-    addition to the errors of `SyncPartDataset`, iterating raises PartError, which names the file, if the worker that
-    loads a part dies or takes longer than `timeout_s`; its cause names the process.
+    An iteration starts its workers. They end with it, also if it is abandoned, and with the thread that has asked for
+    its first batch. They are forked, so `load` may be defined in a notebook. The arrays of a part, of at most 1 GiB,
+    pass through memory that both processes share. In addition to the errors of `SyncPartDataset`, iterating raises
+    PartError, which names the file, if the worker that loads a part dies or takes longer than `timeout_s`; its cause
+    names the process.
 
     >>> AsyncPartDataset([], batch_size=32, queue_size=0)
     Traceback (most recent call last):
@@ -155,7 +156,7 @@ class _Loader:
             try:
                 with _span(recorder, lane, "load", index):
                     part = self._process.call(file)
-            except Exception as error:  # also after `end`
+            except BaseException as error:  # such as SystemExit; also after `end`
                 problem = part_error(file, error)
                 problem.__cause__ = error
                 self.answers.put(problem)

@@ -55,7 +55,7 @@ def load_part(path: str | os.PathLike[str]) -> Part:
         return dict(arrays)
 
 
-def part_error(file: str, cause: Exception) -> PartError:
+def part_error(file: str, cause: BaseException) -> PartError:
     return PartError(one_line(f"part file {file} could not be loaded: {type(cause).__name__}: {cause}"))
 
 
