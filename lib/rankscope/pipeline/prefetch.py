@@ -45,8 +45,8 @@ def prefetched(loader: Iterable[T], device: str | torch.device, recorder: Record
 
     `recorder` gets a span for each copy and each step when an iteration ends, on lanes "copy" and "compute". A step
     lasts from the arrival of its batch until the device has finished all work enqueued before the next batch was
-    requested. The step in which the loop is left is not recorded, because its end is unknown. Items are batch numbers,
-    which continue over several iterations.
+    requested. The step in which the loop is left is not recorded with its copy, because its end is unknown. Items are
+    batch numbers, which continue over several iterations.
 
     For the CPU, the result is `loader` itself, and nothing is recorded. Raises ValueError if the device does not exist
     or is neither CPU nor CUDA; RuntimeError, by torch, if `device` is not the name of one.
