@@ -83,7 +83,7 @@ def test_the_words_are_those_of_the_audit() -> None:
         drawing = draw_assignment(assignment)
         return drawing.title, drawing.deck
 
-    assert said(assign(50, 4)) == ("2 of 50 samples are read twice", "4 ranks × 13 reads = 52, so 2 are read again")
+    assert said(assign(50, 4)) == ("2 of 50 samples are read twice", "4 ranks × 13 reads = 52, of 50 samples")
     assert said(assign(50, 4, drop_last=True))[0] == "2 of 50 samples are *never read*"
     assert said(assign(3, 8))[0] == "3 samples are read 8 times"
     assert said(assign(48, 4, epoch=3))[1].endswith("epoch 3")
@@ -125,6 +125,6 @@ def test_step_costs_are_the_mean_and_the_wait_for_the_costliest_rank() -> None:
     assignment = Assignment(4, (np.array([0, 1]), np.array([2, 3]))).with_loader(1)
     drawing = draw_step_costs(assignment, [1, 2, 3, 4])
     assert parts(drawing, WORK["compute"]) == pytest.approx([2, 3])
-    assert parts(drawing, WORK["barrier"]) == pytest.approx([1, 1])
+    assert parts(drawing, WORK["wait"]) == pytest.approx([1, 1])
     assert parts(draw_step_costs(assignment, [1, 2, 3, 4], "quadratic"), WORK["compute"]) == pytest.approx([5, 10])
     assert "29 %" in drawing.title  # 1 - (2 + 3) / (3 + 4)
