@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import groupby, product
 from typing import NamedTuple
 
 import numpy as np
@@ -47,16 +48,13 @@ def draw_assignment(
         return colors[rank] if color_by == "rank" else ramp(sample / positions)[0]
 
     grid = _grid(assignment)
-    reads = list(_reads(assignment, grid))
-    tips: dict[Hashable, str] = {("sample", sample): f"sample {sample}:" for sample in {read.sample for read in reads}}
-    for read in reads:
-        tips["sample", read.sample] += f" rank {read.rank}, step {read.step}{' (again)' if read.is_again else ''};"
+    tips: dict[Hashable, str] = {}
     marks = [
         *_dataset(assignment, hue),
         *_nobody(epoch.dropped, grid, tips),
         *_step_names(assignment, grid),
         *_rank_names(assignment, grid),
-        *_cells(reads, assignment.size, grid, hue),
+        *_cells(assignment, grid, hue, tips),
     ]
     found, arithmetic = _words(assignment, epoch)
     return Drawing(title or found, marks, _TOP_PX + _ROWS_PX + 24, arithmetic if deck is None else deck, tips)
@@ -67,7 +65,7 @@ class _Grid(NamedTuple):
 
     y_of: dict[int, float]  # of each rank
     x_of: dict[int, float]  # of each read, by its number in a rank's order
-    steps: dict[int, list[int]]  # the reads of each step
+    batch: int  # the reads of a step
     row_px: float
     cell_px: float
     number_px: float  # what a number needs
@@ -101,21 +99,19 @@ def _grid(assignment: Assignment) -> _Grid:
     batch = _batch_size(assignment) or 1
     reads = _shown(assignment.num_steps, min(_MOST_CELLS // len(ranks), _MOST_COLUMNS), batch)
     has_gaps = batch > 1 and batch * (RIGHT_PX - LEFT_PX) >= 14 * len(reads)
-    steps: dict[int, list[int]] = {}
-    gap_of: dict[int, float] = {}
+    gaps: list[float] = []  # in front of each read, together
     gap = 0.0
-    for read in reads:
-        if read > 0 and read - 1 not in gap_of:
+    for place, read in enumerate(reads):
+        if place > 0 and read - 1 != reads[place - 1]:
             gap += 26
-        elif has_gaps and read > 0 and read % batch == 0:
+        elif has_gaps and place > 0 and read % batch == 0:
             gap += 5
-        steps.setdefault(read // batch, []).append(read)
-        gap_of[read] = gap
+        gaps.append(gap)
     cell_px = min((RIGHT_PX - LEFT_PX - gap) / max(len(reads), 1), _CELL_PX)
     return _Grid(
         y_of={rank: _TOP_PX + (row + (rank > row)) * row_px for row, rank in enumerate(ranks)},
-        x_of={read: LEFT_PX + place * cell_px + gap_of[read] for place, read in enumerate(reads)},
-        steps=steps,
+        x_of={read: LEFT_PX + place * cell_px + gaps[place] for place, read in enumerate(reads)},
+        batch=batch,
         row_px=row_px,
         cell_px=cell_px,
         number_px=DIGIT_PX * len(str(assignment.size)) + 4,
@@ -135,49 +131,33 @@ def _batch_size(assignment: Assignment) -> int:
     return int(sizes[0]) if is_even and is_same else 0
 
 
-class _Read(NamedTuple):
-    """A read that is shown; `is_again` says that its sample was read before."""
-
-    rank: int
-    step: int
-    sample: int
-    is_again: bool
-    x: float
-    y: float
-
-
-def _reads(assignment: Assignment, grid: _Grid) -> Iterator[_Read]:
-    repeats = assignment.repeats()
-    for rank, y in grid.y_of.items():
-        indices = assignment.ranks[rank]
-        for step, numbers in grid.steps.items():
-            for number in numbers:
-                if number < indices.size:
-                    is_again = bool(repeats[rank][number])
-                    yield _Read(rank, step, int(indices[number]), is_again, grid.x_of[number], y)
-
-
-def _cells(reads: Sequence[_Read], size: int, grid: _Grid, hue: _Hue) -> Iterator[Mark]:
+def _cells(assignment: Assignment, grid: _Grid, hue: _Hue, tips: dict[Hashable, str]) -> Iterator[Mark]:
     """A cell for each read; under the pointer, an arc leads to where its sample is read again."""
+    repeats = assignment.repeats()
     first_at: dict[int, tuple[float, float]] = {}
-    for read in reads:
-        key = "sample", read.sample
-        cell = Box(read.x, read.y, grid.cell_px - grid.gap_px, grid.row_px - grid.gap_px, "alarm", "hole", key=key)
+    for (rank, y), (read, x) in product(grid.y_of.items(), grid.x_of.items()):
+        if read >= assignment.ranks[rank].size:
+            continue
+        sample = int(assignment.ranks[rank][read])
+        is_again = bool(repeats[rank][read])
+        key = "sample", sample
+        cell = Box(x, y, grid.cell_px - grid.gap_px, grid.row_px - grid.gap_px, "alarm", "hole", key=key)
         if grid.has_numbers:
-            cell = cell._replace(text=str(read.sample))
-        if not 0 <= read.sample < size:
-            yield cell._replace(hatched=True, edge="alarm")
-        elif not read.is_again:
-            yield cell._replace(fill=hue(read.rank, read.sample), look="tint")
-        elif grid.has_numbers:
-            yield cell._replace(fill=hue(read.rank, read.sample), look="tint", hatched=True, edge="ink")
+            cell = cell._replace(text=str(sample))
+        if not 0 <= sample < assignment.size:
+            cell = cell._replace(hatched=True, edge="alarm")
+        elif is_again and not grid.has_numbers:
+            cell = cell._replace(fill="ink", look="solid")
         else:
-            yield cell._replace(fill="ink", look="solid")
-        stop = read.x + grid.cell_px / 2, read.y
-        start = first_at.setdefault(read.sample, stop)
-        if read.is_again and start != stop:
+            cell = cell._replace(fill=hue(rank, sample), look="tint", hatched=is_again, edge="ink" if is_again else "")
+        yield cell
+        stop = x + grid.cell_px / 2, y
+        start = first_at.setdefault(sample, stop)
+        if is_again and start != stop:
             above = (start[0] + stop[0]) / 2, min(start[1], stop[1]) - 36
             yield Line((start, above, stop), "accent", 1.5, arrow=True, curved=True, key=key)
+        again = " (again)" if is_again else ""
+        tips[key] = f"{tips.get(key, f'sample {sample}:')} rank {rank}, step {read // grid.batch}{again};"
 
 
 def _dataset(assignment: Assignment, hue: _Hue) -> Iterator[Mark]:
@@ -231,10 +211,10 @@ def _step_names(assignment: Assignment, grid: _Grid) -> Iterator[Mark]:
     """The number of each step above its batch, where there is room."""
     yield row_name(_TOP_PX - 8, "step" if _batch_size(assignment) else "read", "mute")
     free = 0.0
-    for step, reads in grid.steps.items():
+    for step, reads in groupby(grid.x_of, lambda read: read // grid.batch):
+        places = [grid.x_of[read] for read in reads]
         half = DIGIT_PX / 2 * len(f"{step:,}")
-        stop = grid.x_of[reads[-1]] + grid.cell_px - grid.gap_px
-        middle = min((grid.x_of[reads[0]] + stop) / 2, RIGHT_PX - 1.32 * half)
+        middle = min((places[0] + places[-1] + grid.cell_px - grid.gap_px) / 2, RIGHT_PX - 1.32 * half)
         if middle - half >= free:
             yield Text(middle, _TOP_PX - 8, f"{step:,}", "label", "mute", "middle")
             free = middle + half + 8

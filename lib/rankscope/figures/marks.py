@@ -130,9 +130,9 @@ def every_nth(pitch_px: float, least_px: float) -> int:
     return next(nth for nth in (1, 2, 5, 10, 20, 50, 100, 1000) if nth * pitch_px >= least_px)
 
 
-def row_name(y: float, words: str, tone: str = "ink") -> Text:
-    """Return the name of a row whose baseline is at `y`."""
-    return Text(LEFT_PX - 12, y, words, "label", tone, "end")
+def row_name(y: float, words: str, tone: str = "ink", left: float = LEFT_PX) -> Text:
+    """Return the name of a row whose baseline is at `y`, and which begins at `left`."""
+    return Text(left - 12, y, words, "label", tone, "end")
 
 
 def key_marks(keys: Mapping[str, WorkLook]) -> tuple[list[Mark], float]:

@@ -17,7 +17,7 @@ from ..collectives.playback import Playback
 from ..common.units import bytes_words, time_words, times_in_one_unit
 from ..common.words import count_of
 from .marks import RIGHT_PX, WIDTH_PX, Box, Drawing, Line, Mark, Text, page
-from .schedules import Grid, message_line
+from .schedules import Grid, message_line, reading_of
 from .svg import frame_svg, mark_svg
 
 _GRID_LEFT_PX = 64.0  # where the chunks begin
@@ -75,9 +75,7 @@ def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) 
     a chunk says how many ranks are summed in it, or which rank it comes from. To the right are the messages, from
     sender to receiver: what is still to come is grey, and the upright line is the moment.
     """
-    lives, height_px, deck = _lives(plays)
-    marks = [life.at(at_s) for life in lives if life.start_s <= at_s < life.stop_s]
-    return Drawing(title or _finishes(plays), marks, height_px, deck)
+    return _drawing(plays, *_lives(plays), at_s, title)
 
 
 def play_svg(plays: Sequence[Playback], seconds: float = 12.0, title: str | None = None, buttons: bool = True) -> str:
@@ -94,9 +92,9 @@ def play_svg(plays: Sequence[Playback], seconds: float = 12.0, title: str | None
         return (_LEAD_S + time_s / horizon_s * seconds) / total_s
 
     timing = f'dur="{total_s:g}s" begin="{"indefinite" if buttons else "0s"}" repeatCount="indefinite"'
-    lives, _, _ = _lives(plays)
+    lives, marks_px = _lives(plays)
     inside = "".join(_animated(life, share, timing) for life in lives)
-    drawing = draw_play(plays, _STILL_AT * horizon_s, title)
+    drawing = _drawing(plays, lives, marks_px, _STILL_AT * horizon_s, title)
     height_px = page(drawing).height_px
     if buttons:
         events = sorted({event for play in plays for event in _events(play)})
@@ -106,6 +104,13 @@ def play_svg(plays: Sequence[Playback], seconds: float = 12.0, title: str | None
     still = "".join(map(mark_svg, drawing.marks))
     inside = f'{STILL}<g class="still" display="none">{still}</g><g class="playing">{inside}</g>'
     return frame_svg(drawing, inside, height_px)
+
+
+def _drawing(
+    plays: Sequence[Playback], lives: Sequence[_Life], height_px: float, at_s: float, title: str | None
+) -> Drawing:
+    marks = [life.at(at_s) for life in lives if life.start_s <= at_s < life.stop_s]
+    return Drawing(title or _finishes(plays), marks, height_px, reading_of(plays[0].schedule))
 
 
 def _animated(life: _Life, share: Callable[[float], float], timing: str) -> str:
@@ -154,15 +159,15 @@ def _events(play: Playback) -> list[float]:
     return sorted({0.0, *play.start_s.tolist(), *play.done_s.tolist()})
 
 
-def _lives(plays: Sequence[Playback]) -> tuple[list[_Life], float, str]:
-    """Return all marks in the order of painting, how high they are, and how to read them."""
+def _lives(plays: Sequence[Playback]) -> tuple[list[_Life], float]:
+    """Return all marks in the order of painting, and how high they are."""
     lives: list[_Life] = []
     y = 0.0
     for play in plays:
         strip = _Strip(play, y, _ROWS_PX[len(plays)], _horizon_s(plays))
         lives += strip.lives()
         y = strip.grid.bottom + 28
-    return lives, y, strip.grid.reading
+    return lives, y
 
 
 class _Strip:
@@ -184,7 +189,7 @@ class _Strip:
         yield from self.cells()
         yield from self.packets()
         height = self.grid.bottom - self.grid.top + 12
-        now = Box(_TIME_LEFT_PX - 1, self.grid.top - 4, 2, height, "ink", "solid", key="now")
+        now = Box(_TIME_LEFT_PX - 1, self.grid.top - 4, 2, height, "ink", "solid")
         yield _Life(now, dx=RIGHT_PX - _TIME_LEFT_PX, there_s=self.horizon_s)
 
     def x(self, time_s: float) -> float:
@@ -245,7 +250,7 @@ class _Strip:
         for rank, chunk in np.ndindex(held.shape[:2]):
             states = zip(held[rank, chunk].tolist(), finished[rank, chunk].tolist(), strict=True)
             for (shares, is_final), start_s, stop_s in self.while_same(list(states)):
-                cell = self.grid.at(rank, chunk)
+                cell = self.grid.at(rank, chunk)._replace(key=None)
                 if shares:
                     cell = self.chunk(cell, shares, chunk)
                 if is_final and not are_all_wanted:
@@ -264,7 +269,7 @@ class _Strip:
             x = at.x + (0.56 * self.grid.cell_px if dst > src else 0)  # next to the number of the chunk below
             height = 0.6 * self.grid.row_px
             y = self.grid.y(src) - height / 2
-            ground = Box(x, y, 0.36 * self.grid.cell_px, height, "paper", "solid", key=("packet", message))
+            ground = Box(x, y, 0.36 * self.grid.cell_px, height, "paper", "solid")
             times = float(play.start_s[message]), float(play.done_s[message])
             way = 0.0, self.grid.y(dst) - self.grid.y(src), float(play.end_s[message])
             yield _Life(ground, *times, *way)

@@ -56,9 +56,10 @@ def draw_ranking(
         longest_s = min(longest_s, max(_LONGEST * fastest_s, bound_s or 0.0))
     scale, unit = time_unit(longest_s)
     words = {}
+    fastest = {name for name in names if seconds[name] <= fastest_s * (1 + _SAME)}
     for name in names:
         words[name] = f"{three_digits(seconds[name] / scale)} {unit}"
-        if seconds[name] > fastest_s * (1 + _SAME) > 0:
+        if fastest_s and name not in fastest:
             words[name] += f", {three_digits(seconds[name] / fastest_s)} ×"
         if name in measured:
             words[name] += f", measured {three_digits(measured[name] / scale)}"
@@ -72,12 +73,12 @@ def draw_ranking(
         y = _ROW_PX * row
         width = max(min(seconds[name], longest_s) * px_per_s, 1.5)
         bar = Box(left, y, width, 20, OTHER, "work", key=name, edge="ink" if name == chosen else "")
-        if seconds[name] <= fastest_s * (1 + _SAME):
+        if name in fastest:
             bar = bar._replace(fill=_FASTEST)
         measured_px = min(measured.get(name, 0.0), longest_s) * px_per_s
-        tone = "mute" if bar.fill == OTHER and name != chosen else "ink"
+        tone = "ink" if name in fastest or name == chosen else "mute"
         marks += [
-            Text(left - 12, y + 15, name.replace("_", " "), "label", "ink", "end"),
+            row_name(y + 15, name.replace("_", " "), left=left),
             bar,
             Text(left + max(width, measured_px) + 8, y + 15, words[name], "label", tone),
         ]
@@ -93,10 +94,7 @@ def draw_ranking(
         height += 16
     if deck is None:
         deck = "bar: predicted; dark mark: measured" if measured else ""
-    found = f"{names[0]} is the fastest"
-    if seconds.get(chosen, 0.0) > fastest_s * (1 + _SAME) > 0:
-        found = f"{chosen} takes {three_digits(seconds[chosen] / fastest_s)} times as long as the fastest"
-    return Drawing(title or found, marks, height, deck)
+    return Drawing(title or f"{names[0]} is the fastest", marks, height, deck)
 
 
 def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None = None) -> Drawing:
@@ -122,7 +120,7 @@ def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None 
     for column in range(0, len(sizes), every_nth(width, 60)):
         x = LEFT_PX + (column + 0.5) * width
         marks.append(Text(x, y + 14, bytes_words(sizes[column]), "label", "mute", "middle"))
-    deck = "by the size of each rank's buffer; number: how much longer the next takes"
+    deck = "by size of a rank's buffer; number: how much longer the next takes"
     (best, num_won), *_ = won.most_common()
     title = title or f"{best} is the fastest in {num_won} of {won.total()} cells"
     return Drawing(title, marks, y + 24, deck, {name: name for name in hues})

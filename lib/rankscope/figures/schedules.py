@@ -12,7 +12,7 @@ from ..collectives.schedule import MOVES, Schedule
 from ..collectives.verify import holdings
 from ..common.checks import of_type, optional, whole
 from ..common.words import count_of
-from .marks import LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, every_nth, with_text
+from .marks import LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, every_nth, row_name, with_text
 from .palette import ADDED, COPIED, PAPER, mixed, rank_colors
 
 _MOST_CELLS = 4096
@@ -21,7 +21,7 @@ _TOP_PX = 44.0  # of the ranks, below the heads and the numbers of chunks
 _ROWS_PX = 300.0
 _LEAST_ROW_PX = 10.0
 _MOST_ROW_PX = 40.0
-_MOST_CELL_PX = 56.0
+_MOST_CELL_PX = 64.0
 _ARROWS_PX = 110.0  # between two grids
 
 
@@ -72,7 +72,7 @@ def draw_schedule(
             ends = (left + 8, grid.y(src)), (right - 6, grid.y(dst))
             marks.append(message_line(ends, is_sum)._replace(width=2, arrow=True))
     if deck is None:
-        deck = grid.reading
+        deck = reading_of(schedule)
         if grid.is_striped:
             deck = deck.replace("number: ranks summed in", "stripe: a rank's share is in")
     tips: dict[Hashable, str] = {("chunk", chunk): f"chunk {chunk}" for chunk in range(schedule.num_chunks)}
@@ -92,9 +92,6 @@ class Grid:
         self.pad = min(4.0, 0.12 * self.cell_px)
         self.bottom = top + self.num_ranks * self.row_px
         self.is_striped = not self.moves and self.num_ranks <= _MOST_STRIPED and self.cell_px >= 5 * self.num_ranks
-        self.reading = "number: ranks summed in the chunk; solid: added, dashed: copied"
-        if self.moves:
-            self.reading = "number: rank that the chunk is from; dashed: copied"
 
     def y(self, rank: float) -> float:
         """The middle of a rank's row."""
@@ -105,7 +102,7 @@ class Grid:
         every = every_nth(self.row_px, 13)
         for rank in range(self.num_ranks):
             if rank % every == 0:
-                yield Text(self.left - 12, self.y(rank) + 4, f"rank {rank}", "label", "ink", "end")
+                yield row_name(self.y(rank) + 4, f"rank {rank}", left=self.left)
             if rank and rank % gpus_per_node == 0 and gpus_per_node > 1:
                 yield Line(((8, self.y(rank - 0.5)), (RIGHT_PX, self.y(rank - 0.5))), "mute")
 
@@ -124,6 +121,13 @@ class Grid:
         """Return a chunk that is a sum: paler for less, and with the number of its shares."""
         fill = mixed(ADDED, PAPER, 0.25 + 0.75 * (shares / self.num_ranks) ** 0.5)
         return with_text(at._replace(fill=fill, look="work"), str(shares))
+
+
+def reading_of(schedule: Schedule) -> str:
+    """Say how to read chunks and messages."""
+    if schedule.collective in MOVES:
+        return "number: rank that the chunk is from; dashed: copied"
+    return "number: ranks summed in the chunk; solid: added, dashed: copied"
 
 
 def message_line(ends: Sequence[tuple[float, float]], is_added: bool) -> Line:

@@ -12,7 +12,7 @@ from ..common.units import percent_words, round_ticks, three_digits
 from ..sampling.assignment import Assignment
 from ..sampling.values import CostFunction, checked_lengths
 from ..sampling.work import epoch_work
-from .marks import LETTER_PX, RIGHT_PX, Box, Drawing, Mark, Text, axis, key_marks, with_text
+from .marks import LETTER_PX, RIGHT_PX, Box, Drawing, Mark, Text, axis, key_marks, row_name, with_text
 from .palette import OTHER, WorkLook, work_look
 
 _MOST_STEPS = 40
@@ -58,7 +58,7 @@ def draw_bars(
     for row, (name, parts) in enumerate(rows.items()):
         y = top + row * row_px
         x = left
-        marks.append(Text(left - 12, y + row_px / 2 + 4, name, "label", "ink", "end"))
+        marks.append(row_name(y + row_px / 2 + 4, name, left=left))
         for kind, length in parts.items():
             width = length * px_per_unit
             if width >= 0.5:

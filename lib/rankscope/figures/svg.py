@@ -166,20 +166,22 @@ def _numbered(drawing: Drawing) -> Iterator[tuple[tuple[Hashable, int], Mark]]:
             count[key] += 1
 
 
-def _middle(box: Box, drawing: Drawing) -> tuple[float, float]:
-    return box.x + box.width / 2, page(drawing).top_px + box.y + box.height / 2
+def _middles(drawing: Drawing) -> dict[tuple[Hashable, int], tuple[float, float]]:
+    """The middle of each box that has a key, on the page."""
+    top = page(drawing).top_px
+    boxes = [(place, mark) for place, mark in _numbered(drawing) if isinstance(mark, Box)]
+    return {place: (box.x + box.width / 2, top + box.y + box.height / 2) for place, box in boxes}
 
 
 def _groups(drawing: Drawing, before: Drawing | None) -> str:
     """The marks that have a key; those with a tip are a group, which answers to the pointer. The largest are on top."""
-    there = {}
-    if before:
-        there = {place: _middle(mark, before) for place, mark in _numbered(before) if isinstance(mark, Box)}
+    here = _middles(drawing)
+    there = _middles(before) if before else {}
     groups: dict[Hashable, list[str]] = {}
     for place, mark in _numbered(drawing):
         svg = mark_svg(mark)
         if before and isinstance(mark, Box):
-            svg = _moved(svg, _middle(mark, drawing), there.get(place))
+            svg = _moved(svg, here[place], there.get(place))
         groups.setdefault(place[0], []).append(svg)
     painted = ""
     for key, parts in sorted(groups.items(), key=lambda group: len(group[1])):

@@ -22,6 +22,7 @@ from .marks import (
     every_nth,
     key_marks,
     moved_down,
+    row_name,
     with_text,
 )
 from .palette import HUES, OTHER, WorkLook, work_look
@@ -108,7 +109,7 @@ class _Picture:
                 self.y += _GAP_PX
             last_rank = place[0]
             if row % every_nth(self.row_px, 13) == 0:
-                yield Text(self.left - 12, self.y + self.row_px / 2 + 4, words, "label", "ink", "end")
+                yield row_name(self.y + self.row_px / 2 + 4, words, left=self.left)
             for span in spans_of[place]:
                 number = str(span.item) if len(items[span.kind]) > 1 and span.item != -1 else ""
                 yield from self.span(name, span, span.start_s - timeline.begin_s, number)
@@ -164,10 +165,10 @@ class _Picture:
         yield Line(((start, y - 6), (start, self.y)), "accent", 1.5, "3 3")
         yield Line(((stop, y - 2), (stop, self.y)), "accent", 1.5)
         yield Line(((start, y), (stop, y)), "accent", 1.5, arrow=True)
+        place = Text(min(start, stop) - 8, y + 4, words, "deck", "accent", "end", halo=True)
         if abs(stop - start) > _WIDE_LETTER_PX * len(words) + 30:
-            yield Text((start + stop) / 2, y + 4, words, "deck", "accent", "middle", halo=True)
-        else:
-            yield Text(min(start, stop) - 8, y + 4, words, "deck", "accent", "end", halo=True)
+            place = place._replace(x=(start + stop) / 2, anchor="middle")
+        yield place
 
 
 def _row_names(timeline: Timeline) -> dict[tuple[int, str], str]:
