@@ -98,10 +98,6 @@ def test_indices_that_do_not_exist_look_like_nothing_else() -> None:
     assert "*outside the dataset*" in drawing.title
 
 
-def test_ranks_that_read_nothing_say_so() -> None:
-    assert words_of(draw_assignment(assign(3, 8, drop_last=True))).count("reads nothing") == 8
-
-
 def test_colour_by_position_follows_the_dataset() -> None:
     rows = reads(draw_assignment(assign(11, 2, shuffle=False), color_by="position"))
     assert (rows[0][0].fill, rows[0][5].fill) == (ramp(0)[0], ramp(1)[0])
@@ -119,6 +115,8 @@ def test_lengths_are_counted_with_their_share_of_the_tokens() -> None:
     assert parts(drawing, WORK["compute"]) == pytest.approx([3, 1])
     assert [word for word in words_of(drawing) if "%" in word] == ["30%", "70%"]
     assert "95 to 99" in words_of(draw_lengths(np.arange(100)))
+    assert draw_lengths([]).title == "No samples"
+    assert draw_lengths([0, 0]).marks
 
 
 def test_step_costs_are_the_mean_and_the_wait_for_the_costliest_rank() -> None:
@@ -127,4 +125,5 @@ def test_step_costs_are_the_mean_and_the_wait_for_the_costliest_rank() -> None:
     assert parts(drawing, WORK["compute"]) == pytest.approx([2, 3])
     assert parts(drawing, WORK["wait"]) == pytest.approx([1, 1])
     assert parts(draw_step_costs(assignment, [1, 2, 3, 4], "quadratic"), WORK["compute"]) == pytest.approx([5, 10])
+    assert draw_step_costs(assign(0, 2), []).title == "No steps"
     assert "29 %" in drawing.title  # 1 - (2 + 3) / (3 + 4)

@@ -122,7 +122,7 @@ def draw_winners(results: Mapping[int, Mapping[float, Best]], title: str | None 
         marks.append(Text(x, y + 14, bytes_words(sizes[column]), "label", "mute", "middle"))
     deck = "by size of a rank's buffer; number: how much longer the next takes"
     (best, num_won), *_ = won.most_common()
-    title = title or f"{best} is the fastest in {num_won} of {won.total()} cells"
+    title = title or f"{best} is the fastest in {num_won} of {won.total()}"
     return Drawing(title, marks, y + 24, deck, {name: name for name in hues})
 
 
