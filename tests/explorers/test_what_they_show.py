@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -118,12 +117,6 @@ def test_unequal_lengths_shows_that_balancing_equalizes_steps() -> None:
 def test_what_no_queue_of_parts_gets_below_a_long_one_comes_near_to() -> None:
     share = idle_share(predicted(PARTS.at(load_ms=300, queue_size=8, jitter=20), 300))
     assert 1 - 200 / 300 < share < 1 - 200 / 300 + 0.02
-
-
-@pytest.mark.parametrize(("aligned", "num_starts"), [(True, 1), (False, 4)])
-def test_parts_end_together_or_not(aligned: bool, num_starts: int) -> None:
-    second = predicted(PARTS.at(jitter=0, load_ms=100, aligned=aligned), 2).select(kind="load", item=1)
-    assert len(np.unique(second.start_s.round(3))) == num_starts
 
 
 # ---- allreduce

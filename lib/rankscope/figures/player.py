@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -75,7 +76,9 @@ def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) 
     a chunk says how many ranks are summed in it, or which rank it comes from. To the right are the messages, from
     sender to receiver: what is still to come is grey, and the upright line is the moment.
     """
-    return _drawing(plays, *_lives(plays), at_s, title)
+    lives, height_px = _lives(tuple(plays))
+    marks = [life.at(at_s) for life in lives if life.start_s <= at_s < life.stop_s]
+    return Drawing(title or _finishes(plays), marks, height_px, reading_of(plays[0].schedule))
 
 
 def play_svg(plays: Sequence[Playback], seconds: float = 12.0, title: str | None = None, buttons: bool = True) -> str:
@@ -92,9 +95,9 @@ def play_svg(plays: Sequence[Playback], seconds: float = 12.0, title: str | None
         return (_LEAD_S + time_s / horizon_s * seconds) / total_s
 
     timing = f'dur="{total_s:g}s" begin="{"indefinite" if buttons else "0s"}" repeatCount="indefinite"'
-    lives, marks_px = _lives(plays)
+    lives, _ = _lives(tuple(plays))
     inside = "".join(_animated(life, share, timing) for life in lives)
-    drawing = _drawing(plays, lives, marks_px, _STILL_AT * horizon_s, title)
+    drawing = draw_play(plays, _STILL_AT * horizon_s, title)
     height_px = page(drawing).height_px
     if buttons:
         events = sorted({event for play in plays for event in _events(play)})
@@ -104,13 +107,6 @@ def play_svg(plays: Sequence[Playback], seconds: float = 12.0, title: str | None
     still = "".join(map(mark_svg, drawing.marks))
     inside = f'{STILL}<g class="still" display="none">{still}</g><g class="playing">{inside}</g>'
     return frame_svg(drawing, inside, height_px)
-
-
-def _drawing(
-    plays: Sequence[Playback], lives: Sequence[_Life], height_px: float, at_s: float, title: str | None
-) -> Drawing:
-    marks = [life.at(at_s) for life in lives if life.start_s <= at_s < life.stop_s]
-    return Drawing(title or _finishes(plays), marks, height_px, reading_of(plays[0].schedule))
 
 
 def _animated(life: _Life, share: Callable[[float], float], timing: str) -> str:
@@ -159,7 +155,8 @@ def _events(play: Playback) -> list[float]:
     return sorted({0.0, *play.start_s.tolist(), *play.done_s.tolist()})
 
 
-def _lives(plays: Sequence[Playback]) -> tuple[list[_Life], float]:
+@lru_cache(maxsize=2)  # a picture and its moment ask for the same
+def _lives(plays: tuple[Playback, ...]) -> tuple[list[_Life], float]:
     """Return all marks in the order of painting, and how high they are."""
     lives: list[_Life] = []
     y = 0.0
