@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
@@ -13,17 +12,13 @@ from .marks import SIZES_PX, WIDTH_PX, Box, Drawing, Text, moved_down, page
 from .palette import INK, PAPER, TONES, mixed
 from .svg import HATCH_OPACITY, OPACITY, hatching, text_of
 
-_PX_PER_INCH = 100.0
 _FONTS = ["Inter", "Arial", "DejaVu Sans"]
 _ALIGN = {"start": "left", "middle": "center", "end": "right"}
 
 
-def to_axes(drawing: Drawing, ax: Axes | None = None) -> Axes:
-    """Draw on the given Axes, or on those of a new figure of the drawing's size, in pixels, y down; return them."""
+def to_axes(drawing: Drawing, ax: Axes) -> Axes:
+    """Draw on Axes, in pixels of the drawing, y down; return them."""
     head, top, height = page(drawing)
-    if ax is None:
-        figure = plt.figure(figsize=(WIDTH_PX / _PX_PER_INCH, height / _PX_PER_INCH))
-        ax = figure.add_axes((0, 0, 1, 1))
     ax.set(xlim=(0, WIDTH_PX), ylim=(height, 0))
     ax.set_axis_off()
     points_per_px = ax.bbox.width / ax.figure.dpi * 72 / WIDTH_PX
