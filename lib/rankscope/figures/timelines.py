@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 
 from ..common.checks import of_type
@@ -36,6 +36,7 @@ _WIDE_LETTER_PX = 1.32 * LETTER_PX  # on a phone
 _ARROW_PX = 18.0  # above the name of a second panel, for the difference of both
 _MOST_SPANS = 20_000
 _MOST_KEYED = 800  # spans that answer to the pointer
+_MOST_TIPS = 6
 
 
 def draw_timeline(
@@ -101,6 +102,7 @@ class _Picture:
         for span in sorted(timeline, key=lambda span: (span.start_s, span.stop_s)):
             items[span.kind].add(span.item)
             spans_of[span.rank, span.lane].append(span)
+        begin_s = timeline.begin_s
         names = _row_names(timeline)
         has_lanes = len(names) > len({rank for rank, _ in names})
         last_rank = min(timeline.rank, default=0)
@@ -112,7 +114,7 @@ class _Picture:
                 yield row_name(self.y + self.row_px / 2 + 4, words, left=self.left)
             for span in spans_of[place]:
                 number = str(span.item) if len(items[span.kind]) > 1 and span.item != -1 else ""
-                yield from self.span(name, span, span.start_s - timeline.begin_s, number)
+                yield from self.span(name, span, span.start_s - begin_s, number)
             self.y += self.row_px
         self.y += 8
 
@@ -135,8 +137,9 @@ class _Picture:
             box = box._replace(text=words)
         if number and self.is_keyed:
             box = box._replace(key=(panel, span.item))
-            tip = self.tips.get(box.key, f"{number}:")
-            self.tips[box.key] = f"{tip} {span.kind} {time_words(start_s)} to {time_words(stop_s)};"
+            tip = self.tips.setdefault(box.key, f"{number}:")
+            if tip.count(";") < _MOST_TIPS:
+                self.tips[box.key] = f"{tip} {span.kind} {time_words(start_s)} to {time_words(stop_s)};"
         yield box
 
     def wait(self, words: str, x: float, width: float) -> Iterator[Mark]:
@@ -190,13 +193,14 @@ def _row_names(timeline: Timeline) -> dict[tuple[int, str], str]:
 
 def _looks(panels: Mapping[str, Timeline]) -> dict[str, WorkLook]:
     """Return the look of each kind: its own, or one of the hues that are left, the longest first; the rest is grey."""
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     for panel in panels.values():
         for span in panel:
-            seconds[span.kind] += span.stop_s - span.start_s  # type: ignore[assignment]
-    used = {work_look(kind.split()[0]) for kind in seconds}
+            seconds[span.kind] += span.stop_s - span.start_s
+    used = {work_look(kind.partition(" ")[0]) for kind in seconds}
     free = iter([hue for hue in HUES if not {WorkLook(hue, False), WorkLook(hue, True)} & used])
-    others = {kind: WorkLook(next(free, OTHER), False) for kind, _ in seconds.most_common() if not work_look(kind)}
+    from_the_longest = sorted(seconds, key=lambda kind: -seconds[kind])
+    others = {kind: WorkLook(next(free, OTHER), False) for kind in from_the_longest if not work_look(kind)}
     return {kind: work_look(kind) or others[kind] for kind in seconds}
 
 
