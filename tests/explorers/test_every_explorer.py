@@ -18,7 +18,7 @@ from ..figures.readable import svg_problems
 from .cases import Case, all_cases
 
 CASES = all_cases()
-NUM_RANDOM = 12  # settings at which each disabled control is moved
+NUM_RANDOM = 4  # settings at which each disabled control is moved
 
 
 def test_every_explorer_is_a_case() -> None:
@@ -31,20 +31,22 @@ def test_an_explorer_draws_at_every_preset_and_its_panel_shows_that(case: Case) 
     explorer = case.made()
     panel = case.open(**case.start)
     assert panel.now == explorer.at(**case.start)
-    for name in panel.presets:
-        now = explorer.at(**panel.presets[name])
+    seen = set()
+    for name, preset in panel.presets.items():
+        now = explorer.at(**preset)
         panel.example.value = name
-        assert panel.now == now
-        assert explorer.shown(now).report in panel.shown.value
+        shown = explorer.shown(now)
+        seen.add(shown[1:])
+        assert panel.now == now == explorer.at(**eval(f"dict({panel.line.value})"))
+        assert shown.report in panel.shown.value
         assert "<svg" in panel.shown.value
-        assert all(line.strip() and "\n" not in line for line in explorer.report(now))
-        drawings = explorer.draw(now)
-        assert drawings
-        for drawing in drawings:
+        assert all(line.strip() for line in shown.report.splitlines())
+        assert shown.drawings
+        for drawing in shown.drawings:
+            assert len(drawing.title.replace("*", "")) <= 48
+            assert len(drawing.deck) <= 70
             assert drawing.svg or svg_problems(to_svg(drawing)) == []  # charts are read from their artists
-        assert explorer.at(**eval(f"dict({panel.line.value})")) == now
-    shown = {explorer.shown(explorer.at(**preset))[1:] for preset in explorer.presets.values()}
-    assert len(shown) == len(explorer.presets)
+    assert len(seen) >= len(explorer.presets)
 
 
 def moved(explorer: Explorer, now: Now, chance: random.Random) -> Now:

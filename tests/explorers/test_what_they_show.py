@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from rankscope import explorers
 from rankscope.collectives import ALGORITHMS, Algorithm, Schedule, build, simulate, verify
-from rankscope.collectives.builders import both_ways, rings
 from rankscope.collectives.playback import playback
 from rankscope.common.units import time_words
 from rankscope.explorers.core.allreduce import cluster, schedule
 from rankscope.explorers.core.parts import predicted
-from rankscope.explorers.core.pipeline import pipeline_of
 from rankscope.explorers.core.player import plays
 from rankscope.explorers.core.samplers import epochs
 from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.player import draw_play, play_svg
 from rankscope.figures.svg import to_svg
 from rankscope.pipeline import idle_share
-from rankscope.pipeline import simulate as simulate_pipeline
 from rankscope.sampling import assign, audit
 from rankscope.sampling.kinds import SAMPLERS as KINDS
 
@@ -54,13 +50,6 @@ def test_player_draws_what_the_library_plays_and_compares_both() -> None:
     assert len(report(PLAYER, against="none")) == 1
 
 
-def test_players_shapes_follow_the_nodes() -> None:
-    torus = PLAYER.at(algorithm="torus_2d", against="broadcast chain", num_nodes=3, gpus_per_node=2)
-    first, second = plays(torus)
-    assert first.schedule.to_text() == build("allreduce", "torus_2d", 6, shape=(3, 2)).to_text()
-    assert second.schedule.num_chunks <= 4
-
-
 def test_player_refuses_what_nobody_could_follow_or_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="8 ranks"):
         plays(PLAYER.at(num_nodes=4, gpus_per_node=8))
@@ -90,13 +79,6 @@ def test_samplers_takes_a_million_samples() -> None:
     assert "8 of 1,000,000 samples are read twice" in svg(SAMPLERS, size=10**6, num_ranks=24)
 
 
-def test_samplers_switches_off_what_libtorch_does_not_have() -> None:
-    panel = explorers.samplers()
-    for sampler, is_torch in (("libtorch_random", False), ("torch", True), ("libtorch_sequential", False)):
-        panel.controls["sampler"].value = sampler
-        assert [panel.controls[name].disabled for name in ("seed", "shuffle")] == [not is_torch] * 2
-
-
 def test_drop_last_may_have_an_effect_although_ranks_divide_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was disabled there, as if every sampler dealt single samples."""
     torch = KINDS["torch"]
@@ -115,12 +97,6 @@ def test_drop_last_may_have_an_effect_although_ranks_divide_the_samples(monkeypa
     assert panel.shown.value != before
 
 
-def test_a_sampler_that_is_registered_later_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KINDS, "mine", replace(KINDS["torch"], title="my own sampler"))
-    panel = explorers.samplers(sampler="mine")
-    assert ("my own sampler", "mine") in panel.controls["sampler"].options
-
-
 # ---- unequal lengths
 
 
@@ -136,28 +112,12 @@ def test_unequal_lengths_shows_that_balancing_equalizes_steps() -> None:
     assert report(explorer, num_ranks=64, batch_size=8, size=512)[0].startswith("1 step ")
 
 
-# ---- pipeline
-
-
-def test_pipeline_varies_reading_and_decoding_alone() -> None:
-    spans = simulate_pipeline(pipeline_of(PIPELINE.at(jitter=150)), 20)
-    seconds = {kind: spans.select(kind=kind) for kind in ("read", "decode", "copy", "train")}
-    spread = {kind for kind, some in seconds.items() if np.ptp(some.stop_s - some.start_s) > 1e-9}
-    assert spread == {"read", "decode"}
-
-
 # ---- parts
 
 
 def test_what_no_queue_of_parts_gets_below_a_long_one_comes_near_to() -> None:
     share = idle_share(predicted(PARTS.at(load_ms=300, queue_size=8, jitter=20), 300))
     assert 1 - 200 / 300 < share < 1 - 200 / 300 + 0.02
-
-
-@pytest.mark.parametrize(("aligned", "num_starts"), [(True, 1), (False, 4)])
-def test_parts_end_together_or_not(aligned: bool, num_starts: int) -> None:
-    second = predicted(PARTS.at(jitter=0, load_ms=100, aligned=aligned), 2).select(kind="load", item=1)
-    assert len(np.unique(second.start_s.round(3))) == num_starts
 
 
 # ---- allreduce
@@ -175,36 +135,6 @@ def test_allreduce_draws_what_it_verifies_and_simulates(name: str) -> None:
     assert lines[0] == f"verified: {verify(drawn)}"
     assert lines[1].startswith(f"predicted: {time_words(seconds)}; lower bound on the fastest link: ")
     assert svg(ALLREDUCE, **settings).count("<svg") == 2
-
-
-def test_allreduces_shapes_follow_the_nodes_and_its_segments_the_slider() -> None:
-    def shown(algorithm: str, **settings: Any) -> Schedule:
-        return schedule(ALLREDUCE.at(algorithm=algorithm, **settings))
-
-    torus = ALGORITHMS["allreduce"]["torus_2d"](8, shape=(2, 4))
-    assert shown("torus_2d", num_nodes=2, gpus_per_node=4).to_text() == torus.to_text()
-    assert shown("segmented_ring", num_segments=5).num_chunks == 8 * 5
-    assert shown("double_binary_tree", num_segments=5).num_chunks == 2 * 5
-
-
-def test_allreduces_steps_beyond_the_last_one_are_the_end() -> None:
-    end = svg(ALLREDUCE, algorithm="recursive_doubling", step=3)
-    assert svg(ALLREDUCE, algorithm="recursive_doubling", step=30) == end
-    assert svg(ALLREDUCE, algorithm="recursive_doubling", step=2) != end
-
-
-def test_allreduce_leaves_out_a_picture_that_is_too_large_and_shows_all_else() -> None:
-    assert svg(ALLREDUCE, num_nodes=8, gpus_per_node=8).count("<svg") == 1
-    assert "126 steps" in report(ALLREDUCE, num_nodes=8, gpus_per_node=8)[0]
-    assert svg(ALLREDUCE, num_nodes=8, gpus_per_node=8, algorithm="recursive_doubling").count("<svg") == 2
-
-
-@pytest.mark.parametrize("name", ["allreduce", "player"])
-def test_an_algorithm_that_is_replaced_is_shown_anew(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(rings.ring))
-    before = getattr(explorers, name)(algorithm="mine").shown.value
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(both_ways.bidirectional_ring))
-    assert getattr(explorers, name)(algorithm="mine").shown.value != before
 
 
 def test_an_algorithm_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from rankscope.figures.marks import Drawing
 from rankscope.figures.player import draw_play
 from rankscope.figures.rankings import draw_ranking
 from rankscope.figures.schedules import draw_schedule
-from rankscope.figures.steps import draw_bars, draw_lengths, draw_step_costs
+from rankscope.figures.steps import draw_bars
 from rankscope.figures.timelines import draw_timeline
 from rankscope.pipeline import Pipeline, Stage
 from rankscope.pipeline import simulate as simulate_pipeline
@@ -50,7 +50,6 @@ FIGURES: dict[str, Callable[..., Any]] = {
     ),
     "lengths": lambda **on: figures.lengths(LENGTHS, **on),
     "step_costs": lambda **on: figures.step_costs(assign(512, 8).with_loader(8), LENGTHS, **on),
-    "step_costs quadratic": lambda **on: figures.step_costs(UNEQUAL, LENGTHS, "quadratic", **on),
     "bars": lambda **on: figures.bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}, **on),
     "curves": curves,
     "ranking": lambda **on: figures.ranking({"ring": 3e-3, "flat": 1.0}, chosen="ring", **on),
@@ -66,14 +65,7 @@ DRAWINGS: dict[str, Drawing] = {
     "reads nothing": draw_assignment(assign(3, 8, drop_last=True)),
     "no samples": draw_assignment(assign(0, 2)),
     "unequal batches": draw_assignment(UNEQUAL),
-    "lengths": draw_lengths(LENGTHS),
-    "no lengths": draw_lengths([]),
-    "lengths of nothing": draw_lengths([0, 0]),
-    "step costs": draw_step_costs(UNEQUAL, LENGTHS),
-    "one step cost": draw_step_costs(assign(2, 2), [3, 0]),
-    "no step costs": draw_step_costs(assign(0, 2), []),
     "bars": draw_bars({"<&>": {"backward": 5, "loader": 0.001}, "b": {"allreduce": 60}}),
-    "bars of nothing": draw_bars({"rank 0": {"forward": 0}}),
     "ranking": draw_ranking({"ring": 3e-3, "flat": 1.0, "swing": 2e-3}, 1e-3, "ring", measured={"ring": 4e-3}),
     "step": draw_schedule(build("allreduce", "halving_doubling", 8), 1, gpus_per_node=4),
     "shares": draw_schedule(build("allreduce", "ring", 16), 3),
@@ -84,7 +76,6 @@ DRAWINGS: dict[str, Drawing] = {
     "three samples": draw_assignment(assign(3, 8)),
     "many ranks": draw_assignment(assign(100_000, 1024).with_loader(8)),
     "many reads": draw_assignment(assign(10**6, 24, drop_last=True).with_loader(16)),
-    "64 ranks": draw_assignment(assign(1023, 64, drop_last=True).with_loader(8)),
     "play": draw_play([playback(FOUR, 2**20, Cluster.uniform(4, LINK))], 4e-5),
     "race": draw_play([playback(build(*what, 16), 2**20, Cluster.uniform(16, LINK)) for what in RACE], 4e-5),
     "moved": draw_play([playback(build("broadcast", "binomial", 8), 2**20, EIGHT)], 1e9),
@@ -101,14 +92,13 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.schedule(FOUR, 0, gpus_per_node=-2), "gpus_per_node"),
     (lambda: figures.schedule(build("allreduce", "ring", 65), 0), "4225"),
     (lambda: figures.bars({}), "rows"),
-    (lambda: figures.bars({"a": {"nap": 1}}), "nap"),
     (lambda: figures.bars({"a": {"read": -1}}), "a, read"),
     (lambda: figures.timeline("spans"), "timeline"),
     (lambda: figures.timeline({"a": None}), "timeline 'a'"),
     (lambda: figures.timeline(Timeline.of(TOO_MANY)), "20001"),
     (lambda: figures.winners({}), "at least one"),
     (lambda: draw_ranking({}), "at least one"),
-    (lambda: figures.curves([1], {"a": (None, None)}, "", "", ""), "None"),
+    (lambda: figures.curves([1], {"a": (None, None)}, "", "", ""), "a: must"),
     (lambda: figures.curves([1], {"a": ([1, 2], None)}, "", "", ""), "shape"),
     (lambda: curves(log="yx"), "log"),
 ]

@@ -83,7 +83,7 @@ def test_the_words_are_those_of_the_audit() -> None:
         drawing = draw_assignment(assignment)
         return drawing.title, drawing.deck
 
-    assert said(assign(50, 4)) == ("2 of 50 samples are read twice", "4 ranks × 13 reads = 52, so 2 are read again")
+    assert said(assign(50, 4)) == ("2 of 50 samples are read twice", "4 ranks × 13 reads = 52, of 50 samples")
     assert said(assign(50, 4, drop_last=True))[0] == "2 of 50 samples are *never read*"
     assert said(assign(3, 8))[0] == "3 samples are read 8 times"
     assert said(assign(48, 4, epoch=3))[1].endswith("epoch 3")
@@ -96,10 +96,6 @@ def test_indices_that_do_not_exist_look_like_nothing_else() -> None:
     strays = [row[0].fill == "alarm" for row in reads(drawing)]
     assert strays == [bool(indices[0] >= 3) for indices in assignment.ranks]
     assert "*outside the dataset*" in drawing.title
-
-
-def test_ranks_that_read_nothing_say_so() -> None:
-    assert words_of(draw_assignment(assign(3, 8, drop_last=True))).count("reads nothing") == 8
 
 
 def test_colour_by_position_follows_the_dataset() -> None:
@@ -119,12 +115,15 @@ def test_lengths_are_counted_with_their_share_of_the_tokens() -> None:
     assert parts(drawing, WORK["compute"]) == pytest.approx([3, 1])
     assert [word for word in words_of(drawing) if "%" in word] == ["30%", "70%"]
     assert "95 to 99" in words_of(draw_lengths(np.arange(100)))
+    assert draw_lengths([]).title == "No samples"
+    assert draw_lengths([0, 0]).marks
 
 
 def test_step_costs_are_the_mean_and_the_wait_for_the_costliest_rank() -> None:
     assignment = Assignment(4, (np.array([0, 1]), np.array([2, 3]))).with_loader(1)
     drawing = draw_step_costs(assignment, [1, 2, 3, 4])
     assert parts(drawing, WORK["compute"]) == pytest.approx([2, 3])
-    assert parts(drawing, WORK["barrier"]) == pytest.approx([1, 1])
+    assert parts(drawing, WORK["wait"]) == pytest.approx([1, 1])
     assert parts(draw_step_costs(assignment, [1, 2, 3, 4], "quadratic"), WORK["compute"]) == pytest.approx([5, 10])
+    assert draw_step_costs(assign(0, 2), []).title == "No steps"
     assert "29 %" in drawing.title  # 1 - (2 + 3) / (3 + 4)

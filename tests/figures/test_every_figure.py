@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rankscope import figures
-from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Box, Drawing, Line, Mark, Text, key_marks
 from rankscope.figures.palette import DARK, LINES, RANKS, TONES, WORK, WorkLook, rank_colors
 from rankscope.figures.svg import to_svg
@@ -50,35 +49,31 @@ def test_a_figure_says_what_it_shows_can_be_read_and_is_never_shown(name: str, m
     for owner in (plt, Figure):
         monkeypatch.setattr(owner, "show", lambda *_, **__: pytest.fail("shown"))
     drawn = FIGURES[name]()
+    _, given = plt.subplots()
+    assert FIGURES[name](ax=given, title="mine") is given
+    texts = [text.get_text() for text in given.texts]
+    assert "mine" in [given.get_title(loc="left"), *texts]
     if isinstance(drawn, Axes):
         assert drawn.get_title(loc="left")
         ticks = " ".join(label.get_text() for label in drawn.get_xticklabels())
         assert "[" in drawn.get_xlabel() + drawn.get_ylabel() or " MiB" in ticks  # a unit
         assert figure_problems(drawn.figure) == []  # type: ignore[arg-type]
     else:
-        assert drawn.title
         assert repr(drawn) == "<Drawing>"
-    _, given = plt.subplots()
-    assert FIGURES[name](ax=given, title="mine") is given
-    assert "mine" in [given.get_title(loc="left"), *(text.get_text() for text in given.texts)]
+        assert {word.replace("*", "") for word in words_of(drawn)} <= set(texts)
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
-def test_a_drawing_is_legible_in_both_painters_and_a_hue_has_one_meaning(name: str) -> None:
+def test_a_drawing_is_legible_and_a_hue_has_one_meaning(name: str) -> None:
     drawing = DRAWINGS[name]
-    assert drawing.title
-    if name in figure_cases.DRAWINGS:
-        assert len(drawing.title.replace("*", "")) <= 48
-        assert len(drawing.deck) <= 70
+    assert 0 < len(drawing.title.replace("*", "")) <= 48
+    assert len(drawing.deck) <= 70
     assert list(drawing_problems(drawing)) == []
-    assert svg_problems(to_svg(drawing)) == []
     svg = to_svg(drawing)
     assert svg == to_svg(drawing)
+    assert svg_problems(svg) == []
     texts = ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-    texts = [text for text in texts if text]
-    ax = to_axes(drawing)
     assert {word.replace("*", "") for word in words_of(drawing)} <= set(texts)
-    assert sorted(texts) == sorted(text.get_text() for text in ax.texts if text.get_text())
     assert "<pattern" not in svg
     assert "<script" not in svg
 
@@ -157,15 +152,10 @@ def test_a_hue_with_two_meanings_is_caught() -> None:
     assert problems({"forward": forward}, Box(0, 0, 9, 9, RANKS[0]))
 
 
-def test_texts_that_are_cut_lie_on_each_other_or_are_too_faint_are_caught() -> None:
+def test_texts_that_are_cut_or_lie_on_each_other_are_caught() -> None:
     def problems(*texts: Text) -> list[str]:
         return svg_problems(to_svg(Drawing("a title", texts, 60)))
 
     assert problems(Text(100, 20, "inside")) == []
     assert "is cut" in problems(Text(620, 20, "beyond the edge"))[0]
     assert "lies on" in problems(Text(100, 20, "one"), Text(104, 22, "two"))[0]
-    _, ax = plt.subplots()
-    ax.add_patch(plt.Rectangle((0.2, 0.2), 0.6, 0.6, color="#d55e00"))
-    ax.text(0.5, 0.5, "dark", color="#222222", ha="center")
-    (problem,) = figure_problems(ax.figure)  # type: ignore[arg-type]
-    assert "contrast 4.1" in problem

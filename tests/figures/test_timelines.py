@@ -50,18 +50,6 @@ def test_a_wait_is_a_dotted_line_with_its_length_and_no_box() -> None:
     assert line.tone == "mute"
 
 
-def test_a_span_of_no_length_at_the_very_end_is_inside_of_the_drawing() -> None:
-    drawing = draw_timeline(Timeline.of([Span(0, "a", "x", 0, 0, 1), Span(0, "a", "mark", 0, 1, 1)]))
-    last = max(boxes(drawing))
-    assert last.width >= 1
-    assert last.x + last.width <= 632
-
-
-@pytest.mark.parametrize(("seconds", "unit"), [(5, "s"), (5e-3, "ms"), (5e-6, "µs"), (600, "min"), (90_000, "h")])
-def test_times_have_a_unit_that_suits_them(seconds: float, unit: str) -> None:
-    assert f"0 {unit}" in words_of(draw_timeline(Timeline.of([Span(0, "a", "b", 0, 3.0, 3.0 + seconds)])))
-
-
 def test_of_many_unknown_kinds_the_longest_have_hues_and_the_others_are_grey() -> None:
     spans = [Span(0, "a", f"mine{number}", 0, number, number + 0.05 * (number + 1)) for number in range(15)]
     fills = [box.fill for box in sorted(boxes(draw_timeline(Timeline.of(spans)))) if box.height > 12]

@@ -8,8 +8,7 @@ from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build
 from rankscope.collectives.playback import playback
 from rankscope.figures.marks import RIGHT_PX, Drawing, page
-from rankscope.figures.movie import STILL
-from rankscope.figures.player import play_svg
+from rankscope.figures.player import STILL, play_svg
 from rankscope.figures.svg import frame_svg, mark_svg
 from rankscope.figures.timelines import draw_timeline, time_scale
 from rankscope.timeline import Timeline

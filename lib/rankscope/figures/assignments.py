@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import groupby, product
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..common.checks import of_type, one_of
-from ..common.words import count_of
 from ..sampling.assignment import Assignment
 from ..sampling.audit import audit
 from ..sampling.epoch_audit import EpochAudit
-from .marks import DIGIT_PX, LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
+from .marks import DIGIT_PX, LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, every_nth, row_name
 from .palette import ramp, rank_colors
 
 _ROWS_PX = 240.0  # of all ranks together, whatever their number, so that the drawing keeps its height
 _CELL_PX = 44.0  # the side of a cell, at most
-_MOST_RANKS = 24  # that are shown, as the next three
+_MOST_RANKS = 24  # that are shown
 _MOST_CELLS = 720
 _MOST_COLUMNS = 60
 _MOST_SAMPLES = 120
@@ -25,6 +26,8 @@ _LAST = 8  # of the ranks and reads that are shown, where some are left out
 _STRIP_PX = 22.0  # the height of the dataset, and of what nobody reads
 _NOBODY_PX = 48.0  # where what nobody reads begins
 _TOP_PX = 104.0  # where the ranks begin
+
+_Hue = Callable[[int, int], str]  # of a rank and a sample
 
 
 def draw_assignment(
@@ -38,177 +41,43 @@ def draw_assignment(
     """
     one_of("color_by", color_by, ("rank", "position"))
     epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
-    picture = _Picture(assignment, epoch, color_by == "position")
-    picture.dataset()
-    picture.nobody()
-    picture.steps()
-    picture.ranks()
+    colors = rank_colors(assignment.num_ranks)
+    positions = max(assignment.size - 1, 1)
+
+    def hue(rank: int, sample: int) -> str:
+        return colors[rank] if color_by == "rank" else ramp(sample / positions)[0]
+
+    grid = _grid(assignment)
+    tips: dict[Hashable, str] = {}
+    marks = [
+        *_dataset(assignment, hue),
+        *_nobody(epoch.dropped, grid, tips),
+        *_step_names(assignment, grid),
+        *_rank_names(assignment, grid),
+        *_cells(assignment, grid, hue, tips),
+    ]
     found, arithmetic = _words(assignment, epoch)
-    height_px = _TOP_PX + _ROWS_PX + 24
-    return Drawing(title or found, picture.marks, height_px, arithmetic if deck is None else deck, picture.tips)
+    return Drawing(title or found, marks, _TOP_PX + _ROWS_PX + 24, arithmetic if deck is None else deck, tips)
 
 
-class _Columns(NamedTuple):
-    """Where the reads that are shown stand, by their number in a rank's order."""
+class _Grid(NamedTuple):
+    """Where the ranks and the reads stand that are shown."""
 
-    x_of: dict[int, float]
+    y_of: dict[int, float]  # of each rank
+    x_of: dict[int, float]  # of each read, by its number in a rank's order
+    batch: int  # the reads of a step
+    row_px: float
     cell_px: float
-    steps: dict[int, list[int]]  # the reads of each step
+    number_px: float  # what a number needs
 
+    @property
+    def gap_px(self) -> float:
+        """The paper between cells."""
+        return min(2.0, self.row_px / 8, self.cell_px / 6)
 
-class _Picture:
-    """The marks of an assignment, and what the pointer says of them."""
-
-    def __init__(self, assignment: Assignment, epoch: EpochAudit, by_position: bool) -> None:
-        self.assignment = assignment
-        self.epoch = epoch
-        self.size = assignment.size
-        self.num_ranks = assignment.num_ranks
-        self.by_position = by_position
-        self.colors = rank_colors(self.num_ranks)
-        self.marks: list[Mark] = []
-        self.tips: dict[Hashable, str] = {}
-        self.rows = _shown(self.num_ranks, _MOST_RANKS)
-        self.columns = _columns(assignment, _MOST_CELLS // max(len(self.rows), 1))
-        is_cut = len(self.rows) < self.num_ranks
-        self.row_px = min(_ROWS_PX / (len(self.rows) + is_cut), _CELL_PX)
-        self.gap_px = min(2.0, self.row_px / 8, self.columns.cell_px / 6)  # of paper between cells
-        self.number_px = DIGIT_PX * len(str(self.size)) + 4
-        self.has_numbers = self.columns.cell_px >= self.number_px and self.row_px >= 14
-
-    def hue(self, rank: int, sample: int) -> str:
-        if self.by_position:
-            return ramp([sample / max(self.size - 1, 1)])[0]
-        return self.colors[rank]
-
-    def say(self, x: float, y: float, words: str, tone: str = "mute", anchor: str = "start") -> None:
-        self.marks.append(Text(x, y, words, "label", tone, anchor))
-
-    def tip(self, sample: int, words: str) -> None:
-        key = ("sample", sample)
-        self.tips[key] = f"{self.tips.get(key, f'sample {sample}:')} {words};"
-
-    def dataset(self) -> None:
-        """The samples in the order of the dataset, each in the colour of its reader."""
-        self.marks.append(row_name(16, "dataset"))
-        readers = _readers(self.assignment, min(self.size, _MOST_SAMPLES))
-        side = min((RIGHT_PX - LEFT_PX) / max(len(readers), 1), _CELL_PX)
-        every = next(every for every in (1, 5, 10) if every * side >= 30 or every == 10)
-        for sample, ranks in enumerate(readers):
-            x = LEFT_PX + sample * side
-            cell = Box(x, 0, side * 0.86, _STRIP_PX, "alarm", "solid", key=("sample", sample))
-            if ranks:
-                cell = cell._replace(fill=self.hue(ranks[0], sample), look="tint")
-            if ranks[1:]:
-                cell = cell._replace(hatched=True, edge="ink")
-            self.marks.append(cell)
-            is_clear = len(readers) == self.size or sample < len(readers) - 25
-            if sample % every == 0 and is_clear:
-                self.marks.append(Text(x + 0.43 * side, 36, str(sample), "number", "mute", "middle"))
-        if len(readers) < self.size:
-            self.marks.append(Text(RIGHT_PX, 36, f"… of {self.size:,}", "number", "mute", "end"))
-
-    def nobody(self) -> None:
-        """The samples that no rank reads, as many as there is room for."""
-        dropped = self.epoch.dropped
-        baseline = _NOBODY_PX + 16
-        if not dropped.size:
-            self.marks.append(row_name(baseline, "nobody", "mute"))
-            self.say(LEFT_PX, baseline, "every sample is read")
-            return
-        self.marks.append(row_name(baseline, "nobody", "alarm"))
-        width = max(min(self.columns.cell_px, _CELL_PX), self.number_px)
-        num_shown = int(440 // width)
-        x = LEFT_PX
-        for sample in dropped[:num_shown].tolist():
-            cell = Box(x, _NOBODY_PX, width - 2, _STRIP_PX, "alarm", "hole", text=str(sample), edge="alarm")
-            self.marks.append(cell._replace(key=("sample", sample)))
-            self.tip(sample, "no rank reads it in this epoch")
-            x += width
-        words = "never read"
-        if dropped.size > num_shown:
-            words = f"and {dropped.size - num_shown:,} more"
-        self.say(x + 6, baseline, words, "alarm")
-
-    def steps(self) -> None:
-        """The number of each step above its batch, where there is room."""
-        name = "step" if _batch_size(self.assignment) else "read"
-        self.marks.append(row_name(_TOP_PX - 8, name, "mute"))
-        free = 0.0
-        for step, reads in self.columns.steps.items():
-            half = DIGIT_PX / 2 * len(f"{step:,}")
-            stop = self.columns.x_of[reads[-1]] + self.columns.cell_px - self.gap_px
-            middle = min((self.columns.x_of[reads[0]] + stop) / 2, RIGHT_PX - 1.32 * half)
-            if middle - half >= free:
-                self.say(middle, _TOP_PX - 8, f"{step:,}", "mute", "middle")
-                free = middle + half + 8
-
-    def ranks(self) -> None:
-        """A row for each rank that is shown; below them, what is left out."""
-        every = next(every for every in (1, 2, 4, 8) if every * self.row_px >= 16 or every == 8)
-        repeats = self.assignment.repeats()
-        first_at: dict[int, tuple[float, float]] = {}  # where each sample is read first
-        bottom = _TOP_PX
-        for row, rank in enumerate(self.rows):
-            y = _TOP_PX + (row + (rank > row)) * self.row_px
-            bottom = y + self.row_px
-            if row % every == 0:
-                self.marks.append(row_name(y + max(self.row_px - self.gap_px, 12) / 2 + 4, f"rank {rank}"))
-            self._row(rank, y, repeats[rank].tolist(), first_at)
-        num_reads = self.assignment.num_steps
-        if len(self.rows) < self.num_ranks or len(self.columns.x_of) < num_reads:
-            self.say(LEFT_PX, bottom + 16, f"{self.num_ranks:,} ranks × {num_reads:,} reads, in part")
-        if any(repeated.any() for repeated in repeats):
-            right = self.columns.x_of[max(self.columns.x_of)] + self.columns.cell_px
-            self.say(max(right, LEFT_PX + 66), bottom + 16, "read again ↑", "ink", "end")
-
-    def _row(self, rank: int, y: float, repeated: list[bool], first_at: dict[int, tuple[float, float]]) -> None:
-        indices = self.assignment.ranks[rank].tolist()
-        cell_px = self.columns.cell_px
-        height = self.row_px - self.gap_px
-        if not indices:
-            self.say(LEFT_PX, y + height / 2 + 4, "reads nothing", "alarm")
-        for step, reads in self.columns.steps.items():
-            for read in reads:
-                if read >= len(indices):
-                    continue
-                sample = indices[read]
-                x = self.columns.x_of[read]
-                cell = Box(x, y, cell_px - self.gap_px, height, self.hue(rank, sample), key=("sample", sample))
-                middle = x + cell_px / 2, y
-                self.marks.append(self._cell(cell, sample, repeated[read]))
-                if repeated[read] and sample in first_at:
-                    self._arc(sample, first_at[sample], middle)
-                first_at.setdefault(sample, middle)
-                self.tip(sample, f"rank {rank}, step {step}{' (again)' if repeated[read] else ''}")
-
-    def _cell(self, cell: Box, sample: int, is_again: bool) -> Box:
-        if self.has_numbers:
-            cell = cell._replace(text=str(sample))
-        if not 0 <= sample < self.size:
-            return cell._replace(fill="alarm", look="hole", hatched=True, edge="alarm")
-        if is_again and self.has_numbers:
-            return cell._replace(hatched=True, edge="ink")
-        if is_again:
-            return cell._replace(fill="ink", look="solid")
-        return cell
-
-    def _arc(self, sample: int, start: tuple[float, float], stop: tuple[float, float]) -> None:
-        """Show under the pointer where a sample is read again."""
-        above = (start[0] + stop[0]) / 2, min(start[1], stop[1]) - 36
-        self.marks.append(Line((start, above, stop), "accent", 1.5, arrow=True, curved=True, key=("sample", sample)))
-
-
-def _batch_size(assignment: Assignment) -> int:
-    """The samples of a batch, if all ranks have the same batches; else 0."""
-    if assignment.loader is not None:
-        return assignment.loader.batch_size
-    if assignment.batch_stops is None or not assignment.num_steps:
-        return 0
-    stops = assignment.batch_stops[0]
-    is_even = (np.diff(stops[:-1], prepend=0) == stops[0]).all()
-    is_same = all(np.array_equal(stops, other) for other in assignment.batch_stops)
-    return int(stops[0]) if is_even and is_same else 0
+    @property
+    def has_numbers(self) -> bool:
+        return self.cell_px >= self.number_px and self.row_px >= 14
 
 
 def _shown(count: int, most: int, batch: int = 1) -> Sequence[int]:
@@ -222,71 +91,184 @@ def _shown(count: int, most: int, batch: int = 1) -> Sequence[int]:
     return [*range(num_first - num_first % batch or num_first), *range(start, count)]
 
 
-def _columns(assignment: Assignment, most: int) -> _Columns:
-    """Place the reads: a step's batch is a group, and what is left out is a wide gap."""
+def _grid(assignment: Assignment) -> _Grid:
+    """Place ranks and reads: a step's batch is a group, and what is left out is a wide gap."""
+    ranks = _shown(assignment.num_ranks, _MOST_RANKS)
+    is_cut = len(ranks) < assignment.num_ranks
+    row_px = min(_ROWS_PX / (len(ranks) + is_cut), _CELL_PX)
     batch = _batch_size(assignment) or 1
-    reads = _shown(assignment.num_steps, min(most, _MOST_COLUMNS), batch)
+    reads = _shown(assignment.num_steps, min(_MOST_CELLS // len(ranks), _MOST_COLUMNS), batch)
     has_gaps = batch > 1 and batch * (RIGHT_PX - LEFT_PX) >= 14 * len(reads)
-    steps: dict[int, list[int]] = {}
-    gap_of: dict[int, float] = {}
+    gaps: list[float] = []  # in front of each read, together
     gap = 0.0
-    for read in reads:
-        if read > 0 and read - 1 not in gap_of:
+    for place, read in enumerate(reads):
+        if place > 0 and read - 1 != reads[place - 1]:
             gap += 26
-        elif has_gaps and read > 0 and read % batch == 0:
+        elif has_gaps and place > 0 and read % batch == 0:
             gap += 5
-        steps.setdefault(read // batch, []).append(read)
-        gap_of[read] = gap
+        gaps.append(gap)
     cell_px = min((RIGHT_PX - LEFT_PX - gap) / max(len(reads), 1), _CELL_PX)
-    x_of = {read: LEFT_PX + place * cell_px + gap_of[read] for place, read in enumerate(reads)}
-    return _Columns(x_of, cell_px, steps)
+    return _Grid(
+        y_of={rank: _TOP_PX + (row + (rank > row)) * row_px for row, rank in enumerate(ranks)},
+        x_of={read: LEFT_PX + place * cell_px + gaps[place] for place, read in enumerate(reads)},
+        batch=batch,
+        row_px=row_px,
+        cell_px=cell_px,
+        number_px=DIGIT_PX * len(str(assignment.size)) + 4,
+    )
 
 
-def _readers(assignment: Assignment, count: int) -> list[list[int]]:
-    """The ranks that read each of the first samples, one entry a read."""
-    readers: list[list[int]] = [[] for _ in range(count)]
+def _batch_size(assignment: Assignment) -> int:
+    """The samples of a batch, if all ranks have the same batches; else 0."""
+    if assignment.loader is not None:
+        return assignment.loader.batch_size
+    if assignment.batch_stops is None or not assignment.num_steps:
+        return 0
+    stops = assignment.batch_stops[0]
+    sizes = np.diff(stops, prepend=0)
+    is_even = (sizes[:-1] == sizes[0]).all()
+    is_same = all(np.array_equal(stops, other) for other in assignment.batch_stops)
+    return int(sizes[0]) if is_even and is_same else 0
+
+
+def _cells(assignment: Assignment, grid: _Grid, hue: _Hue, tips: dict[Hashable, str]) -> Iterator[Mark]:
+    """A cell for each read; under the pointer, an arc leads to where its sample is read again."""
+    repeats = assignment.repeats()
+    first_at: dict[int, tuple[float, float]] = {}
+    for (rank, y), (read, x) in product(grid.y_of.items(), grid.x_of.items()):
+        if read >= assignment.ranks[rank].size:
+            continue
+        sample = int(assignment.ranks[rank][read])
+        is_again = bool(repeats[rank][read])
+        key = "sample", sample
+        cell = Box(x, y, grid.cell_px - grid.gap_px, grid.row_px - grid.gap_px, "alarm", "hole", key=key)
+        if grid.has_numbers:
+            cell = cell._replace(text=str(sample))
+        if not 0 <= sample < assignment.size:
+            cell = cell._replace(hatched=True, edge="alarm")
+        elif is_again and not grid.has_numbers:
+            cell = cell._replace(fill="ink", look="solid")
+        else:
+            cell = cell._replace(fill=hue(rank, sample), look="tint", hatched=is_again, edge="ink" if is_again else "")
+        yield cell
+        stop = x + grid.cell_px / 2, y
+        start = first_at.setdefault(sample, stop)
+        if is_again and start != stop:
+            above = (start[0] + stop[0]) / 2, min(start[1], stop[1]) - 36
+            yield Line((start, above, stop), "accent", 1.5, arrow=True, curved=True, key=key)
+        again = " (again)" if is_again else ""
+        tips[key] = f"{tips.get(key, f'sample {sample}:')} rank {rank}, step {read // grid.batch}{again};"
+
+
+def _dataset(assignment: Assignment, hue: _Hue) -> Iterator[Mark]:
+    """The samples in the order of the dataset, each in the colour of its reader."""
+    yield row_name(16, "dataset")
+    num_shown = min(assignment.size, _MOST_SAMPLES)
+    side = min((RIGHT_PX - LEFT_PX) / max(num_shown, 1), _CELL_PX)
+    readers: list[list[int]] = [[] for _ in range(num_shown)]  # of each sample, one entry a read
     for rank, indices in enumerate(assignment.ranks):
-        for sample in indices[(indices >= 0) & (indices < count)].tolist():
+        for sample in indices[(indices >= 0) & (indices < num_shown)].tolist():
             readers[sample].append(rank)
-    return readers
+    num_named = num_shown
+    if num_shown < assignment.size:
+        num_named -= 25
+        yield Text(RIGHT_PX, 36, f"… of {assignment.size:,}", "number", "mute", "end")
+    every = min(every_nth(side, 30), 10)
+    for sample, ranks in enumerate(readers):
+        x = LEFT_PX + sample * side
+        cell = Box(x, 0, side * 0.86, _STRIP_PX, "alarm", "solid", key=("sample", sample))
+        if ranks:
+            cell = cell._replace(fill=hue(ranks[0], sample), look="tint")
+        if len(ranks) > 1:
+            cell = cell._replace(hatched=True, edge="ink")
+        yield cell
+        if sample % every == 0 and sample < num_named:
+            yield Text(x + 0.43 * side, 36, str(sample), "number", "mute", "middle")
+
+
+def _nobody(dropped: NDArray[np.int64], grid: _Grid, tips: dict[Hashable, str]) -> Iterator[Mark]:
+    """The samples that no rank reads, as many as there is room for."""
+    y = _NOBODY_PX + 16
+    if not dropped.size:
+        yield row_name(y, "nobody", "mute")
+        yield Text(LEFT_PX, y, "every sample is read", "label", "mute")
+        return
+    yield row_name(y, "nobody", "alarm")
+    width = max(grid.cell_px, grid.number_px)
+    shown = dropped[: int(440 // width)].tolist()
+    for place, sample in enumerate(shown):
+        key = "sample", sample
+        at = LEFT_PX + place * width, _NOBODY_PX, width - 2, _STRIP_PX
+        yield Box(*at, "alarm", "hole", text=str(sample), edge="alarm", key=key)
+        tips[key] = f"sample {sample}: no rank reads it in this epoch"
+    words = "never read"
+    if dropped.size > len(shown):
+        words = f"and {dropped.size - len(shown):,} more"
+    yield Text(LEFT_PX + len(shown) * width + 6, y, words, "label", "alarm")
+
+
+def _step_names(assignment: Assignment, grid: _Grid) -> Iterator[Mark]:
+    """The number of each step above its batch, where there is room."""
+    yield row_name(_TOP_PX - 8, "step" if _batch_size(assignment) else "read", "mute")
+    free = 0.0
+    for step, reads in groupby(grid.x_of, lambda read: read // grid.batch):
+        places = [grid.x_of[read] for read in reads]
+        half = DIGIT_PX / 2 * len(f"{step:,}")
+        middle = min((places[0] + places[-1] + grid.cell_px - grid.gap_px) / 2, RIGHT_PX - 1.32 * half)
+        if middle - half >= free:
+            yield Text(middle, _TOP_PX - 8, f"{step:,}", "label", "mute", "middle")
+            free = middle + half + 8
+
+
+def _rank_names(assignment: Assignment, grid: _Grid) -> Iterator[Mark]:
+    """The names of the ranks; below them, what is left out and what is hatched."""
+    every = every_nth(grid.row_px, 16)
+    height = grid.row_px - grid.gap_px
+    for row, (rank, y) in enumerate(grid.y_of.items()):
+        if row % every == 0:
+            yield row_name(y + max(height, 12) / 2 + 4, f"rank {rank}")
+        if not assignment.ranks[rank].size:
+            yield Text(LEFT_PX, y + height / 2 + 4, "reads nothing", "label", "alarm")
+    bottom = max(grid.y_of.values()) + grid.row_px + 16
+    if len(grid.y_of) < assignment.num_ranks or len(grid.x_of) < assignment.num_steps:
+        words = f"{assignment.num_ranks:,} ranks × {assignment.num_steps:,} reads, in part"
+        yield Text(LEFT_PX, bottom, words, "label", "mute")
+    if any(repeated.any() for repeated in assignment.repeats()):
+        right = max(grid.x_of.values()) + grid.cell_px
+        yield Text(max(right, LEFT_PX + 66), bottom, "read again ↑", "label", "ink", "end")
 
 
 def _words(assignment: Assignment, epoch: EpochAudit) -> tuple[str, str]:
     """Return what the epoch does wrong, and the arithmetic behind it."""
-    size = assignment.size
-    samples = f"{size:,} samples"
-    if size == 1:
-        samples = "1 sample"
-    ranks = count_of(assignment.num_ranks, "rank")
+    lost = epoch.dropped.size
+    again = epoch.num_repeats
+    samples = _count(assignment.size, "sample")
+    ranks = _count(assignment.num_ranks, "rank")
     if not epoch.num_reads:
         return "No rank reads anything", f"{samples} for {ranks}"
     fewest = min(map(len, assignment.ranks))
-    most = max(map(len, assignment.ranks))
-    each = f"{fewest:,} to {most:,} reads"
-    if fewest == most:
-        each = f"{most:,} read{'s' if most > 1 else ''}"
-    reads = f"{ranks} × {each} = {epoch.num_reads:,}"
-    lost = epoch.dropped.size
-    again = epoch.num_repeats
-    title = f"Each of {samples} is read exactly once"
-    arithmetic = f"{reads}: nothing to repeat, nothing left over"
-    if epoch.out_of_range.size:
-        title = f"{epoch.out_of_range.size} of {epoch.num_reads} reads are *outside the dataset*"
-        arithmetic = f"{reads}, of {samples}"
-    elif lost and again:
-        title = f"{lost:,} of {samples} *never read*, {again:,} read again"
-        arithmetic = f"{reads}, of {samples}"
-    elif lost:
-        title = f"{lost:,} of {samples} {_be(lost)} *never read*"
-        arithmetic = f"{reads}, {lost:,} left over"
-    elif again:
-        title = f"{again:,} of {samples} {_be(again)} read twice"
-        arithmetic = f"{reads}, so {again:,} {_be(again)} read again"
-        if again > epoch.duplicated.size:
-            title = f"{samples} are read {epoch.num_reads:,} times"
+    each = _count(max(map(len, assignment.ranks)), "read")
+    if fewest < assignment.num_steps:
+        each = f"{fewest:,} to {each}"
+    arithmetic = f"{ranks} × {each} = {epoch.num_reads:,}, of {samples}"
     if assignment.epoch:
         arithmetic += f"; epoch {assignment.epoch}"
+    title = f"Each of {samples} is read exactly once"
+    if epoch.out_of_range.size:
+        title = f"{epoch.out_of_range.size} of {epoch.num_reads} reads are *outside the dataset*"
+    elif lost and again:
+        title = f"{lost:,} of {samples} *never read*, {again:,} read again"
+    elif lost:
+        title = f"{lost:,} of {samples} {_be(lost)} *never read*"
+    elif again > epoch.duplicated.size:
+        title = f"{samples} are read {epoch.num_reads:,} times"
+    elif again:
+        title = f"{again:,} of {samples} {_be(again)} read twice"
     return title, arithmetic
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
 
 
 def _be(number: int) -> str:

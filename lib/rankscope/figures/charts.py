@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from textwrap import wrap
 from typing import Any
@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-from matplotlib.transforms import Affine2D
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import one_of
@@ -38,14 +37,10 @@ def chart(
     inches: float = 3.6,
     x: Sequence[float] | Floats | None = None,
     x_margin: float = 1.0,
-    x_words: Callable[[float], str] = bytes_words,
-    most_ticks: int = 8,
-    y_limits: tuple[float, float] | None = None,
 ) -> Axes:
     """Return `ax`, or the Axes of a new figure so high, with title, labels, scales, ticks and grid.
 
-    With `x`, values that rise, their axis is logarithmic, reaches past them by a factor of `x_margin`, and has at most
-    `most_ticks` ticks at powers of two, named by `x_words`.
+    With `x`, sizes in bytes that rise, their axis is logarithmic and reaches past them by a factor of `x_margin`.
     """
     if ax is None:
         _, ax = plt.subplots(figsize=(WIDE_INCHES, inches), layout="constrained")
@@ -56,11 +51,9 @@ def chart(
     ax.set_ylabel(y_label, color=TONES["mute"], parse_math=False)
     if x is not None:
         ax.set(xscale="log", xlim=(x[0] / x_margin, x[-1] * x_margin))
-        ax.xaxis.set_major_locator(LogLocator(base=2, numticks=most_ticks + 1))
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: x_words(value)))
+        ax.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_words(value)))
         ax.xaxis.set_minor_formatter(NullFormatter())
-    if y_limits is not None:
-        ax.set_ylim(y_limits)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.spines["bottom"].set_color(TONES["rule"])
     ax.tick_params(which="both", length=0, labelcolor=TONES["mute"], labelsize=LABEL_PT)
@@ -82,23 +75,12 @@ def painted(ax: Axes) -> Drawing:
     return Drawing(ax.get_title(loc="left"), svg=svg[svg.index("<svg") :])
 
 
-def plain_ticks(axis: Axis, limits: tuple[float, float] | None) -> None:
+def plain_ticks(axis: Axis, limits: tuple[float, float]) -> None:
     """Label a logarithmic axis with numbers: powers of ten, and 2 and 5 times these if it spans less than 100."""
-    is_short = limits is not None and limits[1] < 100 * limits[0]
+    is_short = limits[1] < 100 * limits[0]
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if is_short else (1.0,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain_number(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
-
-
-def _plain_number(value: float) -> str:
-    """A number with six digits and no exponent.
-
-    >>> _plain_number(1e-05), _plain_number(1e6), _plain_number(0.25)
-    ('0.00001', '1,000,000', '0.25')
-    """
-    if 0 < value < 1:
-        return np.format_float_positional(value, precision=6, fractional=False, trim="-")
-    return f"{value:,.6g}" if value < 1e6 else f"{value:,.0f}"
 
 
 def dash(look: Look) -> Any:
@@ -135,13 +117,15 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
     `ends` has the last y of each line, and its look.
     """
     ax.autoscale_view()
-    in_points = ax.transData + Affine2D().scale(72 / ax.figure.dpi)
-    height_of = {name: float(in_points.transform((1.0, y))[1]) for name, (y, _) in ends.items()}
-    lowest = -1e9
-    for name in sorted(ends, key=lambda name: height_of[name]):
+    points_per_px = 72 / ax.figure.dpi
+    heights = {name: float(ax.transData.transform((1.0, y))[1]) * points_per_px for name, (y, _) in ends.items()}
+    style: dict[str, Any] = {"fontsize": LABEL_PT, "va": "center", "parse_math": False, "annotation_clip": False}
+    style |= {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
+    free = -1e9
+    for name in sorted(ends, key=lambda name: heights[name]):
         y, look = ends[name]
-        lowest = max(lowest + 1.3 * LABEL_PT, height_of[name])
-        style: dict[str, Any] = {"color": look.color, "fontsize": LABEL_PT, "va": "center", "parse_math": False}
+        place = max(free, heights[name])
+        free = place + 1.3 * LABEL_PT
         hair = {
             "arrowstyle": "-",
             "color": look.color,
@@ -150,9 +134,8 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
             "shrinkA": 0,
             "shrinkB": 0,
         }
-        style |= {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "arrowprops": hair}
-        shift = lowest - height_of[name]
-        ax.annotate(printable(name), (1.0, y), xytext=(14, shift), annotation_clip=False, **style)
+        at = (14, place - heights[name])
+        ax.annotate(printable(name), (1.0, y), at, color=look.color, arrowprops=hair, **style)
 
 
 # ---- over any quantity
@@ -178,37 +161,36 @@ def curves(
     """
     one_of("log", log, ("", "x", "y", "xy"))
     x_values = np.asarray(x)
-    if not isinstance(curves, Mapping) or not 0 < len(curves) <= len(LINES):
-        raise ValueError(f"curves must number from 1 to {len(LINES)}, by name, got {curves!r}")
+    if not 0 < len(curves) <= len(LINES):
+        raise ValueError(f"curves must number from 1 to {len(LINES)}, got {len(curves)}")
     for name, pair in curves.items():
         shapes = {np.shape(values) for values in pair if values is not None}
         if shapes != {x_values.shape}:
             raise ValueError(f"{name}: must be a pair of columns of shape {x_values.shape}, got {shapes or None}")
     ax = chart(ax, title, x_label, y_label)
     ends: dict[str, tuple[float, Look]] = {}
+    line: dict[str, Any] = {"linewidth": 2}
+    marker: dict[str, Any] = {"linestyle": "none", "markersize": 5, "zorder": 3}
     for index, (name, (predicted, executed)) in enumerate(curves.items()):
         look = Look(LINES[index], index % 2 == 1, _MARKERS[index % len(_MARKERS)])  # neighbours differ in grey, too
         if predicted is not None:
-            style: dict[str, Any] = {"linestyle": dash(look), "linewidth": 2}
+            style = {**line, "linestyle": dash(look)}
             if discrete:
                 style = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 2}
             ax.plot(x_values, predicted, color=look.color, label=f"{name}, predicted", **style)
         if executed is not None:
-            style = {"linestyle": "none", "marker": look.marker, "markersize": 5, "zorder": 3}
-            ax.plot(x_values, executed, color=look.color, label=f"{name}, executed", **style)
+            ax.plot(x_values, executed, look.marker, color=look.color, label=f"{name}, executed", **marker)
         values = np.asarray(executed if predicted is None else predicted, dtype=float)
-        finite = values[np.isfinite(values)]
-        ends[name] = float(finite[-1]) if finite.size else 0.0, look
+        ends[name] = next((value for value in values[::-1].tolist() if np.isfinite(value)), 0.0), look
     if "x" in log:
         ax.set_xscale("log")
         plain_ticks(ax.xaxis, ax.get_xlim())
-        ax.set_xticks([], minor=True)
     if "y" in log:
         ax.set_yscale("log")
         plain_ticks(ax.yaxis, ax.get_ylim())
-    kinds = list(zip(*curves.values(), strict=True))
-    if any(one is not None for one in kinds[0]) and any(one is not None for one in kinds[1]):
-        explain(ax, {"predicted": {"linewidth": 2}, "executed": {"marker": "o", "markersize": 5, "linestyle": "none"}})
+    predictions, executions = zip(*curves.values(), strict=True)
+    if any(one is not None for one in predictions) and any(one is not None for one in executions):
+        explain(ax, {"predicted": line, "executed": {"marker": "o", **marker}})
     if len(curves) > 1:
         name_ends(ax, ends)
     return ax

@@ -119,9 +119,20 @@ def moved_down(mark: Mark, by_px: float) -> Mark:
     return mark._replace(y=mark.y + by_px)
 
 
-def row_name(y: float, words: str, tone: str = "ink") -> Text:
-    """Return the name of a row whose baseline is at `y`."""
-    return Text(LEFT_PX - 12, y, words, "label", tone, "end")
+def with_text(box: Box, words: str) -> Box:
+    """Return the box with a text in it, if there is room."""
+    has_room = box.width >= DIGIT_PX * len(words) + 3 and box.height >= 9
+    return box._replace(text=words) if has_room else box
+
+
+def every_nth(pitch_px: float, least_px: float) -> int:
+    """Return of how many neighbours, so far apart, one has a name: every one, or every second, fifth, tenth …"""
+    return next(nth for nth in (1, 2, 5, 10, 20, 50, 100, 1000) if nth * pitch_px >= least_px)
+
+
+def row_name(y: float, words: str, tone: str = "ink", left: float = LEFT_PX) -> Text:
+    """Return the name of a row whose baseline is at `y`, and which begins at `left`."""
+    return Text(left - 12, y, words, "label", tone, "end")
 
 
 def key_marks(keys: Mapping[str, WorkLook]) -> tuple[list[Mark], float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from colorsys import hls_to_rgb
+from functools import cache
 from itertools import product
 from typing import NamedTuple
 
@@ -64,27 +65,9 @@ _MEMORY = {
     "#2377ce": ("reduce_buffers",),
     "#8cc8ee": ("gathered_parameters", "gather_buffers", "largest_layer"),
 }
-# Those that are hatched: communication and its buffers.
-_HATCHED = {
-    "allreduce",
-    "reduce_scatter",
-    "reduce",
-    "collective",
-    "shadow",
-    "allgather",
-    "gather",
-    "recv",
-    "receive",
-    "broadcast",
-    "scatter",
-    "send",
-    "alltoall",
-    "barrier",
-    "buckets",
-    "reduce_buffers",
-    "gather_buffers",
-    "largest_layer",
-}
+_MESSAGES = {"#2377ce", "#8cc8ee", "#a04a86"}
+# Those that are hatched: communication, its buffers, and waiting for it.
+_HATCHED = {"barrier", "buckets", "reduce_buffers", "gather_buffers", "largest_layer"}
 
 
 class WorkLook(NamedTuple):
@@ -94,12 +77,8 @@ class WorkLook(NamedTuple):
     hatched: bool
 
 
-def _looks(kinds_of_hue: dict[str, tuple[str, ...]]) -> dict[str, WorkLook]:
-    return {kind: WorkLook(hue, kind in _HATCHED) for hue, kinds in kinds_of_hue.items() for kind in kinds}
-
-
-WORK = _looks(_WORK)
-MEMORY = _looks(_MEMORY)
+WORK = {kind: WorkLook(hue, hue in _MESSAGES or kind in _HATCHED) for hue, kinds in _WORK.items() for kind in kinds}
+MEMORY = {kind: WorkLook(hue, kind in _HATCHED) for hue, kinds in _MEMORY.items() for kind in kinds}
 HUES = tuple(hue for hue in _WORK if hue not in (OTHER, WAITING))
 ADDED, COPIED = WORK["reduce"].hue, WORK["recv"].hue  # messages that the receiver adds, or keeps
 _SHARE_OF_HUE = 0.6  # that the next part of a kind of work keeps, where parts are numbered
@@ -124,6 +103,7 @@ def work_look(kind: str) -> WorkLook | None:
     return WorkLook(mixed(look.hue, PAPER, share), look.hatched)
 
 
+@cache  # a picture asks for each cell
 def rank_colors(num_ranks: int) -> tuple[str, ...]:
     """Return a colour for each rank: distinct hues up to eight, a scale from blue over green to gold beyond.
 
@@ -152,38 +132,15 @@ _BLUE, _ORANGE, _GREEN, _PLUM, _VIOLET, _OLIVE, _GREY, _BLACK = LINES
 _MARKERS = "o^vsD>dP*pXH<h"
 PROTOCOLS = {"LL": _BLUE, "LL128": _VIOLET, "Simple": _ORANGE, "NVLS": _GREEN, "measured": _PLUM}  # of NCCL
 
-# Algorithms below each other have one hue, as relatives; those of the second row are dashed.
-_KNOWN = (
-    *(
-        "ring",
-        "halving_doubling",
-        "binomial_tree",
-        "torus_2d",
-        "hierarchical_ring",
-        "recursive_doubling",
-        "native",
-        "flat",
-    ),
-    *("segmented_ring", "chain", "double_binary_tree", "torus_3d", "bidirectional_ring", "mesh_2d", "pat", "swing"),
-)
-
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return a look for each algorithm, always the same for those that are known; others take what is left, in order.
+    """Return a look for each name, in order: eight hues, then the same dashed, and then with other markers.
 
-    >>> looks(["ring", "mine"])["ring"] == looks(["other", "ring"])["ring"]
-    True
+    >>> looks(["ring", "swing"])["ring"]
+    Look(color='#1f6fd1', dashed=False, marker='o')
     """
-    names = list(names)
-    chosen = {}
-    for place, name in enumerate(_KNOWN):
-        if name in names:
-            chosen[name] = Look(LINES[place % 8], place >= 8, _MARKERS[place % len(_MARKERS)])
     every = (Look(color, dashed, marker) for marker, dashed, color in product(_MARKERS, (False, True), LINES))
-    for name in names:
-        if name not in chosen:
-            chosen[name] = next(look for look in every if look not in chosen.values())
-    return {name: chosen[name] for name in names}
+    return dict(zip(names, every, strict=False))
 
 
 # ---- quantities
@@ -191,16 +148,16 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 _RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")
 
 
-def ramp(fractions: ArrayLike, anchors: Sequence[str] = _RAMP) -> tuple[str, ...]:
+def ramp(fractions: ArrayLike) -> tuple[str, ...]:
     """Return a colour for each number in [0, 1].
 
     >>> ramp([0, 1])
     ('#440154', '#fde725')
     """
-    places = np.clip(np.asarray(fractions, dtype=float).ravel(), 0, 1) * (len(anchors) - 1)
-    channels = np.array([_channels(color) for color in anchors])
-    mixes = [np.interp(places, range(len(anchors)), channel) for channel in channels.T]
-    return tuple(_hex(color) for color in np.stack(mixes, axis=1).tolist())
+    places = np.clip(np.ravel(fractions), 0, 1) * (len(_RAMP) - 1)
+    channels = zip(*map(_channels, _RAMP), strict=True)
+    red, green, blue = (np.interp(places, range(len(_RAMP)), channel).tolist() for channel in channels)
+    return tuple(map(_hex, zip(red, green, blue, strict=True)))
 
 
 # ---- mixes

@@ -1,183 +1,84 @@
-"""A collective on a cluster at one moment, and in motion: chunks travel from rank to rank, under a playhead."""
+"""A collective on a cluster at one moment, and in motion: chunks travel from rank to rank, under a playhead.
+
+Each mark has a life: when it is there, and where it goes meanwhile. A moment is the marks that live at it, and the
+picture that plays animates each life in the browser.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..collectives.playback import Playback
-from ..collectives.schedule import MOVES
 from ..common.units import bytes_words, time_words, times_in_one_unit
 from ..common.words import count_of
-from .marks import DIGIT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text
-from .movie import movie
-from .palette import ADDED, COPIED, rank_colors
-from .schedules import shade
+from .marks import RIGHT_PX, WIDTH_PX, Box, Drawing, Line, Mark, Text, page
+from .schedules import Grid, message_line, reading_of
+from .svg import frame_svg, mark_svg
 
 _GRID_LEFT_PX = 64.0  # where the chunks begin
 _GRID_PX = 270.0  # of all chunks
 _TIME_LEFT_PX = 366.0  # where time begins
 _HEAD_PX = 52.0  # above the rows of a strip
 _ROWS_PX = {1: 300.0, 2: 230.0}  # the height of all rows of a strip, by the number of strips
-_LEAST_ROW_PX = 11.0
-_MOST_ROW_PX = 40.0
-_MOST_FRAMES = 400
+_LEAD_S = 0.7  # before it plays
+_HOLD_S = 2.5  # after it has played
+_STILL_AT = 0.4  # of the time of the slower collective
+_BUTTONS_PX = 28.0
+
+# without scripts, where a person prefers reduced motion
+STILL = (
+    "<style>@media(prefers-reduced-motion:reduce){.playing{display:none!important}.still{display:inline!important}}"
+    "</style>"
+)
+# Play starts all animations at the first press; step lets it play until the next event, or jumps there.
+_SCRIPT = (
+    "const s=this.ownerSVGElement,T=[{times}],still=matchMedia('(prefers-reduced-motion:reduce)').matches;"
+    "if(!s.dataset.on){{s.dataset.on=1;s.setCurrentTime(0);"
+    "s.querySelectorAll('animate,animateTransform').forEach(a=>a.beginElement())}}"
+    "const t=s.getCurrentTime()%T.at(-1),n=T.find(x=>x>t+.02)??0;clearTimeout(s.timer);"
+    "const stop=()=>{{s.pauseAnimations();s.setCurrentTime(n)}};"
+)
+_ACTIONS = {
+    "▶ play": "still?stop():s.unpauseAnimations()",
+    "❚❚ pause": "s.pauseAnimations()",
+    "» step": "if(still)stop();else{s.unpauseAnimations();s.timer=setTimeout(stop,(n-t)*1e3)}",
+}
 
 
-def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None, deck: str | None = None) -> Drawing:
+class _Life(NamedTuple):
+    """A mark that is there from `start_s` until just before `stop_s`; a box moves by `dx` and `dy` until `there_s`."""
+
+    mark: Mark
+    start_s: float = 0.0
+    stop_s: float = math.inf
+    dx: float = 0.0
+    dy: float = 0.0
+    there_s: float = 0.0
+
+    def at(self, at_s: float) -> Mark:
+        """Return the mark where it is at this moment."""
+        if not isinstance(self.mark, Box) or not (self.dx or self.dy):
+            return self.mark
+        share = min((at_s - self.start_s) / ((self.there_s - self.start_s) or 1.0), 1.0)
+        return self.mark._replace(x=self.mark.x + share * self.dx, y=self.mark.y + share * self.dy)
+
+
+def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) -> Drawing:
     """Draw one or two collectives on a cluster at one moment, one below the other on the same axis of time.
 
     To the left, each rank has a row of chunks, and the chunks that are on their way are between the rows. The number on
     a chunk says how many ranks are summed in it, or which rank it comes from. To the right are the messages, from
     sender to receiver: what is still to come is grey, and the upright line is the moment.
     """
-    horizon_s = max(play.finish_s for play in plays) or 1.0
-    marks: list[Mark] = []
-    y = 0.0
-    for number, play in enumerate(plays):
-        strip = _Strip(play, number, y, _ROWS_PX[len(plays)], horizon_s)
-        marks += strip.marks(at_s)
-        y = strip.bottom + 20
-    if deck is None:
-        words = "ranks summed in the chunk"
-        if plays[0].schedule.collective in MOVES:
-            words = "rank that the chunk is from"
-        deck = f"number: {words}; solid: added, dashed: copied"
-    return Drawing(title or _finishes(plays), marks, y, deck)
-
-
-def _finishes(plays: Sequence[Playback]) -> str:
-    """Say when each finishes."""
-    times = times_in_one_unit(*[play.finish_s for play in plays])
-    parts = [f"{play.schedule.algorithm} {time}" for play, time in zip(plays, times, strict=True)]
-    if len(parts) == 1:
-        return f"{plays[0].schedule.algorithm} {plays[0].schedule.collective} takes {times[0]}"
-    return f"{' against '.join(parts)}"
-
-
-class _Strip:
-    """One collective: its chunks to the left, its messages over time to the right."""
-
-    def __init__(self, play: Playback, number: int, top: float, rows_px: float, horizon_s: float) -> None:
-        self.play, self.number, self.top, self.horizon_s = play, number, top, horizon_s
-        schedule = play.schedule
-        self.row_px = min(max(rows_px / schedule.num_ranks, _LEAST_ROW_PX), _MOST_ROW_PX)
-        self.cell_px = min(_GRID_PX / schedule.num_chunks, 64.0)
-        self.pad = min(3.0, 0.12 * self.cell_px)
-        self.rows_top = top + _HEAD_PX
-        self.bottom = self.rows_top + schedule.num_ranks * self.row_px + 8
-        self.origins = schedule.origins() if schedule.collective in MOVES else None
-        self.colors = rank_colors(schedule.num_ranks)
-
-    def x(self, time_s: float) -> float:
-        return _TIME_LEFT_PX + time_s / self.horizon_s * (RIGHT_PX - _TIME_LEFT_PX)
-
-    def y(self, rank: float) -> float:
-        """The middle of a rank's row."""
-        return self.rows_top + (rank + 0.5) * self.row_px
-
-    def marks(self, at_s: float) -> list[Mark]:
-        return [*self._head(at_s), *self._messages(at_s), *self._cells(at_s), *self._packets(at_s), *self._now(at_s)]
-
-    def _head(self, at_s: float) -> list[Mark]:
-        play, schedule = self.play, self.play.schedule
-        name = f"{schedule.algorithm} {schedule.collective} of {bytes_words(play.num_bytes)}"
-        done = int(play.finished(at_s).sum())
-        wanted = int(schedule.wanted().sum())
-        marks: list[Mark] = [Text(8, self.top + 14, name, "deck")]
-        progress = f"{done} of {wanted} chunks finished"
-        if done == wanted:
-            progress = f"finished after {time_words(play.finish_s)}"
-        marks.append(Text(8, self.top + 34, progress, "label", "mute"))
-        marks.append(Text(_TIME_LEFT_PX, self.top + 34, self._happening(at_s), "label", "mute"))
-        every = 1 if self.row_px >= 13 else 2
-        for rank in range(0, schedule.num_ranks, every):
-            marks.append(Text(_GRID_LEFT_PX - 12, self.y(rank) + 4, f"rank {rank}", "label", "ink", "end"))
-        firsts = range(play.gpus_per_node, schedule.num_ranks, play.gpus_per_node)
-        for first in firsts if play.gpus_per_node > 1 else ():
-            y = self.rows_top + first * self.row_px
-            marks.append(Line(((8, y), (RIGHT_PX, y)), "mute"))
-        return marks
-
-    def _happening(self, at_s: float) -> str:
-        """Which step is under way, and how many messages."""
-        flying = self.play.on_the_way(at_s)
-        if not flying.size:
-            return ""
-        step = int(self.play.step[flying].min()) + 1
-        return f"step {step} of {self.play.schedule.num_steps}: {count_of(flying.size, 'message')}"
-
-    def _chunk(self, at: Box, shares: int, chunk: int) -> Box:
-        """Return a chunk with so many shares, in the colour of its origin or of its sum, and with its number."""
-        number = shares if self.origins is None else int(self.origins[chunk])
-        fill, look = shade(shares / self.play.schedule.num_ranks), "work"
-        if self.origins is not None:
-            fill, look = self.colors[number], "tint"
-        words = str(number)
-        has_room = at.width >= DIGIT_PX * len(words) + 2 and at.height >= 10
-        return at._replace(fill=fill, look=look, text=words if has_room else "")
-
-    def _cells(self, at_s: float) -> list[Mark]:
-        play = self.play
-        height = self.row_px - min(4.0, self.row_px / 5)
-        shares, is_final = play.held(at_s), play.finished(at_s)
-        are_all_wanted = play.schedule.wanted().all()
-        marks: list[Mark] = []
-        for rank, chunk in np.ndindex(shares.shape):
-            x = _GRID_LEFT_PX + chunk * self.cell_px + self.pad
-            key = ("cell", self.number, rank, chunk)
-            at = Box(x, self.y(rank) - height / 2, self.cell_px - 2 * self.pad, height, "rule", "hole", key=key)
-            if shares[rank, chunk]:
-                at = self._chunk(at, int(shares[rank, chunk]), chunk)
-                if is_final[rank, chunk] and not are_all_wanted:
-                    at = at._replace(edge="ink")
-            marks.append(at)
-        return marks
-
-    def _progress(self, message: int, at_s: float) -> float:
-        """The share of its way that a message has behind it."""
-        start_s, end_s = float(self.play.start_s[message]), float(self.play.end_s[message])
-        return min(max((at_s - start_s) / ((end_s - start_s) or 1.0), 0.0), 1.0)
-
-    def _packets(self, at_s: float) -> list[Mark]:
-        """The chunks of the messages that are on their way; those that two ranks exchange pass each other."""
-        play = self.play
-        height = 0.6 * self.row_px
-        marks: list[Mark] = []
-        for row in np.flatnonzero(np.isin(play.message, play.on_the_way(at_s))).tolist():
-            message = int(play.message[row])
-            chunk = int(play.chunk[row])
-            src = int(play.src[message])
-            dst = int(play.dst[message])
-            y = self.y(src + self._progress(message, at_s) * (dst - src))
-            side = 0.6 if dst > src else 0.04  # next to the number of the chunk below
-            x = _GRID_LEFT_PX + (chunk + side) * self.cell_px
-            key = ("packet", self.number, row)
-            at = Box(x, y - height / 2, 0.36 * self.cell_px, height, "", key=key, edge="ink")
-            marks.append(at._replace(x=at.x, y=at.y, fill="paper", look="solid", edge="", key=(*key, "ground")))
-            marks.append(self._chunk(at, int(play.carries[row]), chunk))
-        return marks
-
-    def _messages(self, at_s: float) -> list[Mark]:
-        """A line for each message from its sender to its receiver, grey until it begins."""
-        play = self.play
-        marks: list[Mark] = []
-        for rank in range(play.schedule.num_ranks):
-            marks.append(Line(((_TIME_LEFT_PX, self.y(rank)), (RIGHT_PX, self.y(rank))), "rule", 0.6))
-        for message in range(play.src.size):
-            start, end = float(play.start_s[message]), float(play.end_s[message])
-            ends = (self.x(start), self.y(int(play.src[message]))), (self.x(end), self.y(int(play.dst[message])))
-            tone = "rule"
-            if start <= at_s:
-                tone = ADDED if play.reduce[message] else COPIED
-            marks.append(Line(ends, tone, 1.6, "" if play.reduce[message] else "4 3"))
-        return marks
-
-    def _now(self, at_s: float) -> list[Mark]:
-        x = self.x(min(at_s, self.horizon_s))
-        height = self.bottom - self.rows_top
-        return [Box(x - 1, self.rows_top - 4, 2, height, "ink", "solid", key=("now", self.number))]
+    lives, height_px = _lives(tuple(plays))
+    marks = [life.at(at_s) for life in lives if life.start_s <= at_s < life.stop_s]
+    return Drawing(title or _finishes(plays), marks, height_px, reading_of(plays[0].schedule))
 
 
 def play_svg(plays: Sequence[Playback], seconds: float = 12.0, title: str | None = None, buttons: bool = True) -> str:
@@ -186,11 +87,187 @@ def play_svg(plays: Sequence[Playback], seconds: float = 12.0, title: str | None
     With `buttons`, nothing moves before the first press; without, it plays over and over. Where a person prefers
     reduced motion, it goes from moment to moment, or stands still.
     """
-    events = [np.concatenate([play.start_s, play.end_s, play.done_s]) for play in plays]
-    after = np.unique(np.concatenate([[0.0], *events]))
-    times = np.unique(np.concatenate([after, after[1:] * (1 - 1e-9)]))  # a message is where it is going just before
-    if times.size > _MOST_FRAMES:
-        times = times[np.linspace(0, times.size - 1, _MOST_FRAMES).astype(int)]
-    horizon_s = float(times[-1]) or 1.0
-    frames = [(float(time) / horizon_s, draw_play(plays, float(time), title)) for time in times]
-    return movie(frames, seconds, buttons)
+    total_s = _LEAD_S + seconds + _HOLD_S
+    horizon_s = _horizon_s(plays)
+
+    def share(time_s: float) -> float:
+        """Return the share of the whole that has played at a moment of the collectives."""
+        return (_LEAD_S + time_s / horizon_s * seconds) / total_s
+
+    timing = f'dur="{total_s:g}s" begin="{"indefinite" if buttons else "0s"}" repeatCount="indefinite"'
+    lives, _ = _lives(tuple(plays))
+    inside = "".join(_animated(life, share, timing) for life in lives)
+    drawing = draw_play(plays, _STILL_AT * horizon_s, title)
+    height_px = page(drawing).height_px
+    if buttons:
+        events = sorted({event for play in plays for event in _events(play)})
+        times = [f"{share(event) * total_s:.3f}" for event in events[1:]]
+        inside += _buttons(drawing.height_px, _SCRIPT.format(times=",".join([*times, f"{total_s:.3f}"])))
+        return frame_svg(drawing, inside, height_px + _BUTTONS_PX)
+    still = "".join(map(mark_svg, drawing.marks))
+    inside = f'{STILL}<g class="still" display="none">{still}</g><g class="playing">{inside}</g>'
+    return frame_svg(drawing, inside, height_px)
+
+
+def _animated(life: _Life, share: Callable[[float], float], timing: str) -> str:
+    """Return a mark that comes, moves and goes."""
+    svg = mark_svg(life.mark)
+    if life.dx or life.dy:
+        there = f"{life.dx:.1f} {life.dy:.1f}"
+        times = f"0;{share(life.start_s):.5f};{share(life.there_s):.5f};1"
+        what = f'attributeName="transform" type="translate" values="0 0;0 0;{there};{there}"'
+        svg = f'<g><animateTransform {what} keyTimes="{times}" {timing}/>{svg}</g>'
+    if life.start_s == 0 and life.stop_s == math.inf:
+        return svg
+    hidden = ' visibility="hidden"' if life.start_s else ""
+    start = share(life.start_s) if life.start_s else 0
+    stop = 1.0 if life.stop_s == math.inf else share(life.stop_s)
+    values = f'values="hidden;visible;hidden" keyTimes="0;{start:.5f};{stop:.5f}"'
+    shown = f'<animate attributeName="visibility" calcMode="discrete" {values} {timing}/>'
+    return f"<g{hidden}>{shown}{svg}</g>"
+
+
+def _buttons(y: float, script: str) -> str:
+    parts = []
+    for number, (label, action) in enumerate(_ACTIONS.items()):
+        parts.append(
+            f'<text x="{WIDTH_PX - 270 + 90 * number:g}" y="{y + 16:g}" class="label f-ink" font-size="12" '
+            f'role="button" style="cursor:pointer" onclick="{script}{action}">{label}</text>'
+        )
+    return "".join(parts)
+
+
+def _finishes(plays: Sequence[Playback]) -> str:
+    """Say when each finishes."""
+    times = times_in_one_unit(*[play.finish_s for play in plays])
+    if len(plays) == 1:
+        return f"{plays[0].schedule.algorithm} {plays[0].schedule.collective} takes {times[0]}"
+    parts = [f"{play.schedule.algorithm} {time}" for play, time in zip(plays, times, strict=True)]
+    return " against ".join(parts)
+
+
+def _horizon_s(plays: Sequence[Playback]) -> float:
+    return max(play.finish_s for play in plays) or 1.0
+
+
+def _events(play: Playback) -> list[float]:
+    """Return when something changes, from 0 on."""
+    return sorted({0.0, *play.start_s.tolist(), *play.done_s.tolist()})
+
+
+@lru_cache(maxsize=2)  # a picture and its moment ask for the same
+def _lives(plays: tuple[Playback, ...]) -> tuple[list[_Life], float]:
+    """Return all marks in the order of painting, and how high they are."""
+    lives: list[_Life] = []
+    y = 0.0
+    for play in plays:
+        strip = _Strip(play, y, _ROWS_PX[len(plays)], _horizon_s(plays))
+        lives += strip.lives()
+        y = strip.grid.bottom + 28
+    return lives, y
+
+
+class _Strip:
+    """One collective: its chunks to the left, its messages over time to the right."""
+
+    def __init__(self, play: Playback, top: float, rows_px: float, horizon_s: float) -> None:
+        self.play = play
+        self.schedule = play.schedule
+        self.top = top
+        self.horizon_s = horizon_s
+        self.grid = Grid(play.schedule, _GRID_LEFT_PX, top + _HEAD_PX, _GRID_PX, rows_px)
+        self.events = _events(play)
+
+    def lives(self) -> Iterator[_Life]:
+        """Yield all marks, in the order of painting."""
+        yield from self.head()
+        yield from map(_Life, self.grid.rows(self.play.gpus_per_node))
+        yield from self.messages()
+        yield from self.cells()
+        yield from self.packets()
+        height = self.grid.bottom - self.grid.top + 12
+        now = Box(_TIME_LEFT_PX - 1, self.grid.top - 4, 2, height, "ink", "solid")
+        yield _Life(now, dx=RIGHT_PX - _TIME_LEFT_PX, there_s=self.horizon_s)
+
+    def x(self, time_s: float) -> float:
+        return _TIME_LEFT_PX + time_s / self.horizon_s * (RIGHT_PX - _TIME_LEFT_PX)
+
+    def while_same(self, values: Sequence[Any]) -> Iterator[tuple[Any, float, float]]:
+        """Yield what is at each event while it stays the same, with when that begins and ends."""
+        changes = [number for number in range(len(values)) if not number or values[number] != values[number - 1]]
+        for number, after in pairwise([*changes, len(values)]):
+            yield values[number], self.events[number], [*self.events, math.inf][after]
+
+    def head(self) -> Iterator[_Life]:
+        name = f"{self.schedule.algorithm} {self.schedule.collective} of {bytes_words(self.play.num_bytes)}"
+        yield _Life(Text(8, self.top + 14, name, "deck"))
+        for x, say in ((8.0, self.progress), (_TIME_LEFT_PX, self.happening)):
+            for words, start_s, stop_s in self.while_same([say(at_s) for at_s in self.events]):
+                yield _Life(Text(x, self.top + 34, words, "label", "mute"), start_s, stop_s)
+
+    def progress(self, at_s: float) -> str:
+        """How many chunks are finished."""
+        done = self.play.finished(at_s).sum()
+        wanted = self.schedule.wanted().sum()
+        if done == wanted:
+            return f"finished after {time_words(self.play.finish_s)}"
+        return f"{done} of {wanted} chunks finished"
+
+    def happening(self, at_s: float) -> str:
+        """Which step is under way, and how many messages."""
+        flying = self.play.on_the_way(at_s)
+        if not flying.size:
+            return ""
+        step = int(self.play.step[flying].min()) + 1
+        return f"step {step} of {self.schedule.num_steps}: {count_of(flying.size, 'message')}"
+
+    def messages(self) -> Iterator[_Life]:
+        """A line for each message from its sender to its receiver, grey until it begins."""
+        for rank in range(self.schedule.num_ranks):
+            yield _Life(Line(((_TIME_LEFT_PX, self.grid.y(rank)), (RIGHT_PX, self.grid.y(rank))), "rule", 0.6))
+        play = self.play
+        columns = play.src.tolist(), play.dst.tolist(), play.start_s.tolist(), play.end_s.tolist(), play.reduce.tolist()
+        for src, dst, start_s, end_s, is_added in zip(*columns, strict=True):
+            ends = (self.x(start_s), self.grid.y(src)), (self.x(end_s), self.grid.y(dst))
+            line = message_line(ends, is_added)
+            if start_s:
+                yield _Life(line._replace(tone="rule"), 0.0, start_s)
+            yield _Life(line, start_s)
+
+    def chunk(self, at: Box, shares: int, chunk: int) -> Box:
+        """Return a chunk with so many shares."""
+        if self.grid.moves:
+            return self.grid.copy_of(at, int(self.schedule.origins()[chunk]))
+        return self.grid.sum_of(at, shares)
+
+    def cells(self) -> Iterator[_Life]:
+        held = np.stack([self.play.held(at_s) for at_s in self.events], axis=-1)
+        finished = np.stack([self.play.finished(at_s) for at_s in self.events], axis=-1)
+        are_all_wanted = self.schedule.wanted().all()
+        for rank, chunk in np.ndindex(held.shape[:2]):
+            states = zip(held[rank, chunk].tolist(), finished[rank, chunk].tolist(), strict=True)
+            for (shares, is_final), start_s, stop_s in self.while_same(list(states)):
+                cell = self.grid.at(rank, chunk)._replace(key=None)
+                if shares:
+                    cell = self.chunk(cell, shares, chunk)
+                if is_final and not are_all_wanted:
+                    cell = cell._replace(edge="ink")
+                yield _Life(cell, start_s, stop_s)
+
+    def packets(self) -> Iterator[_Life]:
+        """The chunks of the messages while they are on their way; those that two ranks exchange pass each other."""
+        play = self.play
+        for message, chunk, shares in zip(
+            play.message.tolist(), play.chunk.tolist(), play.carries.tolist(), strict=True
+        ):
+            src = int(play.src[message])
+            dst = int(play.dst[message])
+            at = self.grid.at(src, chunk)
+            x = at.x + (0.56 * self.grid.cell_px if dst > src else 0)  # next to the number of the chunk below
+            height = 0.6 * self.grid.row_px
+            y = self.grid.y(src) - height / 2
+            ground = Box(x, y, 0.36 * self.grid.cell_px, height, "paper", "solid")
+            times = float(play.start_s[message]), float(play.done_s[message])
+            way = 0.0, self.grid.y(dst) - self.grid.y(src), float(play.end_s[message])
+            yield _Life(ground, *times, *way)
+            yield _Life(self.chunk(ground._replace(edge="ink"), shares, chunk), *times, *way)

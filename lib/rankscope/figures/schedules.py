@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from functools import cache
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..collectives.schedule import MOVES, Schedule
-from ..collectives.steps import Step
 from ..collectives.verify import holdings
 from ..common.checks import of_type, optional, whole
 from ..common.words import count_of
-from .marks import DIGIT_PX, LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
-from .palette import ADDED, COPIED, mixed, rank_colors
+from .marks import LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, every_nth, row_name, with_text
+from .palette import ADDED, COPIED, PAPER, mixed, rank_colors
 
-SHARES = "#2377ce"  # of sums of more than eight ranks: more of it, the more shares
 _MOST_CELLS = 4096
 _MOST_STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
 _TOP_PX = 44.0  # of the ranks, below the heads and the numbers of chunks
 _ROWS_PX = 300.0
 _LEAST_ROW_PX = 10.0
 _MOST_ROW_PX = 40.0
+_MOST_CELL_PX = 64.0
 _ARROWS_PX = 110.0  # between two grids
-
-
-class Message(NamedTuple):
-    """All that one rank sends to one other in a step; `reduce` says that it is added, or some of it is."""
-
-    src: int
-    dst: int
-    chunks: tuple[int, ...]
-    reduce: bool
-
-
-def messages(step: Step) -> list[Message]:
-    """Return the messages of a step in the order of their first transfers."""
-    chunks_of: dict[tuple[int, int], list[int]] = {}
-    is_added: dict[tuple[int, int], bool] = {}
-    for src, dst, first, count, reduce in zip(*(column.tolist() for column in step), strict=True):
-        chunks_of.setdefault((src, dst), []).extend(range(first, first + count))
-        is_added[src, dst] = is_added.get((src, dst), False) or reduce
-    return [Message(src, dst, tuple(chunks), is_added[src, dst]) for (src, dst), chunks in chunks_of.items()]
 
 
 def draw_schedule(
@@ -64,128 +42,118 @@ def draw_schedule(
     """
     of_type("schedule", schedule, Schedule)
     optional("gpus_per_node", gpus_per_node, whole, 1)
-    num_ranks, num_chunks = schedule.num_ranks, schedule.num_chunks
-    if num_ranks * num_chunks > _MOST_CELLS:
-        raise ValueError(f"a drawing has at most {_MOST_CELLS} cells, ranks × chunks, got {num_ranks * num_chunks}")
+    num_ranks = schedule.num_ranks
+    num_cells = num_ranks * schedule.num_chunks
+    if num_cells > _MOST_CELLS:
+        raise ValueError(f"a drawing has at most {_MOST_CELLS} cells, ranks × chunks, got {num_cells}")
     whole("step", step, 0, schedule.num_steps)
-    transfers = next(islice(schedule.steps(), step, None), None)  # None at the end
-    sent = [] if transfers is None else messages(transfers)
-    row_px = min(max(_ROWS_PX / num_ranks, _LEAST_ROW_PX), _MOST_ROW_PX)
-    every = 1 if row_px >= 13 else 2
-    names: list[Mark] = []
-    for rank in range(0, num_ranks, every):
-        names.append(row_name(_TOP_PX + (rank + 0.5) * row_px + 4, f"rank {rank}"))
+    is_added: dict[tuple[int, int], bool] = {}  # by sender and receiver: whether any chunk of the message is
+    sent: set[tuple[int, int]] = set()  # ranks with their chunks
+    received: set[tuple[int, int]] = set()
+    for transfers in islice(schedule.steps(), step, step + 1):  # none at the end
+        for src, dst, first, count, reduce in zip(*(column.tolist() for column in transfers), strict=True):
+            is_added[src, dst] = is_added.get((src, dst), False) or reduce
+            sent |= {(src, chunk) for chunk in range(first, first + count)}
+            received |= {(dst, chunk) for chunk in range(first, first + count)}
     width = (RIGHT_PX - LEFT_PX - _ARROWS_PX) / 2
-    before = _Grid(schedule, LEFT_PX, width, row_px)
-    marks = names + before.cells(holdings(schedule, step), {(one.src, chunk) for one in sent for chunk in one.chunks})
-    if transfers is None:
+    grid = Grid(schedule, LEFT_PX, _TOP_PX, width, _ROWS_PX)
+    marks = [*grid.rows(gpus_per_node or num_ranks), *_cells(grid, holdings(schedule, step), sent)]
+    if step == schedule.num_steps:
+        found = f"{schedule.algorithm} {schedule.collective} after {count_of(step, 'step')}"
         marks.append(Text(LEFT_PX, 12, "in the end", "deck"))
     else:
-        after = _Grid(schedule, RIGHT_PX - before.width, width, row_px)
-        received = {(one.dst, chunk) for one in sent for chunk in one.chunks}
-        marks += after.cells(holdings(schedule, step + 1), received)
-        marks += [Text(LEFT_PX, 12, "before the step", "deck"), Text(after.left, 12, "after it", "deck")]
-        marks += _arrows(sent, LEFT_PX + before.width, after.left, row_px)
-    for first_of_node in range(gpus_per_node or num_ranks, num_ranks, gpus_per_node or num_ranks):
-        y = _TOP_PX + first_of_node * row_px
-        marks.append(Line(((8, y), (RIGHT_PX, y)), "mute"))
+        found = f"{schedule.algorithm}: {count_of(len(is_added), 'message')} at step {step} of {schedule.num_steps}"
+        right = RIGHT_PX - grid.cell_px * schedule.num_chunks
+        after = Grid(schedule, right, _TOP_PX, width, _ROWS_PX)
+        marks += _cells(after, holdings(schedule, step + 1), received)
+        marks += [Text(LEFT_PX, 12, "before the step", "deck"), Text(right, 12, "after it", "deck")]
+        left = LEFT_PX + RIGHT_PX - right
+        for (src, dst), is_sum in is_added.items():
+            ends = (left + 8, grid.y(src)), (right - 6, grid.y(dst))
+            marks.append(message_line(ends, is_sum)._replace(width=2, arrow=True))
     if deck is None:
-        deck = _deck(schedule, sent, is_striped=before.slot_px > 0)
-    tips: dict[Hashable, str] = {("chunk", chunk): f"chunk {chunk}" for chunk in range(num_chunks)}
-    found = title or _finding(schedule, step, sent)
-    return Drawing(found, marks, _TOP_PX + num_ranks * row_px + 8, deck, tips)
+        deck = reading_of(schedule)
+        if grid.is_striped:
+            deck = deck.replace("number: ranks summed in", "stripe: a rank's share is in")
+    tips: dict[Hashable, str] = {("chunk", chunk): f"chunk {chunk}" for chunk in range(schedule.num_chunks)}
+    return Drawing(title or found, marks, grid.bottom + 8, deck, tips)
 
 
-class _Grid:
-    """The chunks of all ranks, from `left` on."""
+class Grid:
+    """The chunks of all ranks, a row for each rank: where they are, and how what is in them looks."""
 
-    def __init__(self, schedule: Schedule, left: float, width: float, row_px: float) -> None:
-        self.schedule, self.left, self.row_px = schedule, left, row_px
-        self.cell_px = min(width / schedule.num_chunks, 56.0)
-        self.width = self.cell_px * schedule.num_chunks
+    def __init__(self, schedule: Schedule, left: float, top: float, width: float, rows_px: float) -> None:
+        self.num_ranks = schedule.num_ranks
+        self.moves = schedule.collective in MOVES
+        self.left = left
+        self.top = top
+        self.row_px = min(max(rows_px / self.num_ranks, _LEAST_ROW_PX), _MOST_ROW_PX)
+        self.cell_px = min(width / schedule.num_chunks, _MOST_CELL_PX)
         self.pad = min(4.0, 0.12 * self.cell_px)
-        self.colors = rank_colors(schedule.num_ranks)
-        slot_px = (self.cell_px - 2 * self.pad) / schedule.num_ranks
-        is_striped = schedule.num_ranks <= _MOST_STRIPED and slot_px >= 4
-        self.slot_px = slot_px if is_striped else 0.0
+        self.bottom = top + self.num_ranks * self.row_px
+        self.is_striped = not self.moves and self.num_ranks <= _MOST_STRIPED and self.cell_px >= 5 * self.num_ranks
 
-    def cells(self, shares: NDArray[np.bool_], framed: set[tuple[int, int]]) -> list[Mark]:
-        """``shares[rank, chunk, origin]`` says whether a rank's chunk has the share of an origin."""
-        marks: list[Mark] = []
-        every = next(every for every in (1, 2, 5, 10, 20, 50, 100, 500) if every * self.cell_px >= 18)
-        for chunk in range(0, shares.shape[1], every):
-            words = str(chunk)
-            if chunk == 0 and self.cell_px > 50:
-                words = "chunk 0"
-            middle = self.left + (chunk + 0.5) * self.cell_px
-            marks.append(Text(middle, _TOP_PX - 8, words, "label", "mute", "middle"))
-        for rank, chunk in np.ndindex(shares.shape[:2]):
-            x = self.left + chunk * self.cell_px + self.pad
-            y = _TOP_PX + rank * self.row_px + min(4.0, self.row_px / 8)
-            width, height = self.cell_px - 2 * self.pad, self.row_px - 2 * min(4.0, self.row_px / 8)
-            key = ("chunk", chunk)
-            origins = np.flatnonzero(shares[rank, chunk]).tolist()
-            marks.append(Box(x, y, width, height, "mute", "hole", key=key))
-            marks += self._contents(Box(x, y, width, height, "", key=key), origins)
-            if (rank, chunk) in framed:
-                at = Box(x - 2, y - 2, width + 4, height + 4, "paper", "hole", key=key, edge="ink")
-                marks.insert(0, at)
-        return marks
+    def y(self, rank: float) -> float:
+        """The middle of a rank's row."""
+        return self.top + (rank + 0.5) * self.row_px
 
-    def _contents(self, at: Box, origins: list[int]) -> list[Mark]:
-        if not origins:
-            return []
-        if self.schedule.collective in MOVES:
-            words = str(origins[0])
-            return [at._replace(fill=self.colors[origins[0]], text=self._fitting(words, at))]
-        if self.slot_px:
-            slots: list[Mark] = []
-            for origin in origins:
-                slot = at._replace(x=at.x + origin * self.slot_px, width=max(self.slot_px - 1, 1.5))
-                slots.append(slot._replace(fill=self.colors[origin], text=self._fitting(str(origin), slot)))
-            return slots
-        share = len(origins) / self.schedule.num_ranks
-        return [at._replace(fill=shade(share), look="work", text=self._fitting(str(len(origins)), at))]
+    def rows(self, gpus_per_node: int) -> Iterator[Mark]:
+        """Yield the names of the ranks, and the lines that part nodes of several ranks."""
+        every = every_nth(self.row_px, 13)
+        for rank in range(self.num_ranks):
+            if rank % every == 0:
+                yield row_name(self.y(rank) + 4, f"rank {rank}", left=self.left)
+            if rank and rank % gpus_per_node == 0 and gpus_per_node > 1:
+                yield Line(((8, self.y(rank - 0.5)), (RIGHT_PX, self.y(rank - 0.5))), "mute")
 
-    @staticmethod
-    def _fitting(words: str, at: Box) -> str:
-        has_room = at.width >= DIGIT_PX * len(words) + 3 and at.height >= 11
-        return words if has_room else ""
+    def at(self, rank: int, chunk: int) -> Box:
+        """Return an empty chunk."""
+        height = self.row_px - 2 * min(4.0, self.row_px / 8)
+        x = self.left + chunk * self.cell_px + self.pad
+        at = x, self.y(rank) - height / 2, self.cell_px - 2 * self.pad, height
+        return Box(*at, "mute", "hole", key=("chunk", chunk))
+
+    def copy_of(self, at: Box, origin: int) -> Box:
+        """Return the chunk of one rank: in that rank's colour and with its number."""
+        return with_text(at._replace(fill=rank_colors(self.num_ranks)[origin], look="tint"), str(origin))
+
+    def sum_of(self, at: Box, shares: int) -> Box:
+        """Return a chunk that is a sum: paler for less, and with the number of its shares."""
+        fill = mixed(ADDED, PAPER, 0.25 + 0.75 * (shares / self.num_ranks) ** 0.5)
+        return with_text(at._replace(fill=fill, look="work"), str(shares))
 
 
-@cache  # a film has thousands of chunks, of few shares
-def shade(share: float) -> str:
-    """Return the colour of a chunk with a share of all that it will have: paler for less, and never nothing."""
-    return mixed(SHARES, "#ffffff", 0.25 + 0.75 * share**0.5)
-
-
-def _arrows(sent: list[Message], left: float, right: float, row_px: float) -> list[Mark]:
-    """An arrow for each message, from its sender before the step to its receiver after it."""
-    marks: list[Mark] = []
-    for message in sent:
-        start = left + 8, _TOP_PX + (message.src + 0.5) * row_px
-        stop = right - 6, _TOP_PX + (message.dst + 0.5) * row_px
-        dash = "" if message.reduce else "4 3"
-        marks.append(Line((start, stop), ADDED if message.reduce else COPIED, 2, dash, arrow=True))
-    return marks
-
-
-def _finding(schedule: Schedule, step: int, sent: list[Message]) -> str:
-    if step == schedule.num_steps:
-        return f"{schedule.algorithm} {schedule.collective} after {count_of(step, 'step')}"
-    return f"{schedule.algorithm}: {count_of(len(sent), 'message')} at step {step} of {schedule.num_steps}"
-
-
-def _deck(schedule: Schedule, sent: list[Message], is_striped: bool) -> str:
-    """How to read the cells and the arrows."""
-    words = "number: how many shares are in the chunk"
+def reading_of(schedule: Schedule) -> str:
+    """Say how to read chunks and messages."""
     if schedule.collective in MOVES:
-        words = "number: the rank that the chunk comes from"
-    elif is_striped:
-        words = "a stripe: this rank's share is in the chunk"
-    effects = []
-    if any(message.reduce for message in sent):
-        effects.append("solid: added")
-    if not all(message.reduce for message in sent):
-        effects.append("dashed: copied")
-    return "; ".join([words, *effects])
+        return "number: rank that the chunk is from; dashed: copied"
+    return "number: ranks summed in the chunk; solid: added, dashed: copied"
+
+
+def message_line(ends: Sequence[tuple[float, float]], is_added: bool) -> Line:
+    """Return the line of a message: solid if the receiver adds it, dashed if it keeps it."""
+    return Line(ends, ADDED, 1.6) if is_added else Line(ends, COPIED, 1.6, "4 3")
+
+
+def _cells(grid: Grid, shares: NDArray[np.bool_], framed: set[tuple[int, int]]) -> Iterator[Mark]:
+    """Yield all chunks; ``shares[rank, chunk, origin]`` says whether a rank's chunk has the share of an origin."""
+    for chunk in range(0, shares.shape[1], every_nth(grid.cell_px, 18)):
+        middle = grid.left + (chunk + 0.5) * grid.cell_px
+        words = "chunk 0" if chunk == 0 and grid.cell_px > 50 else str(chunk)
+        yield Text(middle, _TOP_PX - 8, words, "label", "mute", "middle")
+    for at in (grid.at(*cell) for cell in sorted(framed)):
+        wider = at._replace(x=at.x - 2, y=at.y - 2, width=at.width + 4, height=at.height + 4)
+        yield wider._replace(fill="paper", edge="ink")
+    for rank, chunk in np.ndindex(shares.shape[:2]):
+        at = grid.at(rank, chunk)
+        origins = np.flatnonzero(shares[rank, chunk]).tolist()
+        stripe_px = at.width / grid.num_ranks
+        yield at
+        if grid.moves:
+            yield from (grid.copy_of(at, origin) for origin in origins)
+        elif grid.is_striped:
+            for origin in origins:
+                stripe = at._replace(x=at.x + origin * stripe_px, width=max(stripe_px - 1, 1.5))
+                yield grid.copy_of(stripe, origin)
+        else:
+            yield grid.sum_of(at, len(origins))

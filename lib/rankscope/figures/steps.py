@@ -1,4 +1,4 @@
-"""Horizontal bars of parts: what steps cost, how long samples are, and any parts by kind of work."""
+"""Horizontal bars of parts: any parts by kind of work, what steps cost, and how long samples are."""
 
 from __future__ import annotations
 
@@ -7,53 +7,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..common.checks import number, of_type, one_of
+from ..common.checks import number, of_type
 from ..common.units import percent_words, round_ticks, three_digits
 from ..sampling.assignment import Assignment
 from ..sampling.values import CostFunction, checked_lengths
 from ..sampling.work import epoch_work
-from .marks import DIGIT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Mark, Text, axis, key_marks
-from .palette import WORK, WorkLook
+from .marks import LETTER_PX, RIGHT_PX, Box, Drawing, Mark, Text, axis, key_marks, row_name, with_text
+from .palette import OTHER, WorkLook, work_look
 
 _MOST_STEPS = 40
 _MOST_ROWS = 64
+_ROWS_PX = 300.0  # of all rows, unless they are many or few
+_LEAST_ROW_PX = 15.0
+_MOST_ROW_PX = 28.0
 _BEHIND_PX = 44.0  # for the word behind the longest bar
-
-
-def _bars(
-    rows: Sequence[str],
-    parts: Mapping[str, tuple[WorkLook, Sequence[float]]],
-    x_label: str,
-    behind: Sequence[str] = (),
-    row_px: float = 15.0,
-    with_lengths: bool = False,
-) -> tuple[list[Mark], float]:
-    """Return the marks of a bar for each row, and how high they are: a part is its look and its length in each row."""
-    left = 1.32 * LETTER_PX * max([8, *map(len, rows)]) + 20
-    totals = np.sum([lengths for _, lengths in parts.values()], axis=0)
-    longest = float(max(totals, default=0.0)) or 1.0
-    px_per_unit = (RIGHT_PX - left - (_BEHIND_PX if behind else 0)) / longest
-    keys = {label: look for label, (look, _) in parts.items() if len(parts) > 1 or with_lengths}
-    marks, top = key_marks(keys)
-    for row, name in enumerate(rows):
-        y = top + row * row_px
-        marks.append(Text(left - 12, y + row_px / 2 + 4, name, "label", "ink", "end"))
-        x = left
-        for look, lengths in parts.values():
-            width = float(lengths[row]) * px_per_unit
-            words = three_digits(float(lengths[row])) if with_lengths else ""
-            if DIGIT_PX * len(words) + 10 > width:
-                words = ""
-            if width >= 0.5:
-                marks.append(Box(x, y + 1, max(width - 1, 0.5), row_px - 3, look.hue, "work", look.hatched, words))
-            x += width
-        if behind:
-            marks.append(Text(x + 6, y + row_px / 2 + 4, behind[row], "number", "mute"))
-    bottom = top + len(rows) * row_px + 4
-    ticks = [(left + place * px_per_unit, words) for place, words in round_ticks(longest)]
-    marks += axis(bottom, ticks, left, left + longest * px_per_unit)
-    marks.append(Text((left + RIGHT_PX) / 2, bottom + 36, x_label, "label", "mute", "middle"))
-    return marks, bottom + 42
 
 
 def draw_bars(
@@ -61,26 +28,50 @@ def draw_bars(
     x_label: str = "time [ms]",
     title: str | None = None,
     deck: str | None = None,
+    behind: Sequence[str] = (),
 ) -> Drawing:
     """Draw a horizontal bar for each row, the first on top; ``rows[name][kind]`` is the length of one of its parts.
 
-    Kinds are those of `palette.WORK`. The length of a part is written on it where it fits. Raises ValueError if a kind
-    is unknown, if there are no rows or more than 64, or if a length is negative or not finite.
+    The look of a kind is that of its first word in `palette.WORK`, or grey. The length of a part is written on it where
+    it fits, and the words of `behind` are behind the bars. Raises ValueError if there are more than 64 rows, or if a
+    length is negative or not finite.
 
     >>> draw_bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}).title
     'rank 0 has the longest bar'
     """
-    if not isinstance(rows, Mapping) or not 0 < len(rows) <= _MOST_ROWS:
-        raise ValueError(f"rows must be 1 to {_MOST_ROWS} by name, got {rows!r}")
-    lengths: dict[str, list[float]] = {}
+    if not 0 < len(rows) <= _MOST_ROWS:
+        raise ValueError(f"rows must be 1 to {_MOST_ROWS} by name, got {len(rows)}")
+    totals = {}
+    looks: dict[str, WorkLook] = {}
+    for name, parts in rows.items():
+        totals[name] = sum(number(f"{name}, {kind}", length, 0) for kind, length in parts.items())
+        looks |= {kind: work_look(kind) or WorkLook(OTHER, False) for kind in parts}
+    longest_name = max(totals, key=lambda name: totals[name])
+    longest = totals[longest_name] or 1.0
+    row_px = min(max(_ROWS_PX / len(rows), _LEAST_ROW_PX), _MOST_ROW_PX)
+    left = 1.32 * LETTER_PX * max([8, *map(len, rows)]) + 20
+    px_per_unit = (RIGHT_PX - left - (_BEHIND_PX if behind else 0)) / longest
+    marks: list[Mark] = []
+    top = 0.0
+    if len(looks) > 1:
+        marks, top = key_marks(looks)
     for row, (name, parts) in enumerate(rows.items()):
+        y = top + row * row_px
+        x = left
+        marks.append(row_name(y + row_px / 2 + 4, name, left=left))
         for kind, length in parts.items():
-            one_of("each kind of work", kind, tuple(WORK))
-            lengths.setdefault(kind, [0.0] * len(rows))[row] = number(f"{name}, {kind}", length, 0)
-    looks = {kind: (WORK[kind], column) for kind, column in lengths.items()}
-    marks, height_px = _bars(list(rows), looks, x_label, row_px=28.0, with_lengths=True)
-    longest = max(rows, key=lambda name: sum(rows[name].values()))
-    return Drawing(title or f"{longest} has the longest bar", marks, height_px, deck or "")
+            width = length * px_per_unit
+            if width >= 0.5:
+                box = Box(x, y + 1, max(width - 1, 0.5), row_px - 3, looks[kind].hue, "work", looks[kind].hatched)
+                marks.append(with_text(box, three_digits(length)))
+            x += width
+        if behind:
+            marks.append(Text(x + 6, y + row_px / 2 + 4, behind[row], "number", "mute"))
+    bottom = top + len(rows) * row_px + 4
+    ticks = [(left + place * px_per_unit, words) for place, words in round_ticks(longest)]
+    marks += axis(bottom, ticks, left, left + longest * px_per_unit)
+    marks.append(Text((left + RIGHT_PX) / 2, bottom + 36, x_label, "label", "mute", "middle"))
+    return Drawing(title or f"{longest_name} has the longest bar", marks, bottom + 42, deck or "")
 
 
 def draw_lengths(lengths: ArrayLike, title: str | None = None, deck: str | None = None) -> Drawing:
@@ -89,22 +80,22 @@ def draw_lengths(lengths: ArrayLike, title: str | None = None, deck: str | None 
     Raises ValueError for lengths that are not whole numbers of at least 0.
     """
     tokens = checked_lengths(lengths)
-    longest = int(tokens.max(initial=0))
-    range_width = max(int(round_ticks(max(longest, 1) + 1.0)[1][0] / 2), 1)
-    num_samples = np.bincount(tokens // range_width)
-    shares = np.bincount(tokens // range_width, weights=tokens) / max(int(tokens.sum()), 1)
-    rows = [str(length) for length in range(num_samples.size)]
+    if not tokens.size:
+        return Drawing(title or "No samples")
+    total = max(int(tokens.sum()), 1)
+    longest = int(tokens.max())
+    range_width = max(int(round_ticks(longest + 1.0)[1][0] / 2), 1)
+    num_samples = np.bincount(tokens // range_width).tolist()
+    shares = np.bincount(tokens // range_width, weights=tokens) / total
+    names = [str(first) for first in range(0, longest + 1, range_width)]
     if range_width > 1:
-        rows = [f"{first} to {first + range_width - 1}" for first in range(0, longest + 1, range_width)]
+        names = [f"{first} to {int(first) + range_width - 1}" for first in names]
+    rows = {name: {"step": count} for name, count in zip(names, num_samples, strict=True)}
     words = [f"{share:.0%}" if share else "" for share in shares.tolist()]
-    marks, height_px = _bars(rows, {"samples": (WORK["compute"], num_samples.tolist())}, "samples", words)
-    found = "No samples"
-    if tokens.size:
-        num_longest = max(round(tokens.size / 10), 1)
-        share = np.sort(tokens)[-num_longest:].sum() / max(int(tokens.sum()), 1)
-        found = f"The longest tenth has {percent_words(share)} of all tokens"
-        deck = deck or f"half of {tokens.size:,} samples have at most {np.median(tokens):.0f}; %: share of tokens"
-    return Drawing(title or found, marks, height_px, deck or "")
+    share = np.sort(tokens)[-max(round(tokens.size / 10), 1) :].sum() / total
+    found = f"The longest tenth has {percent_words(share)} of all tokens"
+    half = f"half of {tokens.size:,} samples have at most {np.median(tokens):.0f}; %: share of tokens"
+    return draw_bars(rows, "samples", title or found, half if deck is None else deck, words)
 
 
 def draw_step_costs(
@@ -124,19 +115,18 @@ def draw_step_costs(
     if lengths is None:
         lengths = np.ones(assignment.size, dtype=np.int64)
     work = epoch_work(assignment, lengths, cost)
-    step_costs = work.step_costs[:_MOST_STEPS]
-    means = step_costs.mean(axis=1)
-    parts = {
-        "mean over the ranks": (WORK["compute"], means.tolist()),
-        "wait for the costliest rank": (WORK["barrier"], (step_costs.max(axis=1) - means).tolist()),
-    }
-    rows = [str(step) for step in range(len(step_costs))]
+    rows = {}
+    for step, costs in enumerate(work.step_costs[:_MOST_STEPS]):
+        mean = float(costs.mean())
+        rows[str(step)] = {"compute on the mean rank": mean, "wait for the costliest rank": float(costs.max()) - mean}
+    if not rows:
+        return Drawing(title or "No steps")
     padding = [f"{share:.0%}" for share in work.step_padding_shares[: len(rows)].tolist()]
     unit = {"linear": "tokens", "quadratic": "tokens²"}[cost] if isinstance(cost, str) else "cost"
-    marks, height_px = _bars(rows, parts, f"cost of the step [{unit}]", padding)
     if deck is None:
-        deck = f"{percent_words(work.padding_share)} of the tokens are padding (per step: the number behind its bar)"
+        deck = f"{percent_words(work.padding_share)} of tokens are padding (behind each bar: of its step)"
         if len(work.step_costs) > len(rows):
             deck += f"; the first {len(rows)} steps"
     waiting = percent_words(1 - 1 / work.imbalance)  # the mean rank works for 1 / imbalance of the costliest one's time
-    return Drawing(title or f"Ranks wait for {waiting} of the time", marks, height_px, deck)
+    found = f"Ranks wait for {waiting} of the time"
+    return draw_bars(rows, f"cost of the step [{unit}]", title or found, deck, padding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from html import escape
@@ -58,34 +59,36 @@ def _paint(kind: str, color: str) -> tuple[str, str]:
     return "", f'{name}="{color}"'
 
 
-def hatching(x: float, y: float, width: float, height: float) -> Iterator[tuple[float, float, float, float]]:
-    """Return lines at 45 degrees over a rectangle, each from a point to another one.
+def hatching(box: Box) -> Iterator[tuple[float, float, float, float]]:
+    """Yield the lines at 45 degrees over a box, if it is hatched, each from a point to another one.
 
     A pattern would need an id, which belongs to the page, and is lost where the first picture with it is hidden.
     """
-    for k in range(4, int(width + height), HATCH_EVERY_PX):
-        x0, y0 = x + min(k, width), y + max(0, k - width)
-        x1, y1 = x + max(0, k - height), y + min(k, height)
+    if not box.hatched:
+        return
+    for k in range(4, int(box.width + box.height), HATCH_EVERY_PX):
+        x0, y0 = box.x + min(k, box.width), box.y + max(0, k - box.width)
+        x1, y1 = box.x + max(0, k - box.height), box.y + min(k, box.height)
         yield x0, y0, x1, y1
 
 
 def _box(box: Box) -> str:
-    x, y, width, height = box.x, box.y, box.width, box.height
-    rounded = ' rx="2"' if width > 8 else ""
-    at = f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{rounded}'
+    rounded = ' rx="2"' if box.width > 8 else ""
+    at = f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"{rounded}'
     tone, fill = _paint("f", box.fill)
-    parts = [f'{at} class="{box.look} {tone}" {fill} fill-opacity="{OPACITY[box.look]}"/>']
+    svg = f'{at} class="{box.look} {tone}" {fill} fill-opacity="{OPACITY[box.look]}"/>'
     if box.hatched:
-        lines = "".join(f"M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" for x0, y0, x1, y1 in hatching(x, y, width, height))
-        parts.append(f'<path d="{lines}" class="s-ink" stroke="{TONES["ink"]}" stroke-opacity="{HATCH_OPACITY}"/>')
+        lines = "".join(f"M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" for x0, y0, x1, y1 in hatching(box))
+        svg += f'<path d="{lines}" class="s-ink" stroke="{TONES["ink"]}" stroke-opacity="{HATCH_OPACITY}"/>'
     if box.look == "work":
-        parts.append(f'<path d="M{x + 1:.1f} {y:.1f}v{height:.1f}" {_paint("s", box.fill)[1]} stroke-width="2"/>')
+        edge = f'<path d="M{box.x + 1:.1f} {box.y:.1f}v{box.height:.1f}"'
+        svg += f'{edge} {_paint("s", box.fill)[1]} stroke-width="2"/>'
     if box.edge:
         tone, stroke = _paint("s", box.edge)
-        parts.append(f'{at} class="{tone}" fill="none" {stroke} stroke-width="1.5"/>')
+        svg += f'{at} class="{tone}" fill="none" {stroke} stroke-width="1.5"/>'
     if box.text:
-        parts.append(_text(text_of(box), bold=bool(box.edge), fine=width < 8 * len(box.text) + 3))
-    return "".join(parts)
+        svg += _text(text_of(box), bold=bool(box.edge), fine=box.width < 8 * len(box.text) + 3)
+    return svg
 
 
 def text_of(box: Box) -> Text:
@@ -113,40 +116,35 @@ def _text(text: Text, bold: bool = False, fine: bool = False) -> str:
 
 def _marked(words: str) -> str:
     """Words between asterisks have the tone of what they name."""
-    before, *marked = escape(printable(words)).split("*")
-    for number, part in enumerate(marked):
-        is_marked = number % 2 == 0
-        before += f'<tspan class="f-alarm" fill="{TONES["alarm"]}">{part}</tspan>' if is_marked else part
-    return before
+    alarm = rf'<tspan class="f-alarm" fill="{TONES["alarm"]}">\1</tspan>'
+    return re.sub(r"\*([^*]+)\*", alarm, escape(printable(words)))
 
 
 def _line(line: Line) -> str:
-    tone, stroke = _paint("s", line.tone)
-    classes = tone
+    classes, stroke = _paint("s", line.tone)
     more = f' stroke-dasharray="{line.dash}"' if line.dash else ""
     if line.key is not None:
         classes += " w"
         more += ' opacity="0" pointer-events="none"'
-    return (
-        f'<path d="{path_of(line)}" class="{classes}" fill="none" {stroke} stroke-width="{line.width:g}"'
-        f' stroke-linejoin="round"{more}/>'
-    )
-
-
-def path_of(line: Line) -> str:
-    """Return the path of a line, with the head of an arrow at its end."""
     points = [f"{x:.1f} {y:.1f}" for x, y in line.points]
     path = f"M{'L'.join(points)}"
     if line.curved:
         path = f"M{points[0]}Q{points[1]} {points[2]}"
     if line.arrow:
-        (x0, y0), (x, y) = line.points[-2:]
-        back = complex(x0 - x, y0 - y)
-        back *= 8 / (abs(back) or 1)
-        for turn in (complex(0.87, 0.5), complex(0.87, -0.5)):
-            side = back * turn
-            path += f"M{x + side.real:.1f} {y + side.imag:.1f}L{x:.1f} {y:.1f}"
-    return path
+        path += _head(*line.points[-2:])
+    return (
+        f'<path d="{path}" class="{classes}" fill="none" {stroke} stroke-width="{line.width:g}"'
+        f' stroke-linejoin="round"{more}/>'
+    )
+
+
+def _head(before: tuple[float, float], end: tuple[float, float]) -> str:
+    """The path of the head of an arrow."""
+    tip = complex(*end)
+    back = complex(*before) - tip
+    back *= 8 / (abs(back) or 1)
+    sides = tip + back * complex(0.87, 0.5), tip + back * complex(0.87, -0.5)
+    return "".join(f"M{side.real:.1f} {side.imag:.1f}L{tip.real:.1f} {tip.imag:.1f}" for side in sides)
 
 
 def mark_svg(mark: Mark) -> str:
@@ -158,56 +156,51 @@ def mark_svg(mark: Mark) -> str:
     return _line(mark)
 
 
-Places = dict[tuple[Hashable, int], tuple[float, float]]
-
-
-def _places(drawing: Drawing) -> Places:
-    """The middle of each box that has a key, on the page; the boxes of a key are numbered."""
+def _numbered(drawing: Drawing) -> Iterator[tuple[tuple[Hashable, int], Mark]]:
+    """Yield the marks that have a key, with their keys and their numbers among those of the key."""
     count = Counter[Hashable]()
-    top = page(drawing).top_px
-    places: Places = {}
     for mark in drawing.marks:
-        if isinstance(mark, Box) and mark.key is not None:
-            places[mark.key, count[mark.key]] = mark.x + mark.width / 2, top + mark.y + mark.height / 2
-            count[mark.key] += 1
-    return places
+        key = getattr(mark, "key", None)
+        if key is not None:
+            yield (key, count[key]), mark
+            count[key] += 1
 
 
-def _moved(svg: str, here: tuple[float, float], before: tuple[float, float] | None) -> str:
-    """Let a box come from where it was, or appear."""
-    if before is None:
-        return f'<g class="new">{svg}</g>'
-    dx, dy = before[0] - here[0], before[1] - here[1]
-    if abs(dx) + abs(dy) < 0.5:
-        return svg
-    return f'<g class="mv" style="--dx:{dx:.1f}px;--dy:{dy:.1f}px">{svg}</g>'
+def _middles(drawing: Drawing) -> dict[tuple[Hashable, int], tuple[float, float]]:
+    """The middle of each box that has a key, on the page."""
+    top = page(drawing).top_px
+    boxes = [(place, mark) for place, mark in _numbered(drawing) if isinstance(mark, Box)]
+    return {place: (box.x + box.width / 2, top + box.y + box.height / 2) for place, box in boxes}
 
 
 def _groups(drawing: Drawing, before: Drawing | None) -> str:
     """The marks that have a key; those with a tip are a group, which answers to the pointer. The largest are on top."""
-    here = _places(drawing)
-    there: Places = {}
-    if before:
-        there = _places(before)
+    here = _middles(drawing)
+    there = _middles(before) if before else {}
     groups: dict[Hashable, list[str]] = {}
-    count = Counter[Hashable]()
-    for mark in drawing.marks:
-        key = getattr(mark, "key", None)
-        if key is None:
-            continue
+    for place, mark in _numbered(drawing):
         svg = mark_svg(mark)
         if before and isinstance(mark, Box):
-            number = key, count[key]
-            svg = _moved(svg, here[number], there.get(number))
-            count[key] += 1
-        groups.setdefault(key, []).append(svg)
-    painted = []
+            svg = _moved(svg, here[place], there.get(place))
+        groups.setdefault(place[0], []).append(svg)
+    painted = ""
     for key, parts in sorted(groups.items(), key=lambda group: len(group[1])):
         inside = "".join(parts)
         if key in drawing.tips:
             inside = f'<g class="k"><title>{escape(printable(drawing.tips[key]))}</title>{inside}</g>'
-        painted.append(inside)
-    return "".join(painted)
+        painted += inside
+    return painted
+
+
+def _moved(svg: str, here: tuple[float, float], there: tuple[float, float] | None) -> str:
+    """Let a box come from where it was, or appear."""
+    if there is None:
+        return f'<g class="new">{svg}</g>'
+    dx = there[0] - here[0]
+    dy = there[1] - here[1]
+    if abs(dx) + abs(dy) < 0.5:
+        return svg
+    return f'<g class="mv" style="--dx:{dx:.1f}px;--dy:{dy:.1f}px">{svg}</g>'
 
 
 def to_svg(drawing: Drawing, before: Drawing | None = None, style: bool = True) -> str:

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
-
-import numpy as np
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping
 
 from ..common.checks import of_type
 from ..common.units import percent_words, round_ticks, time_unit, time_words
+from ..timeline.spans import Span
 from ..timeline.timeline import WAITS, Timeline
-from .marks import DIGIT_PX, LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, axis, key_marks, moved_down
-from .palette import HUES, OTHER, WORK, WorkLook, work_look
+from .marks import (
+    LEFT_PX,
+    LETTER_PX,
+    RIGHT_PX,
+    Box,
+    Drawing,
+    Line,
+    Mark,
+    Text,
+    axis,
+    every_nth,
+    key_marks,
+    moved_down,
+    row_name,
+    with_text,
+)
+from .palette import HUES, OTHER, WorkLook, work_look
 
 _ROWS_PX = 420.0  # of all lanes, if there are many
 _MOST_ROW_PX = 26.0
@@ -40,12 +55,13 @@ def draw_timeline(
     if num_spans > _MOST_SPANS:
         raise ValueError(f"a drawing has at most {_MOST_SPANS} spans, got {num_spans}: select a window or a rank")
     picture = _Picture(panels)
-    tops = [picture.panel(name, panel) for name, panel in panels.items()]
-    picture.axis()
+    below = [mark for name, panel in panels.items() for mark in picture.panel(name, panel)]
+    below += picture.axis()
     if len(panels) == 2:
-        picture.difference(tops[1], *panels.values())
-    legend, legend_px = picture.legend()
-    marks = legend + [moved_down(mark, legend_px) for mark in picture.marks]
+        below += picture.difference(*[panel.makespan_s for panel in panels.values()])
+    unnamed = {kind: look for kind, look in picture.looks.items() if kind not in {*picture.named, *WAITS}}
+    legend, legend_px = key_marks(unnamed)
+    marks = legend + [moved_down(mark, legend_px) for mark in below]
     found = _finding(next(iter(panels.values())))
     return Drawing(title or found, marks, legend_px + picture.y + 26, deck or "", picture.tips)
 
@@ -60,8 +76,6 @@ class _Picture:
     """The marks of timelines, from the top down; `y` is where the next row begins."""
 
     def __init__(self, panels: Mapping[str, Timeline]) -> None:
-        self.marks: list[Mark] = []
-        self.tips: dict[Hashable, str] = {}
         names = [name for panel in panels.values() for name in _row_names(panel).values()]
         self.row_px = min(max(_ROWS_PX / max(len(names), 1), _LEAST_ROW_PX), _MOST_ROW_PX)
         self.left = max([LEFT_PX, *(_WIDE_LETTER_PX * len(name) + 20 for name in names)])
@@ -70,139 +84,124 @@ class _Picture:
         self.looks = _looks(panels)
         self.named: set[str] = set()  # kinds whose name stands on a span
         self.is_keyed = sum(map(len, panels.values())) <= _MOST_KEYED
+        self.tips: dict[Hashable, str] = {}
         self.y = 0.0
+        self.top = 0.0  # of the last panel
 
-    def panel(self, name: str, timeline: Timeline) -> float:
-        """Add a timeline, and return where its rows begin."""
+    def x(self, time_s: float) -> float:
+        return self.left + time_s * self.px_per_s
+
+    def panel(self, name: str, timeline: Timeline) -> Iterator[Mark]:
+        """Yield the rows of a timeline."""
         if name:
             self.y += _HEAD_PX + (_ARROW_PX if self.y else 0)
-            self.marks.append(Text(self.left, self.y - 8, name, "deck"))
-        top = self.y
-        numbered = _numbered(timeline)
-        lanes: dict[tuple[int, str], list[int]] = {pair: [] for pair in timeline.rank_lanes()}
-        for index in np.lexsort((timeline.stop_s, timeline.start_s)).tolist():
-            lanes[int(timeline.rank[index]), timeline.lanes[timeline.lane[index]]].append(index)
-        every = 1 if self.row_px >= 13 else 2
-        has_gaps = len(lanes) > len({rank for rank, _ in lanes})
-        last_rank = -1
-        for row, (pair, words) in enumerate(_row_names(timeline).items()):
-            self.y += _GAP_PX * (has_gaps and row > 0 and pair[0] != last_rank)
-            last_rank = pair[0]
-            if row % every == 0:
-                self.marks.append(Text(self.left - 12, self.y + self.row_px / 2 + 4, words, "label", "ink", "end"))
-            for index in lanes[pair]:
-                self.span(name, timeline, index, numbered)
+            yield Text(self.left, self.y - 8, name, "deck")
+        self.top = self.y
+        items: dict[str, set[int]] = defaultdict(set)  # of each kind; a number says something if there are several
+        spans_of: dict[tuple[int, str], list[Span]] = defaultdict(list)
+        for span in sorted(timeline, key=lambda span: (span.start_s, span.stop_s)):
+            items[span.kind].add(span.item)
+            spans_of[span.rank, span.lane].append(span)
+        begin_s = timeline.begin_s
+        names = _row_names(timeline)
+        has_lanes = len(names) > len({rank for rank, _ in names})
+        last_rank = min(timeline.rank, default=0)
+        for row, (place, words) in enumerate(names.items()):
+            if has_lanes and place[0] != last_rank:
+                self.y += _GAP_PX
+            last_rank = place[0]
+            if row % every_nth(self.row_px, 13) == 0:
+                yield row_name(self.y + self.row_px / 2 + 4, words, left=self.left)
+            for span in spans_of[place]:
+                number = str(span.item) if len(items[span.kind]) > 1 and span.item != -1 else ""
+                yield from self.span(name, span, span.start_s - begin_s, number)
             self.y += self.row_px
         self.y += 8
-        return top
 
-    def span(self, panel: str, timeline: Timeline, index: int, numbered: Collection[str]) -> None:
-        kind = timeline.kinds[timeline.kind[index]]
-        start_s = float(timeline.start_s[index]) - timeline.begin_s
-        length_s = float(timeline.stop_s[index] - timeline.start_s[index])
-        x, width = self.left + start_s * self.px_per_s, length_s * self.px_per_s
-        if kind in WAITS:
-            self.wait(kind, x, width, length_s)
+    def span(self, panel: str, span: Span, start_s: float, number: str) -> Iterator[Mark]:
+        """Yield a bar with its kind, its number or both, or the dotted line of a wait."""
+        stop_s = start_s + span.stop_s - span.start_s
+        width = self.x(stop_s) - self.x(start_s)
+        if span.kind in WAITS:
+            yield from self.wait(f"{span.kind} {time_words(stop_s - start_s)}", self.x(start_s), width)
             return
-        item = int(timeline.item[index])
-        number = str(item) if kind in numbered and item != -1 else ""
-        words = f"{kind} {number}".strip()
-        if self.row_px < 12:
-            words = ""
-        elif width > LETTER_PX * len(words) + 8 and (kind not in self.named or not number):
-            self.named.add(kind)
-        else:
-            words = number if width > DIGIT_PX * len(number) + 4 else ""
-        key = (panel, item) if number and self.is_keyed else None
-        width = max(width - (width > 3), 1.5)  # with a pixel of paper to the next one
+        bar_px = max(width - (width > 3), 1.5)  # with a pixel of paper to the next one
         margin = min(2.0, self.row_px / 8)
-        at = min(x, RIGHT_PX - width), self.y + margin, width, self.row_px - 2 * margin
-        hue, is_hatched = self.looks[kind]
-        self.marks.append(Box(*at, hue, "work", is_hatched, words, key))
-        if key is not None and self.tips.get(key, "").count(";") < _MOST_TIPS:
-            when = f"{time_words(start_s)} to {time_words(start_s + length_s)}"
-            self.tips[key] = f"{self.tips.get(key, f'{item}:')} {kind} {when};"
+        at = min(self.x(start_s), RIGHT_PX - bar_px), self.y + margin, bar_px, self.row_px - 2 * margin
+        look = self.looks[span.kind]
+        box = with_text(Box(*at, look.hue, "work", look.hatched), number)
+        words = f"{span.kind} {number}".strip()
+        is_wide = width > LETTER_PX * len(words) + 8 and self.row_px >= 12
+        if is_wide and (span.kind not in self.named or not number):
+            self.named.add(span.kind)
+            box = box._replace(text=words)
+        if number and self.is_keyed:
+            box = box._replace(key=(panel, span.item))
+            tip = self.tips.setdefault(box.key, f"{number}:")
+            if tip.count(";") < _MOST_TIPS:
+                self.tips[box.key] = f"{tip} {span.kind} {time_words(start_s)} to {time_words(stop_s)};"
+        yield box
 
-    def wait(self, kind: str, x: float, width: float, length_s: float) -> None:
-        """A dotted line, with its length where there is room."""
-        if width <= 4:
-            return
-        middle = self.y + self.row_px / 2
-        self.marks.append(Line(((x + 2, middle), (x + width - 3, middle)), "mute", 1.2, "1.2 3"))
-        words = f"{kind} {time_words(length_s)}"
+    def wait(self, words: str, x: float, width: float) -> Iterator[Mark]:
+        """Yield a dotted line, with its length where there is room."""
+        y = self.y + self.row_px / 2
+        if width > 4:
+            yield Line(((x + 2, y), (x + width - 3, y)), "mute", 1.2, "1.2 3")
         if width > _WIDE_LETTER_PX * len(words) + 12 and self.row_px >= 14:
-            self.marks.append(Text(x + width / 2, middle + 4, words, "number", "mute", "middle", halo=True))
+            yield Text(x + width / 2, y + 4, words, "number", "mute", "middle", halo=True)
 
-    def legend(self) -> tuple[list[Mark], float]:
-        """The kinds whose name stands on no span, and how high they are together."""
-        unnamed = {kind: look for kind, look in self.looks.items() if kind not in self.named and kind not in WAITS}
-        return key_marks(unnamed)
-
-    def axis(self) -> None:
+    def axis(self) -> list[Mark]:
         scale, unit = time_unit(self.end_s)
         ticks = []
         for time, words in round_ticks(self.end_s / scale or 1.0):
-            ticks.append((self.left + time * scale * self.px_per_s, words if time else f"0 {unit}"))
-        self.marks += axis(self.y, ticks, self.left)
+            ticks.append((self.x(time * scale), words if time else f"0 {unit}"))
+        return axis(self.y, ticks, self.left)
 
-    def difference(self, top: float, first: Timeline, second: Timeline) -> None:
-        """An arrow from where the first timeline ends to where the second does, above it, and its length in words."""
-        more_s = second.makespan_s - first.makespan_s
-        start, stop = (self.left + panel.makespan_s * self.px_per_s for panel in (first, second))
+    def difference(self, first_s: float, second_s: float) -> Iterator[Mark]:
+        """Yield an arrow from where the first panel ends to where the second does, above it, with its length."""
+        start = self.x(first_s)
+        stop = self.x(second_s)
         if abs(stop - start) < 8:
             return
-        words = f"{time_words(abs(more_s))} {'more' if more_s > 0 else 'less'}"
-        y = top - _HEAD_PX - 8
-        self.marks.append(Line(((start, y - 6), (start, self.y)), "accent", 1.5, "3 3"))
-        self.marks.append(Line(((stop, y - 2), (stop, self.y)), "accent", 1.5))
-        self.marks.append(Line(((start, y), (stop, y)), "accent", 1.5, arrow=True))
-        x, anchor = min(start, stop) - 8, "end"
+        words = f"{time_words(abs(second_s - first_s))} {'more' if second_s > first_s else 'less'}"
+        y = self.top - _HEAD_PX - 8
+        yield Line(((start, y - 6), (start, self.y)), "accent", 1.5, "3 3")
+        yield Line(((stop, y - 2), (stop, self.y)), "accent", 1.5)
+        yield Line(((start, y), (stop, y)), "accent", 1.5, arrow=True)
+        place = Text(min(start, stop) - 8, y + 4, words, "deck", "accent", "end", halo=True)
         if abs(stop - start) > _WIDE_LETTER_PX * len(words) + 30:
-            x, anchor = (start + stop) / 2, "middle"
-        self.marks.append(Text(x, y + 4, words, "deck", "accent", anchor, halo=True))
+            place = place._replace(x=(start + stop) / 2, anchor="middle")
+        yield place
 
 
 def _row_names(timeline: Timeline) -> dict[tuple[int, str], str]:
     """Name each row after its lane, its rank, or both where both are several; then only the first of each rank."""
-    pairs = timeline.rank_lanes()
-    num_ranks = len({rank for rank, _ in pairs})
-    num_lanes = len({lane for _, lane in pairs})
-    names: dict[tuple[int, str], str] = {}
-    named: set[int] = set()
-    for rank, lane in pairs:
-        if num_ranks == 1 or rank in named:
-            names[rank, lane] = lane
-        elif num_lanes == 1:
-            names[rank, lane] = f"rank {rank}"
-        else:
-            names[rank, lane] = f"rank {rank} {lane}"
-        named.add(rank)
+    rank_lanes = timeline.rank_lanes()
+    num_lanes = len({lane for _, lane in rank_lanes})
+    last_rank = -1
+    if len({rank for rank, _ in rank_lanes}) == 1:
+        last_rank = rank_lanes[0][0]  # needs no name
+    names = {}
+    for rank, lane in rank_lanes:
+        words = lane
+        if rank != last_rank:
+            words = f"rank {rank} {lane}" if num_lanes > 1 else f"rank {rank}"
+        names[rank, lane] = words
+        last_rank = rank
     return names
-
-
-def _numbered(timeline: Timeline) -> set[str]:
-    """The kinds that have several items: only there does the number say something."""
-    kinds = set()
-    for number, kind in enumerate(timeline.kinds):
-        if np.unique(timeline.item[timeline.kind == number]).size > 1:
-            kinds.add(kind)
-    return kinds
 
 
 def _looks(panels: Mapping[str, Timeline]) -> dict[str, WorkLook]:
     """Return the look of each kind: its own, or one of the hues that are left, the longest first; the rest is grey."""
-    seconds: dict[str, float] = {}
+    seconds: dict[str, float] = defaultdict(float)
     for panel in panels.values():
-        lengths = np.bincount(panel.kind, panel.stop_s - panel.start_s, len(panel.kinds)).tolist()
-        for number in np.unique(panel.kind).tolist():
-            seconds[panel.kinds[number]] = seconds.get(panel.kinds[number], 0.0) + lengths[number]
-    looks = {kind: work_look(kind) for kind in seconds}
-    used = {WORK.get(kind, WORK.get(kind.partition(" ")[0], WorkLook("", False))).hue for kind in seconds}
-    free = iter([hue for hue in HUES if hue not in used])
-    for kind in sorted(seconds, key=lambda kind: -seconds[kind]):
-        if looks[kind] is None:
-            looks[kind] = WorkLook(next(free, OTHER), False)
-    return {kind: look for kind, look in looks.items() if look}
+        for span in panel:
+            seconds[span.kind] += span.stop_s - span.start_s
+    used = {work_look(kind.partition(" ")[0]) for kind in seconds}
+    free = iter([hue for hue in HUES if not {WorkLook(hue, False), WorkLook(hue, True)} & used])
+    from_the_longest = sorted(seconds, key=lambda kind: -seconds[kind])
+    others = {kind: WorkLook(next(free, OTHER), False) for kind in from_the_longest if not work_look(kind)}
+    return {kind: work_look(kind) or others[kind] for kind in seconds}
 
 
 def _finding(timeline: Timeline) -> str:

@@ -61,13 +61,13 @@ def draw_buckets(buckets: DDPBuckets, iteration: int = -1, title: str | None = N
     ticks = [(LEFT_PX + at * scale * px_per_byte, f"{words} {unit}") for at, words in round_ticks(widest_bytes / scale)]
     marks += axis(len(shown) * _ROW_PX + 4, ticks[:: math.ceil(len(ticks) / 6)], LEFT_PX, RIGHT_PX - _SIZE_PX)
     total_bytes = sum(map(buckets.num_bytes, shown))
-    gradients = f"{bytes_words(total_bytes)} of gradients, {count_of(len(buckets.gradients), 'parameter')}"
+    gradients = f"{bytes_words(total_bytes)} of gradients"
     caps = " and then ".join(dict.fromkeys(map(bytes_words, buckets.caps_bytes)))
     return Drawing(
-        title or f"{gradients}: {count_of(len(shown), 'allreduce')}",
+        title or f"{gradients} in {count_of(len(shown), 'allreduce')}",
         marks,
         len(shown) * _ROW_PX + 30,
-        f"a row is a bucket, a number a parameter; dashed: buckets close at {caps}",
+        f"row: bucket; number: parameter; dashed: cap of {caps}",
         tips,
     )
 
@@ -95,6 +95,6 @@ def draw_caps(
             rows[name] = {"compute": 1e3 * (candidate.step_s - candidate.wait_s), "wait": 1e3 * candidate.wait_s}
     gain = ""
     if recommendation.gain:  # 0 for the default itself
-        gain = f", {percent_words(recommendation.gain, 1)} less than the default"
+        gain = f", {percent_words(recommendation.gain, 1)} below the default"
     deck = f"{count_of(chosen.num_buckets, 'bucket')}; the default has {recommendation.default.num_buckets}"
     return draw_bars(rows, "predicted step [ms]", title or f"Recommended: {chosen.name}{gain}", deck)

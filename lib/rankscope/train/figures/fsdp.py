@@ -31,7 +31,7 @@ def draw_fsdp_step(step: Step, cost: Cost, overlap: bool = True, title: str | No
     share = timeline.select(kind="wait").busy_s / (timeline.makespan_s or 1.0)
     finding = f"{percent_words(share)} of {time_words(timeline.makespan_s)} waits for communication"
     terms = [f"{term.replace('_', ' ')} {decimal_words(num_bytes)}" for term, num_bytes in step.largest(2)]
-    deck = f"peak of {decimal_words(step.peak_bytes)}, such as {' and '.join(terms)}"
+    deck = f"peak of {decimal_words(step.peak_bytes)}: {', '.join(terms)}, …"
     above = draw_timeline(timeline, title=title or finding, deck=deck)
     named, keys_px = key_marks({term.replace("_", " "): MEMORY[term] for term in step.memory()})
     top = above.height_px + keys_px + _GAP_PX
