@@ -14,7 +14,7 @@ from torch import nn
 from rankscope.cluster import Link
 from rankscope.networks import CostTable
 from rankscope.sampling import assign
-from rankscope.train import data_parallel, ddp, fsdp, pipeline_parallel, uneven, zero
+from rankscope.train import ddp, fsdp, pipeline_parallel, uneven, zero
 from rankscope.train.data_parallel import StepCosts, StepSizes
 from rankscope.train.ddp import Contention, Gradient, LocalStep
 from rankscope.train.fake_group import fake_group
@@ -78,7 +78,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: ddp.recommend(LOCAL, proportional, caps_mb=[-1]), "caps_mb"),
     (lambda: ddp.cost(LINK), "num_ranks"),
     (lambda: ddp.cost(3), "machine"),  # type: ignore[arg-type]
-    (lambda: ddp.architecture_step("VGG", 1, 1e12), "VGG"),
     (lambda: CostTable((1,), (1,)), "rising"),
     (lambda: CostTable((1, 2), (1, -1)), "seconds"),
     (lambda: ddp.measure(LINEAR, mean, num_ranks=0), "num_ranks"),
@@ -116,6 +115,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: uneven.simulate([1, 2], "wait"), "handling"),
     (lambda: uneven.simulate([0, 2], "pad"), "padded"),
     (lambda: uneven.predict(replace(EPOCH, loader=None), "join"), "loader"),
+    (lambda: uneven.measure(mlp(), *batch(12), EPOCH, CROSS, "hang"), "handling"),
     (lambda: uneven.measure(mlp(), *batch(9), EPOCH, CROSS), "12 samples"),
     (lambda: uneven.measure(nn.Linear(1, 1, bias=False), *batch(12), EPOCH, CROSS), "8 bytes of parameters"),
     # pipeline_parallel
@@ -136,7 +136,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     # data_parallel, gradients
     (lambda: StepSizes(0, 1, 1, 1), "batch_size"),
     (lambda: StepCosts(LINK, -1, 1), "forward_s"),
-    (lambda: data_parallel.traffic(StepSizes(4, 1, 1, 1), 4, "fsdp"), "fsdp"),
     (lambda: Work(nn.Tanh(), *batch(12), CROSS), "gradient"),
     (lambda: Work(mlp(), batch(12)[0], batch(11)[1], CROSS), "12 and 11"),
     (lambda: audit_step(Work(mlp(), *batch(12), CROSS), 5), "inputs"),

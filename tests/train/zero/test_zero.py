@@ -41,15 +41,15 @@ def test_a_recipe_of_ones_own_widths_is_as_measured() -> None:
 def test_terms_of_every_recipe_and_optimizer() -> None:
     """By the definitions, worked out here a second time for one number of parameters that all ranks share evenly."""
     total, ranks = 4096 * 64, 8
-    states = {"sgd": (0, 0), "momentum": (1, 0), "adam": (2, 0), "adam_8bit": (2, 1)}
+    states = {"sgd": 0, "momentum": 1, "adam": 2}
     widths = {"fp32": (4, 4, 0, 4), "mixed": (2, 2, 4, 4), "bf16": (2, 2, 0, 2)}
     assert set(states) == set(OPTIMIZERS)
     assert set(widths) == set(zero.RECIPES)
-    for (name, (count, in_8_bits)), (recipe, (wide, grad, master, wide_state)), stage in product(
+    for (name, count), (recipe, (wide, grad, master, wide_state)), stage in product(
         states.items(), widths.items(), range(4)
     ):
         terms = zero.memory(total, ranks, stage, recipe, name, largest_layer=64, activation_bytes=5e3).terms
-        state = total * (1 + 4 / 2048 if in_8_bits else wide_state) * count
+        state = total * wide_state * count
         assert list(terms) == list(TERMS)
         assert terms["optimizer_states"] == state / (ranks if stage >= 1 else 1)
         assert terms["master_copy"] == total * master / (ranks if stage >= 1 else 1)

@@ -39,21 +39,14 @@ class Recipe(NamedTuple):
 
 
 class Optimizer(NamedTuple):
-    """States per element, bytes of each tensor's step counter, and bytes of a state if no recipe changes them."""
+    """States per element, and bytes of each tensor's step counter."""
 
     num_states: int
-    counter_bytes: int = 0
-    state_bytes: float | None = None
+    counter_bytes: int
 
 
 RECIPES = {"fp32": Recipe(4, 4, 0, 4), "mixed": Recipe(2, 2, 4, 4), "bf16": Recipe(2, 2, 0, 2)}
-OPTIMIZERS = {
-    "sgd": Optimizer(0),
-    "momentum": Optimizer(1),
-    "adam": Optimizer(2, counter_bytes=4),
-    # One byte, and a float32 scale per block of 2048 elements (Dettmers et al., 2022).
-    "adam_8bit": Optimizer(2, counter_bytes=4, state_bytes=1 + 4 / 2048),
-}
+OPTIMIZERS = {"sgd": Optimizer(0, 0), "momentum": Optimizer(1, 0), "adam": Optimizer(2, 4)}
 
 
 class ZeroMemory(msgspec.Struct, frozen=True):
@@ -209,8 +202,6 @@ def memory(
         "optimizer_states": rule.num_states * num_bytes_of(updated, "state"),
         "master_copy": num_bytes_of(updated, "master"),
     }
-    if rule.state_bytes:
-        undivided["optimizer_states"] = rule.num_states * rule.state_bytes * sum(tensor.size for tensor in updated)
     terms = {}
     for term, num_bytes in undivided.items():
         is_divided = job.stage >= divided_from.get(term, 4)
