@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +14,6 @@ from ...common.words import count_of
 from ...explorers.explorer import Explorer, Now, Setting, Steps
 from ...explorers.networks import BY_HAND, Networks
 from ...figures.marks import Drawing
-from ...networks import Measured
 from ...timeline import Timeline
 from ..figures.fsdp import draw_fsdp_step
 from ..fsdp.choose import NOT_COUNTED
@@ -70,16 +68,14 @@ def observed(
     )
 
 
-def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
+def fsdp() -> Explorer:
     """Return controls over one step under `fully_shard`: what runs on each of its streams, and the memory of a rank.
 
     What is shown has been observed: torch takes the step when it is first needed, in a fraction of a second. The
-    networks are latency and bandwidth set by hand, machines of the bank, NCCL's model, and recorded Gloo. `profiles`,
-    by name, come before them. An all-gather or a reduce-scatter takes half the time of an all-reduce, as in a ring.
-
-    Raises ValueError for anything but profiles, and for a profile without the backend's own allreduce.
+    networks are latency and bandwidth set by hand, machines of the bank, NCCL's model, and recorded Gloo. An all-gather
+    or a reduce-scatter takes half the time of an all-reduce, as in a ring.
     """
-    networks = Networks(profiles)
+    networks = Networks()
 
     def predicted(now: Now) -> tuple[Step, Cost, Timeline]:
         sizes = networks.num_ranks(now), now.num_blocks, now.width, now.num_tokens
@@ -108,8 +104,6 @@ def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
         ]
 
     network, num_ranks, *link = networks.settings()
-    if profiles is None:
-        network = network._replace(default=BY_HAND)  # on which any number of ranks can be chosen
     settings = (
         num_ranks._replace(default=64),
         Setting("num_blocks", 4, Steps((1, 2, 4, 8, 16, 32)), "blocks"),
@@ -120,7 +114,7 @@ def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
         Setting("recompute", False, (), "recompute activations"),
         Setting("memory_gb", 80, Steps((24, 40, 80, 141)), "memory of a GPU [GB]"),
         Setting("tflops", 400, Steps((50, 100, 200, 400, 800)), "computing [TFLOP/s]"),
-        network,
+        network._replace(default=BY_HAND),  # on which any number of ranks can be chosen
         *link,
     )
     return Explorer(settings, draw, report, PRESETS)

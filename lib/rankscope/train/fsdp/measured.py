@@ -44,27 +44,42 @@ class Run(NamedTuple):
         steps_s = self._seconds(lane="step").max(axis=0)
         return self.recording.timeline.select(item=int(np.argsort(steps_s)[steps_s.size // 2]))
 
-    @property
-    def peak_bytes(self) -> int:
-        """The most bytes of live tensors on any rank at any time."""
-        return max(step.peak_bytes for step in self.observed)
-
-    def cost(self) -> Cost:
+    def cost(self, other: Run | None = None) -> Cost:
         """Return the cost of works on these ranks, for a step that is sharded in another way and does not overlap.
 
         A collective takes as long for each byte as those of its kind have taken here, on the rank that came last and so
-        did not wait in it. Everything else shares the rest of the median step, in proportion to its operations and
-        bytes. Predict with ``step.timeline(cost, overlap=False)``.
+        did not wait in it. `other` is a run whose collectives have other sizes, such as one that wraps the root alone:
+        with it, a collective also takes a time for each call, such that both runs agree. Everything else shares the
+        rest of the median step, in proportion to its operations and bytes; what follows a collective on its stream is
+        part of it. Predict with ``step.timeline(cost, overlap=False)``.
         """
-        works = self.observed[0].works
         rates = {}
         computing_s = self.step_s
-        for kind in {work.kind for work in works if work.kind in COLLECTIVES}:
-            kind_s = float(np.median(self._seconds(kind=kind).min(axis=0)))
-            rates[kind] = kind_s / sum(work.num_bytes for work in works if work.kind == kind)
+        for kind in {call.kind for call in self.collectives}:
+            num_calls, num_bytes, kind_s = self._total(kind)
+            call_s = 0.0
+            if other is not None:
+                others_calls, others_bytes, others_s = other._total(kind)
+                determinant = num_calls * others_bytes - others_calls * num_bytes
+                if determinant:  # else calls have the same size on average
+                    call_s = (kind_s * others_bytes - others_s * num_bytes) / determinant
+                call_s = min(max(call_s, 0.0), kind_s / num_calls)
+            rates[kind] = call_s, (kind_s - num_calls * call_s) / num_bytes
             computing_s -= kind_s
-        rate = computing_s / sum(_effort(work) for work in works if work.kind not in COLLECTIVES)
-        return lambda work: rates[work.kind] * work.num_bytes if work.kind in rates else rate * _effort(work)
+        rate = computing_s / sum(map(_effort, self.observed[0].works))
+
+        def cost(work: Work) -> float:
+            if work.kind not in rates:
+                return rate * _effort(work)
+            call_s, byte_s = rates[work.kind]
+            return call_s + byte_s * work.num_bytes
+
+        return cost
+
+    def _total(self, kind: str) -> tuple[int, int, float]:
+        """Return how many collectives of a kind a step has, their bytes, and the median of their seconds."""
+        sizes = [call.num_bytes for call in self.collectives if call.kind == kind]
+        return len(sizes), sum(sizes), float(np.median(self._seconds(kind=kind).min(axis=0)))
 
     def _seconds(self, **selected: Any) -> NDArray[np.float64]:
         """Return the seconds that the selected spans take together, as an array of shape (ranks, steps)."""
@@ -77,6 +92,8 @@ class Run(NamedTuple):
 
 def _effort(work: Work) -> float:
     """How long a work takes compared with others: a core does about ten operations for each byte that it moves."""
+    if work.lane in COLLECTIVES:
+        return 0.0
     return max(work.flops / 10, work.num_bytes)
 
 

@@ -104,11 +104,15 @@ class Job(NamedTuple):
     buffer_bytes: int
     num_ranks: int
     stage: int
+    recipe: Recipe
 
     @classmethod
     def of(cls, num_parameters_or_module: Any, num_ranks: int, stage: int | str, recipe: str | Recipe | None) -> Job:
         has_own_widths = recipe is None and stage in WAYS
-        recipe = recipe_of(stage, recipe)
+        if recipe is None:
+            recipe = "fp32" if isinstance(stage, str) else "mixed"
+        if not isinstance(recipe, Recipe):
+            recipe = RECIPES[one_of("recipe", recipe, tuple(RECIPES))]
         whole("num_ranks", num_ranks, 1)
         if not isinstance(stage, str):
             number = whole("stage", stage, 0, 3)
@@ -121,7 +125,8 @@ class Job(NamedTuple):
             if stage == "zero_redundancy_optimizer":
                 raise ValueError(f"stage {stage} divides the tensors of a module, got {num_parameters_or_module!r}")
             size = _count("num_parameters_or_module", num_parameters_or_module, 1)
-            return cls([_Tensor(size, recipe, num_counters=0)], 0, num_ranks, number)  # nobody knows how many tensors
+            tensors = [_Tensor(size, recipe, num_counters=0)]  # nobody knows how many tensors
+            return cls(tensors, 0, num_ranks, number, recipe)
         tensors = []
         for parameter in num_parameters_or_module.parameters():  # one that is shared comes once
             widths = recipe
@@ -130,7 +135,7 @@ class Job(NamedTuple):
                 widths = Recipe(width, width, master=0, state=width)
             tensors.append(_Tensor(parameter.numel(), widths, parameter.requires_grad))
         buffer_bytes = sum(buffer.nbytes for buffer in num_parameters_or_module.buffers())
-        return cls(tensors, buffer_bytes, num_ranks, number)
+        return cls(tensors, buffer_bytes, num_ranks, number, recipe)
 
     @property
     def trained(self) -> list[_Tensor]:
@@ -147,14 +152,6 @@ def _count(name: str, value: Any, low: int) -> int:
 def num_bytes_of(tensors: Sequence[_Tensor], field: str) -> Any:
     """Return the bytes of as many elements as these tensors have, each as wide as this field of its recipe."""
     return sum(tensor.size * getattr(tensor.widths, field) for tensor in tensors)
-
-
-def recipe_of(stage: int | str, recipe: str | Recipe | None) -> Recipe:
-    if isinstance(recipe, Recipe):
-        return recipe
-    if recipe is None:
-        recipe = "fp32" if isinstance(stage, str) else "mixed"
-    return RECIPES[one_of("recipe", recipe, tuple(RECIPES))]
 
 
 def memory(
@@ -190,7 +187,6 @@ def memory(
     """
     rule = OPTIMIZERS[one_of("optimizer", optimizer, tuple(OPTIMIZERS))]
     job = Job.of(num_parameters_or_module, num_ranks, stage, recipe)
-    recipe = recipe_of(stage, recipe)
     updated = job.trained
     divided_from = DIVIDED_FROM
     if stage == "zero_redundancy_optimizer":
@@ -210,7 +206,8 @@ def memory(
     layer = _count("largest_layer", largest_layer, 0)
     terms["buffers"] = job.buffer_bytes
     terms["buckets"] = terms["gradients"] if stage == "ddp" else 0
-    terms["largest_layer"] = math.ceil(layer * (0, 0, recipe.gradient, recipe.gradient + recipe.parameter)[job.stage])
+    whole_bytes = (0, 0, job.recipe.gradient, job.recipe.gradient + job.recipe.parameter)[job.stage]  # by stage
+    terms["largest_layer"] = math.ceil(layer * whole_bytes)
     terms["activations"] = _count("activation_bytes", activation_bytes, 0)
     return ZeroMemory(sum(tensor.size for tensor in job.tensors), num_ranks, job.stage, terms)
 
