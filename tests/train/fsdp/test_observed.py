@@ -69,13 +69,6 @@ def test_the_roots_default_is_to_keep_its_parameters() -> None:
     assert reduces(calls[True]) == reduces(calls[None]) == reduces(calls[False]) == [48, 72, 24]
 
 
-def test_mixed_precision_changes_bytes() -> None:
-    half = {"reshard_after_forward": None, "param_dtype": torch.bfloat16}
-    assert collectives(rows(4), **half) == [("allgather", 24), ("reduce_scatter", 24)]
-    full = collectives(rows(4), reduce_dtype=torch.float32, **half)
-    assert full == [("allgather", 24), ("reduce_scatter", 48)]
-
-
 def test_frozen_layers_in_front_are_gathered_once_more_at_most_and_never_reduced() -> None:
     """As FSDP2 does on two real ranks: 9 all-gathers and 2 reduce-scatters, where a count of layers says 12 and 6."""
     module = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
@@ -88,11 +81,6 @@ def test_frozen_layers_in_front_are_gathered_once_more_at_most_and_never_reduced
     calls = collectives(between, wrap=["0", "1"], reshard_after_forward=None)
     assert gathers(calls) == [72, 24, 48, 48, 24]
     assert reduces(calls) == [72, 24]
-
-
-def test_hsdp_reduces_each_shard_over_the_replicas() -> None:
-    calls = collectives(rows(4), num_ranks=4, num_replicas=2, reshard_after_forward=None)
-    assert calls == [("allgather", 48), ("reduce_scatter", 48), ("allreduce", 24)]
 
 
 # ---- memory
