@@ -2,8 +2,8 @@
 
 Each module takes steps on CPU ranks under `fully_shard` that reshards, with the root alone, and in other ways, all in
 turn, because other processes use a different share of the cores each time. What the first takes, alone and together
-with the second, predicts the others. Nothing is fitted to the steps that are predicted, except that the second has its
-own collectives in its prediction. Their collectives are the observed ones.
+with the second, predicts the others. Nothing is fitted to the steps that are predicted. Their collectives are the
+observed ones.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def main(ranks: list[int], num_steps: int) -> None:
                 for source, cost in costs.items():
                     error = step.timeline(cost, overlap=False).makespan_s / run.step_s - 1
                     words.append(f"{error:+7.1%}")
-                    if run is not runs[0]:
+                    if way not in NAMES[:2]:  # from which the predictions come
                         errors[source].append(error)
                 print(f"  {name:28} {way:28} {run.step_s * 1e3:7.1f} ms {' '.join(words)}", flush=True)
         for source, found in errors.items():

@@ -89,7 +89,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     # zero
     (lambda: zero.memory(1000, 0, 1), "num_ranks"),
     (lambda: zero.memory(1000, 2, 4), "stage"),
-    (lambda: zero.memory(1000, 2, "fully_shard"), "fsdp.observe"),
+    (lambda: zero.memory(1000, 2, "fully_shard"), "zero_redundancy_optimizer"),
     (lambda: zero.memory(1000, 2, 1, "fp8"), "recipe"),
     (lambda: zero.memory(1000, 2, 1, optimizer="lion"), "optimizer"),
     (lambda: zero.memory("7B", 2, 1), "7B"),

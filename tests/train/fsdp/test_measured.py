@@ -169,37 +169,35 @@ def test_a_run_has_the_collectives_and_the_peak_that_are_observed_and_spans_of_e
     assert executed.step_s == pytest.approx(executed.timeline.select(lane="step").makespan_s, rel=0.5)
 
 
-def made_run(seconds: dict[tuple[str, int], float], works: tuple[fsdp.Work, ...]) -> Run:
-    """A step of 10 s on two ranks: collectives by kind and bytes, in each of which rank 1 waits a second for rank 0."""
+def made_run(seconds: dict[str, list[float]], works: tuple[fsdp.Work, ...]) -> Run:
+    """A step of 10 s on two ranks: collectives by kind, in each of which rank 1 waits a second for rank 0."""
     rows = []
-    sizes = []
     for rank in (0, 1):
         rows.append(Span(rank, "step", "step", 0, 0.0, 10.0))
-        sizes.append(0)
-        for place, ((kind, num_bytes), kind_s) in enumerate(seconds.items()):
-            rows.append(Span(rank, "collectives", kind, 0, 3.0 * place + 1 - rank, 3.0 * place + 1 + kind_s))
-            sizes.append(num_bytes)
+        for kind, kind_s in [(kind, kind_s) for kind, of_kind in seconds.items() for kind_s in of_kind]:
+            begin_s = 3.0 * len(rows)
+            rows.append(Span(rank, "collectives", kind, 0, begin_s - rank, begin_s + kind_s))
     step = fsdp.Step(works, ())
-    return Run(Recording(Timeline.of(rows), np.array(sizes)), (step, step))
+    return Run(Recording(Timeline.of(rows), np.zeros(len(rows), dtype=np.int64)), (step, step))
+
+
+def work(kind: str, num_bytes: int, flops: int = 0, lane: str = "") -> fsdp.Work:
+    return fsdp.Work(lane or kind, kind, "", frozenset(), flops, num_bytes)
 
 
 def test_a_cost_shares_the_step_among_its_works() -> None:
-    allgather = fsdp.Work("allgather", "allgather", "0", frozenset(), 0, 100)
-    forward = fsdp.Work("compute", "forward", "0", frozenset([0]), 1000, 50)
-    second = fsdp.Work("allgather", "allgather", "1", frozenset(), 0, 300)
-    backward = fsdp.Work("compute", "backward", "1", frozenset([2]), 0, 500)
-    scatter = fsdp.Work("reduce_scatter", "reduce_scatter", "1", frozenset([3]), 0, 200)
-    part_of_it = fsdp.Work("reduce_scatter", "copy_out", "1", frozenset([4]), 0, 200)
-    works = allgather, forward, second, backward, scatter, part_of_it
-    run = made_run({("allgather", 100): 1.0, ("allgather", 300): 1.0, ("reduce_scatter", 200): 2.0}, works)
-    for other, gathers_s in ((None, (0.5, 1.5)), (run, (0.5, 1.5)), (ROOT, (0.8, 1.2))):
+    gathers = work("allgather", 100), work("allgather", 300)
+    scatter = work("reduce_scatter", 200)
+    part_of_it = work("copy_out", 200, lane="reduce_scatter")
+    forward, backward = work("forward", 50, 1000, "compute"), work("backward", 500, 0, "compute")
+    works = (*gathers, scatter, part_of_it, forward, backward)
+    run = made_run({"allgather": [1.0, 1.0], "reduce_scatter": [2.0]}, works)
+    # With one all-gather of all bytes in 1.4 s, each takes 0.6 s and each byte 2 ms; with three works of all bytes
+    # instead of two, which take 6.6 s instead of 6 s, each takes 0.6 s and each byte 8 ms.
+    others = work("allgather", 400), scatter, forward, forward, work("backward", 400, 0, "compute")
+    other_run = made_run({"allgather": [1.4], "reduce_scatter": [2.0]}, others)
+    alone = (0.5, 1.5, 2.0, 0.0, 1.0, 5.0)  # the last two by operations, and by bytes
+    for other, expected_s in ((None, alone), (run, alone), (other_run, (0.8, 1.2, 2.0, 0.0, 1.4, 4.6))):
         cost = run.cost(other)
-        assert (cost(allgather), cost(second)) == pytest.approx(gathers_s)
-        assert cost(scatter) == pytest.approx(2.0)
-        assert cost(part_of_it) == 0
-        assert cost(backward) == 5 * cost(forward)  # by its bytes; the other one by its operations
+        assert tuple(map(cost, works)) == pytest.approx(expected_s)
         assert run.observed[0].timeline(cost, overlap=False).makespan_s == pytest.approx(run.step_s) == 10.0
-
-
-# With one all-gather of all bytes in 1.4 s, each call takes 0.6 s and each byte 2 ms.
-ROOT = made_run({("allgather", 400): 1.4, ("reduce_scatter", 200): 2.0}, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,13 +79,13 @@ def runs() -> dict[str, UnevenRun]:
 def test_every_way_does_on_real_ranks_what_is_predicted(runs: dict[str, UnevenRun]) -> None:
     inputs, targets = batch(EPOCH.size)
 
-    def weighted(module: nn.Module, weights: torch.Tensor) -> torch.Tensor:
+    def weighted(weights: torch.Tensor, module: nn.Module) -> torch.Tensor:
         return (losses(module(inputs), targets) * weights).sum()
 
     for way in runs.values():
         way.check()
         # the oracle for the weights: one process with the loss of each sample times its weight
-        expected = gradient_alone(mlp(), weighted, torch.from_numpy(way.expected.weights))
+        expected = gradient_alone(mlp(), partial(weighted, torch.from_numpy(way.expected.weights)))
         np.testing.assert_allclose(way.gradients.sum(axis=0), expected, rtol=0, atol=1e-13)
         assert way.expected.scale.sum() == pytest.approx(way.expected.weights.sum())
     assert runs["join"].expected.scale.tolist() == [1, 1, 1, 1, 1, 1 / 3]

@@ -20,13 +20,12 @@ SETTINGS = (
     Setting("num_ranks", 64, Steps(2**power for power in range(13)), "ranks"),
     Setting("recipe", "mixed", RECIPES, "recipe"),
     Setting("optimizer", "adam", OPTIMIZERS, "optimizer"),
-    Setting("layer_millions", 0, range(0, 1001, 10), "largest layer [million]"),
     Setting("activations_gb", 0, range(101), "activations [GB]"),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "7.5 B on 64 ranks, stage 3": {"stage": 3},
     "the same in float32": {"stage": 3, "recipe": "fp32"},
-    "70 B on 512 ranks, with its layers": {"model": "70 B", "num_ranks": 512, "stage": 3, "layer_millions": 1000},
+    "70 B on 512 ranks": {"model": "70 B", "num_ranks": 512, "stage": 3},
 }
 
 
@@ -37,7 +36,6 @@ def _memory(now: Now, stage: int) -> ZeroMemory:
         stage,
         now.recipe,
         now.optimizer,
-        largest_layer=now.layer_millions * 10**6,
         activation_bytes=now.activations_gb * 10**9,
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ...common.checks import each, number, of_type, one_of, several, truth, whole
+from ...common.checks import each, number, of_type, one_of, several, whole
 from ...sampling import Assignment
 from ...timeline import Tape, Timeline
 
@@ -108,7 +108,6 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
     >>> predict(epoch, "join", divide_by_initial_world_size=False).weights.tolist()
     [0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.5, 0.5]
     """
-    truth("divide_by_initial_world_size", divide_by_initial_world_size)
     batches = batches_of(epoch)
     num_batches = [len(own) for own in batches]
     completed = steps_by_rank(num_batches, handling)

@@ -114,13 +114,10 @@ class Job(NamedTuple):
         if not isinstance(recipe, Recipe):
             recipe = RECIPES[one_of("recipe", recipe, tuple(RECIPES))]
         whole("num_ranks", num_ranks, 1)
-        if not isinstance(stage, str):
-            number = whole("stage", stage, 0, 3)
-        elif stage in WAYS:
-            number = WAYS[stage]
-        else:
-            ways = ", ".join(WAYS)
-            raise ValueError(f"stage must be 0 to 3, or one of {ways}, got {stage!r}; fully_shard has fsdp.observe")
+        number = stage
+        if isinstance(stage, str):
+            number = WAYS[one_of("stage", stage, tuple(WAYS))]
+        number = whole("stage", number, 0, 3)
         if not hasattr(num_parameters_or_module, "named_parameters"):
             if stage == "zero_redundancy_optimizer":
                 raise ValueError(f"stage {stage} divides the tensors of a module, got {num_parameters_or_module!r}")
