@@ -55,7 +55,9 @@ class Run(NamedTuple):
         both runs agree. Predict with ``step.timeline(cost, overlap=False)``.
         """
         totals = self._totals()
-        others = other._totals() if other is not None else totals
+        others = totals
+        if other is not None:
+            others = other._totals()
         rates = {kind: _rates(total, others.get(kind, total)) for kind, total in totals.items()}
 
         def cost(work: Work) -> float:
@@ -85,7 +87,9 @@ class Run(NamedTuple):
 
 
 def _kind(work: Work) -> str:
-    return work.kind if work.kind in COLLECTIVES else _COMPUTING
+    if work.kind in COLLECTIVES:
+        return work.kind
+    return _COMPUTING
 
 
 def _amount(work: Work) -> float:
