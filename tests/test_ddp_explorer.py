@@ -11,7 +11,7 @@ from rankscope.cluster import Link
 from rankscope.collectives import closed_form
 from rankscope.explorers import ddp
 from rankscope.explorers.networks import Networks
-from rankscope.train.ddp import architecture_step, recommend, simulate
+from rankscope.train.ddp import recommend, resnet50_step, simulate
 
 from .box.explorer_cases import CASES as CASES_OF_BOX
 from .box.explorer_cases import six_ranks
@@ -26,7 +26,7 @@ DDP_OF_YOURS = CASES_OF_BOX["ddp of yours"].made()
 def test_the_report_is_of_the_step_that_is_drawn() -> None:
     now = DDP.at(network="abci_a100_4x8", cap="8 MiB")
     cost = Networks().cost(now)
-    local = architecture_step("ResNet-50", 32, 40e12)
+    local = resnet50_step(32, 40e12)
     step = simulate(local, cost, bucket_cap_mb=8)
     advice = recommend(local, cost)
     lines = report(DDP, network="abci_a100_4x8", cap="8 MiB")

@@ -1,22 +1,32 @@
 """FSDP's predicted step time against real ranks: ``python -m tests.benchmarks.fsdp --ranks 2``.
 
-Each module takes steps under `fully_shard` that reshards, on CPU ranks. What that run costs predicts the step of other
-settings, which real ranks then take. Nothing is fitted to the steps that are predicted. Their collectives are the
-observed ones, and so is the peak of live bytes on rank 0.
+Each module takes steps on CPU ranks under `fully_shard` that reshards, with the root alone, and in other ways, all in
+turn, because other processes use a different share of the cores each time. What the first takes, alone and together
+with the second, predicts the others. Nothing is fitted to the steps that are predicted. Their collectives are the
+observed ones.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import cycle
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 
+from rankscope.ranks import Recording, record
 from rankscope.train import fsdp
+from rankscope.train.fsdp.measured import Run
+from rankscope.train.fsdp.observed import Sharding
+
+from .ddp_prediction import go_before_others
 
 
 def loss(batch: Tensor, module: nn.Module) -> Tensor:
@@ -44,29 +54,70 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "4 transformer layers of 256": (encoder, torch.randn(4, 32, 256)),
     "bottleneck": (bottleneck, torch.randn(128, 1024)),
 }
-OTHERS: list[dict[str, Any]] = [{"reshard_after_forward": False}, {"prefetch": 1}, {"wrap": []}]
+WARM_UP = 3
+NAMES = ("as usual", "root alone", "no resharding", "prefetch", "every second", "every second, no resharding")
+
+
+def ways_of(module: nn.Module) -> list[dict[str, Any]]:
+    """The ways to shard a module, by `NAMES`."""
+    every = {"wrap": ["*"]}
+    second = {"wrap": [name for name, child in module.named_children() if list(child.parameters())][::2]}
+    kept = {"reshard_after_forward": False}
+    return [every, {"wrap": []}, every | kept, every | {"prefetch": 1}, second, second | kept]
+
+
+def runs_in_turn(module: nn.Module, loss: Any, steps: Sequence[fsdp.Step], ways: Any, *where: int) -> list[Run]:
+    """Take steps of all ways in turn on real ranks, and return the run of each."""
+    num_ranks, num_steps = where
+    shardings = [Sharding(num_ranks, **way).checked(module, loss) for way in ways]
+
+    def make_step() -> Callable[[], None]:
+        modules = [copy.deepcopy(module) for _ in shardings]
+        for sharding, copied in zip(shardings, modules, strict=True):
+            sharding.apply(copied)
+        turns = cycle(modules)
+
+        def step() -> None:
+            trained = next(turns)
+            loss(trained).backward()
+            trained.zero_grad()
+
+        return step
+
+    number = len(shardings)
+    timeline, num_bytes = record(make_step, num_ranks, number * num_steps, number * WARM_UP, timeout_s=600)
+    runs = []
+    for turn, observed in enumerate(steps):
+        own = np.flatnonzero(timeline.item % number == turn)
+        spans = timeline.take(own)
+        runs.append(Run(Recording(replace(spans, item=spans.item // number), num_bytes[own]), (observed,) * num_ranks))
+    return runs
 
 
 def main(ranks: list[int], num_steps: int) -> None:
+    go_before_others()
     for num_ranks in ranks:
-        errors = []
-        print(f"\n{num_ranks} ranks: step predicted, measured (median), error")
+        errors: dict[str, list[float]] = {"from the first": [], "from both": []}
+        print(f"\n{num_ranks} ranks: step measured (median), errors predicted from the first way, and from both")
         for name, (make, batch) in CASES.items():
             module = make()
-            usual: dict[str, Any] = {"num_ranks": num_ranks, "wrap": ["*"]}
-            cost = fsdp.run(module, partial(loss, batch), num_steps=num_steps, **usual).cost()
-            for other in OTHERS:
-                settings = usual | other
-                step = fsdp.observe(module, partial(loss, batch), **settings)
-                executed = fsdp.run(module, partial(loss, batch), num_steps=num_steps, timeout_s=600, **settings)
-                assert executed.collectives == step.collectives
-                assert executed.observed[0].peak_bytes == step.peak_bytes
-                predicted_s = step.timeline(cost, overlap=False).makespan_s
-                errors.append(predicted_s / executed.step_s - 1)
-                times = f"{predicted_s * 1e3:7.1f} ms {executed.step_s * 1e3:7.1f} ms {errors[-1]:+6.1%}"
-                print(f"  {name:28} {other!s:34} {times}", flush=True)
-        absolute = [abs(error) for error in errors]
-        print(f"  median error {median(absolute):.1%}, largest {max(absolute):.1%}")
+            its_loss = partial(loss, batch)
+            ways = ways_of(module)
+            steps = [fsdp.observe(module, its_loss, num_ranks=num_ranks, **way) for way in ways]
+            runs = runs_in_turn(module, its_loss, steps, ways, num_ranks, num_steps)
+            costs = {"from the first": runs[0].cost(), "from both": runs[0].cost(runs[1])}
+            for way, step, run in zip(NAMES, steps, runs, strict=True):
+                assert run.collectives == step.collectives
+                words = []
+                for source, cost in costs.items():
+                    error = step.timeline(cost, overlap=False).makespan_s / run.step_s - 1
+                    words.append(f"{error:+7.1%}")
+                    if way not in NAMES[:2]:  # from which the predictions come
+                        errors[source].append(error)
+                print(f"  {name:28} {way:28} {run.step_s * 1e3:7.1f} ms {' '.join(words)}", flush=True)
+        for source, found in errors.items():
+            absolute = [abs(error) for error in found]
+            print(f"  {source}: median error {median(absolute):.1%}, largest {max(absolute):.1%}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -89,11 +88,11 @@ def gradient_of(module: nn.Module) -> Vector:
     return flat(gradients)
 
 
-def gradient_alone(module: nn.Module, loss: Callable[..., Tensor], *args: Any) -> Vector:
-    """Return the gradient of ``loss(module, *args)`` in one process, without changing the module."""
+def gradient_alone(module: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Vector:
+    """Return the gradient of ``loss(module)`` in one process, without changing the module."""
     module = copy.deepcopy(module)
     module.zero_grad()
-    loss(module, *args).backward()  # type: ignore[no-untyped-call]
+    loss(module).backward()  # type: ignore[no-untyped-call]
     return gradient_of(module)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import build, closed_form, lower_bounds, simulate
+from rankscope.collectives import build, simulate
 from rankscope.train import data_parallel
 from rankscope.train.data_parallel import StepCosts, StepSizes
 from rankscope.train.data_parallel.model import chunk_sizes
@@ -40,9 +40,6 @@ def test_bytes_are_those_of_the_formulas(num_devices: int) -> None:
     assert port_bytes[0] == port_bytes[1:].sum() == away * (600 + 2 * 40) + others * 2 * 10_000
     nine = data_parallel.traffic(StepSizes(9, 4, 4, 100), 8)
     assert (nine > 0).tolist() == [True] * 5 + [False] * 3
-    assert data_parallel.traffic(StepSizes(32, 0, 0, 9600), num_devices, "ddp") == pytest.approx(
-        2 * 2 * others / num_devices * 9600
-    )
 
 
 @pytest.mark.parametrize("num_devices", [1, 2, 4, 8])
@@ -55,13 +52,3 @@ def test_each_stage_takes_what_the_verified_schedule_takes(num_devices: int) -> 
         total_s += simulate(build(collective, "flat", num_devices), num_bytes, cluster).makespan_s
     step.check()
     assert step.makespan_s == pytest.approx(total_s, rel=1e-9)
-
-
-def test_ddp_takes_its_parts_in_turn() -> None:
-    step = data_parallel.simulate(SIZES, 4, COSTS, "ddp")
-    step.check()
-    ring_s = closed_form("allreduce", "ring", 4, 10_000, COSTS.link)
-    assert step.makespan_s == pytest.approx(8 * (0.002 + 0.004 + 0.0005) + ring_s)
-    assert step.select(kind="allreduce").busy_s >= lower_bounds("allreduce", 4, 10_000, COSTS.link).seconds
-    nine = data_parallel.simulate(StepSizes(9, 0, 0, 0), 8, COSTS, "ddp")
-    assert nine.select(kind="forward").busy_s == pytest.approx(0.004)

@@ -40,20 +40,6 @@ def test_before_the_rebuild_no_bucket_has_a_cap() -> None:
     assert boxes(draw_buckets(BUCKETS, iteration=9)) == boxes(draw_buckets(BUCKETS))
 
 
-def dashes_px(buckets: ddp.DDPBuckets) -> list[float]:
-    return [mark.points[0][0] - LEFT_PX for mark in draw_buckets(buckets).marks if isinstance(mark, Line) and mark.dash]
-
-
-def test_each_dtype_has_a_first_cap_and_what_is_never_rebuilt_has_none() -> None:
-    gradients = tuple(ddp.Gradient(str(n), 3 << 20, dtype) for n, dtype in enumerate(["float32", "bfloat16"] * 2))
-    mixed = ddp.DDPBuckets(gradients, (((0, 2), (1, 3)), ((3,), (2,), (1,), (0,))), (1 << 20, 2 << 20))
-    first_px, second_px, *others_px = dashes_px(mixed)
-    assert first_px == second_px
-    assert others_px == [2 * first_px] * 2
-    once = ((3, 2), (1, 0))  # with find_unused_parameters
-    assert dashes_px(ddp.DDPBuckets(gradients, (once, once), (1 << 20, 2 << 20))) == []
-
-
 def rows_of(drawing: Drawing) -> list[str]:
     return [mark.text for mark in drawing.marks if isinstance(mark, Text) and mark.anchor == "end"]
 

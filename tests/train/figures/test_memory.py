@@ -26,9 +26,6 @@ def test_each_term_is_a_piece_where_the_one_before_ends() -> None:
             assert piece.get_x() == pytest.approx(end)
             end += piece.get_width()
         assert end == pytest.approx(sum(memory.terms.values()) / 1e9)
-        assert sorted(piece.get_width() for piece in pieces) == pytest.approx(
-            sorted(num_bytes / 1e9 for num_bytes in memory.terms.values() if num_bytes)
-        )
 
 
 def test_totals_limits_and_the_chosen_bar() -> None:

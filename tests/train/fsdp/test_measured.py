@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import weakref
 from typing import Any
@@ -13,13 +14,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rankscope.ranks import RankError, Recording, launch, recording
+from rankscope.ranks import Recording, launch, recording
 from rankscope.timeline import Span, Timeline
 from rankscope.train import fsdp
 from rankscope.train.fsdp.measured import Run
 from rankscope.train.fsdp.observed import Sharding
 
-from ...extents import SAMPLE_OR_EVERYTHING
+from ...extents import first_in_test
 from .models import DrawnCase, Recomputed, Shared, drawn_case
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")]
@@ -93,9 +94,8 @@ def steps_on_rank(cases: list[DrawnCase]) -> list[tuple[list[tuple[str, int]], i
     return [step_on_rank(case) for case in cases]
 
 
-def differences(cases: list[DrawnCase]) -> list[str]:
-    """The cases in which what is observed differs from what rank 0 of real ranks does."""
-    executed = launch(steps_on_rank, cases[0].settings["num_ranks"], (cases,), timeout_s=300)[0]
+def differences(cases: list[DrawnCase], executed: list[tuple[list[tuple[str, int]], int]]) -> list[str]:
+    """The cases in which what is observed differs from what rank 0 of real ranks has done."""
     found = []
     for case, (calls, peak_bytes) in zip(cases, executed, strict=True):
         step = fsdp.observe(case.module, case.loss, optimizer=torch.optim.Adam, **case.settings)
@@ -104,14 +104,6 @@ def differences(cases: list[DrawnCase]) -> list[str]:
         if abs(step.peak_bytes / peak_bytes - 1) > 0.02:
             found.append(f"{case}: peak of {peak_bytes} executed, {step.peak_bytes} observed")
     return found
-
-
-@SAMPLE_OR_EVERYTHING
-@pytest.mark.parametrize("num_ranks", [2, 3, 4])
-def test_random_modules_do_on_real_ranks_what_was_observed(num_ranks: int, everything: bool) -> None:
-    """Order, kinds and bytes of all collectives, and the peak: 15 modules of the sample, 75 of everything."""
-    count = 25 if everything else 5
-    assert differences([drawn_case(1000 * num_ranks + seed, num_ranks) for seed in range(count)]) == []
 
 
 def mean_square(model: nn.Module) -> Tensor:
@@ -126,35 +118,30 @@ class Chosen(DrawnCase):
         return mean_square(module)
 
 
-def encoder() -> nn.Sequential:
-    return nn.Sequential(*(nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True) for _ in range(3)))
+def chosen_cases() -> list[DrawnCase]:
+    """Modules that recompute, share or attend, on two ranks."""
+    encoder = nn.Sequential(*(nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True) for _ in range(3)))
+    recomputed = nn.Sequential(*(Recomputed(64) for _ in range(3)))
+    chosen: list[tuple[nn.Module, dict[str, Any]]] = [
+        (recomputed, {"wrap": ["*.inner.0", "*.inner.2"], "prefetch": 1}),
+        (recomputed, {"wrap": ["*", "*.inner"], "reshard_after_forward": False}),
+        (Shared(64), {"wrap": ["first.0", "first", "second"]}),
+        (encoder, {"wrap": ["*"], "param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}),
+        (encoder, {"wrap": ["*"], "reshard_after_forward": False, "prefetch": 1}),
+    ]
+    return [Chosen(copy.deepcopy(module), False, {"num_ranks": 2, **settings}) for module, settings in chosen]
 
 
-def recomputed() -> nn.Sequential:
-    return nn.Sequential(*(Recomputed(64) for _ in range(3)))
-
-
-CHOSEN: list[tuple[nn.Module, dict[str, Any]]] = [
-    (recomputed(), {"num_ranks": 2, "wrap": ["*.inner.0", "*.inner.2"], "prefetch": 1}),
-    (recomputed(), {"num_ranks": 2, "wrap": ["*", "*.inner"], "reshard_after_forward": False}),
-    (Shared(64), {"num_ranks": 2, "wrap": ["first.0", "first", "second"]}),
-    (encoder(), {"num_ranks": 2, "wrap": ["*"], "param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}),
-    (encoder(), {"num_ranks": 2, "wrap": ["*"], "reshard_after_forward": False, "prefetch": 1}),
-]
-
-
-def test_recomputed_shared_and_attending_modules_do_what_was_observed() -> None:
-    assert differences([Chosen(module, False, settings) for module, settings in CHOSEN]) == []
-
-
-def test_a_wrong_observation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = drawn_case(2003, 2)
-    assert case.settings["reshard_after_forward"] is False
-    observe = fsdp.observe
-    monkeypatch.setattr(
-        fsdp, "observe", lambda *args, **settings: observe(*args, **{**settings, "reshard_after_forward": True})
-    )
-    assert differences([case])
+@pytest.mark.parametrize(("num_ranks", "count"), first_in_test(2, [(2, 0), (4, 3), (2, 25), (3, 25), (4, 25)]))
+def test_modules_do_on_real_ranks_what_was_observed(num_ranks: int, count: int) -> None:
+    """Order, kinds and bytes of all collectives, and the peak."""
+    cases = [drawn_case(1000 * num_ranks + seed, num_ranks) for seed in range(count)]
+    if num_ranks == 2:
+        cases += chosen_cases()
+    executed = launch(steps_on_rank, num_ranks, (cases,), timeout_s=300)[0]
+    assert differences(cases, executed) == []
+    wrong = [case._replace(settings={**case.settings, "wrap": []}) for case in cases]
+    assert len(differences(wrong, executed)) > count / 2
 
 
 # ---- run
@@ -164,20 +151,17 @@ def batch_of_rank(model: nn.Module) -> Tensor:
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     generator = torch.Generator().manual_seed(rank)
     outputs: Tensor = model(torch.randn(2, 64, generator=generator))
-    if rank == 0:
-        print(f"{outputs.sum().item():.5f}")
     return outputs.square().mean()
 
 
 def test_a_run_has_the_collectives_and_the_peak_that_are_observed_and_spans_of_every_rank() -> None:
     module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
-    settings: dict[str, Any] = {"num_ranks": 4, "num_replicas": 2, "wrap": ["0"], "optimizer": torch.optim.SGD}
+    settings: dict[str, Any] = {"num_ranks": 2, "wrap": ["0"], "optimizer": torch.optim.SGD}
     executed = fsdp.run(module, batch_of_rank, num_steps=3, **settings)
     observed = fsdp.observe(module, batch_of_rank, **settings)
     assert executed.collectives == observed.collectives
     assert executed.observed[0].peak == observed.peak
-    assert executed.peak_bytes == max(step.peak_bytes for step in executed.observed)
-    for rank in range(4):
+    for rank in range(2):
         own = executed.timeline.select(rank=rank)
         kinds = [span.kind for span in own if span.lane.startswith("collectives")]
         assert kinds == [call.kind for call in observed.collectives]
@@ -185,55 +169,35 @@ def test_a_run_has_the_collectives_and_the_peak_that_are_observed_and_spans_of_e
     assert executed.step_s == pytest.approx(executed.timeline.select(lane="step").makespan_s, rel=0.5)
 
 
-def test_training_is_as_without_sharding(capfd: pytest.CaptureFixture[str]) -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(64, 6), nn.Tanh(), nn.Linear(6, 2))
-    fsdp.run(module, batch_of_rank, num_ranks=1, wrap=["0"], num_steps=2, optimizer=torch.optim.SGD)
-    printed = [line.removeprefix("[rank 0] ") for line in capfd.readouterr().out.splitlines()]
-    optimizer = torch.optim.SGD(module.parameters())
-    for _ in range(5):  # three steps that warm up, and two that are recorded
-        optimizer.zero_grad()
-        batch_of_rank(module).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    assert printed[:5] == capfd.readouterr().out.splitlines()
-
-
-def made_run() -> Run:
-    """Two ranks of one step of 10 s: two all-gathers and a reduce-scatter, in which rank 1 waits for rank 0."""
-    works = (
-        fsdp.Work("allgather", "allgather", "0", frozenset(), 0, 100),
-        fsdp.Work("compute", "forward", "0", frozenset([0]), 1000, 50),
-        fsdp.Work("allgather", "allgather", "1", frozenset(), 0, 300),
-        fsdp.Work("compute", "backward", "1", frozenset([2]), 0, 500),
-        fsdp.Work("reduce_scatter", "reduce_scatter", "1", frozenset([3]), 0, 200),
-    )
+def made_run(seconds: dict[str, list[float]], works: tuple[fsdp.Work, ...]) -> Run:
+    """A step of 10 s on two ranks: collectives by kind, in each of which rank 1 waits a second for rank 0."""
     rows = []
-    for rank, late_s in ((0, 0.0), (1, 1.0)):
+    for rank in (0, 1):
         rows.append(Span(rank, "step", "step", 0, 0.0, 10.0))
-        rows.append(Span(rank, "collectives", "allgather", 0, 1.0 - late_s, 2.0))
-        rows.append(Span(rank, "collectives", "allgather", 0, 4.0, 5.0))
-        rows.append(Span(rank, "collectives", "reduce_scatter", 0, 7.0 - late_s, 9.0))
+        for kind, kind_s in [(kind, kind_s) for kind, of_kind in seconds.items() for kind_s in of_kind]:
+            begin_s = 3.0 * len(rows)
+            rows.append(Span(rank, "collectives", kind, 0, begin_s - rank, begin_s + kind_s))
     step = fsdp.Step(works, ())
     return Run(Recording(Timeline.of(rows), np.zeros(len(rows), dtype=np.int64)), (step, step))
 
 
+def work(kind: str, num_bytes: int, flops: int = 0, lane: str = "") -> fsdp.Work:
+    return fsdp.Work(lane or kind, kind, "", frozenset(), flops, num_bytes)
+
+
 def test_a_cost_shares_the_step_among_its_works() -> None:
-    executed = made_run()
-    cost = executed.cost()
-    allgather, forward, second, backward, reduce_scatter = executed.observed[0].works
-    assert cost(allgather) + cost(second) == pytest.approx(2.0)
-    assert cost(second) == 3 * cost(allgather)
-    assert cost(reduce_scatter) == pytest.approx(2.0)
-    assert cost(backward) == 5 * cost(forward)  # by its bytes; the other one by its operations
-    assert executed.observed[0].timeline(cost, overlap=False).makespan_s == pytest.approx(executed.step_s) == 10.0
-
-
-def failing(model: nn.Module) -> Tensor:
-    if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
-        raise ArithmeticError("no more samples")
-    return batch_of_rank(model)
-
-
-def test_a_failing_rank_is_named() -> None:
-    with pytest.raises(RankError, match=r"(?s)rank 1 .*no more samples"):
-        fsdp.run(nn.Linear(64, 4), failing, num_ranks=2)
+    gathers = work("allgather", 100), work("allgather", 300)
+    scatter = work("reduce_scatter", 200)
+    part_of_it = work("copy_out", 200, lane="reduce_scatter")
+    forward, backward = work("forward", 50, 1000, "compute"), work("backward", 500, 0, "compute")
+    works = (*gathers, scatter, part_of_it, forward, backward)
+    run = made_run({"allgather": [1.0, 1.0], "reduce_scatter": [2.0]}, works)
+    # With one all-gather of all bytes in 1.4 s, each takes 0.6 s and each byte 2 ms; with three works of all bytes
+    # instead of two, which take 6.6 s instead of 6 s, each takes 0.6 s and each byte 8 ms.
+    others = work("allgather", 400), scatter, forward, forward, work("backward", 400, 0, "compute")
+    other_run = made_run({"allgather": [1.4], "reduce_scatter": [2.0]}, others)
+    alone = (0.5, 1.5, 2.0, 0.0, 1.0, 5.0)  # the last two by operations, and by bytes
+    for other, expected_s in ((None, alone), (run, alone), (other_run, (0.8, 1.2, 2.0, 0.0, 1.4, 4.6))):
+        cost = run.cost(other)
+        assert tuple(map(cost, works)) == pytest.approx(expected_s)
+        assert run.observed[0].timeline(cost, overlap=False).makespan_s == pytest.approx(run.step_s) == 10.0

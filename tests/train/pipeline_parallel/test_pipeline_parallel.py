@@ -30,7 +30,7 @@ EVERY = [build(name, p, m, v) for name, v in SIZES for p, m in ((1, 4), (2, 4), 
 
 
 @pytest.mark.parametrize(("forward_s", "inputs_s", "weights_s"), [(1, 1, 1), (1, 1.25, 0.75), (3, 2, 2)])
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 16), (8, 32)])
+@pytest.mark.parametrize(("p", "m"), first_in_test(2, [(2, 4), (4, 16), (8, 32)]))
 def test_bubbles_are_the_papers(forward_s: float, inputs_s: float, weights_s: float, p: int, m: int) -> None:
     backward_s = inputs_s + weights_s
 
@@ -50,7 +50,7 @@ def test_bubbles_are_the_papers(forward_s: float, inputs_s: float, weights_s: fl
 
 
 def test_activations_in_flight_are_the_papers() -> None:
-    for p, m in ((2, 4), (4, 8), (4, 16), (8, 32)):
+    for p, m in ((2, 4), (4, 8), (4, 16)):
         flight = {name: build(name, p, m).activations_in_flight() for name in SCHEDULES}
         assert flight["GPipe"] == (m,) * p
         assert flight["1F1B"] == tuple(p - rank for rank in range(p))
@@ -173,7 +173,7 @@ def test_what_is_reordered_is_refused_where_it_cannot_end_and_only_there() -> No
 @pytest.mark.parametrize(
     ("name", "num_ranks", "num_microbatches"),
     first_in_test(
-        4,
+        3,
         [
             ("1F1B", 4, 5),
             ("Interleaved1F1B", 2, 4),

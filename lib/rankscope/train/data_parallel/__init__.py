@@ -1,4 +1,4 @@
-"""DataParallel next to DDP: the predicted traffic and timeline of a step. Its figure is in the explorers."""
+"""DataParallel: the predicted traffic and timeline of a step."""
 
 from __future__ import annotations
 

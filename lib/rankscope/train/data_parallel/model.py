@@ -1,4 +1,4 @@
-"""The data that a step of DataParallel moves between devices, and when, next to DDP.
+"""The data that a step of DataParallel moves between devices, and when.
 
 DataParallel (torch.nn.parallel.data_parallel) is one process: device 0 has the batch, the parameters and the optimizer.
 In each step it scatters the inputs, copies all parameters to the other devices, gathers their outputs, computes the
@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cluster import Link
-from ...collectives import build, closed_form
-from ...common.checks import check_field, number, of_type, one_of, whole
+from ...common.checks import check_field, number, of_type, whole
 from ...timeline import Tape, Timeline
 
-HOW = ("data_parallel", "ddp")
 _NO_DEVICE = -1  # the item of a span without another device
 
 
@@ -111,51 +109,33 @@ def messages_of(sizes: StepSizes, num_devices: int) -> list[DeviceCopy]:
     return copies
 
 
-def traffic(sizes: StepSizes, num_devices: int, how: str = "data_parallel") -> NDArray[np.float64]:
-    """Return the bytes that pass each device's port, out and in, in a step of DataParallel or of "ddp".
+def traffic(sizes: StepSizes, num_devices: int) -> NDArray[np.int64]:
+    """Return the bytes that pass each device's port, out and in, in a step.
 
-    DDP's traffic is a ring allreduce of the gradients, in one bucket. Each rank reads its own inputs.
-
-    >>> sizes = StepSizes(4, 8, 2, 100)
-    >>> [traffic(sizes, 4, how).tolist() for how in HOW]
-    [[636.0, 212.0, 212.0, 212.0], [300.0, 300.0, 300.0, 300.0]]
+    >>> traffic(StepSizes(4, 8, 2, 100), 4).tolist()
+    [636, 212, 212, 212]
     """
-    messages = messages_of(sizes, num_devices)
-    if one_of("how", how, HOW) == "ddp":
-        link_bytes = build("allreduce", "ring", num_devices).traffic(sizes.parameter_bytes)
-        return np.asarray(link_bytes.sum(axis=0) + link_bytes.sum(axis=1))
-    port_bytes = np.zeros(num_devices)
-    for message in messages:
-        port_bytes[[message.src, message.dst]] += message.num_bytes
+    port_bytes = np.zeros(num_devices, dtype=np.int64)
+    for copy in messages_of(sizes, num_devices):
+        port_bytes[[copy.src, copy.dst]] += copy.num_bytes
     return port_bytes
 
 
-def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "data_parallel") -> Timeline:
-    """Simulate a step of DataParallel and return its timeline, with one rank per device and lanes "compute" and "link".
+def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts) -> Timeline:
+    """Simulate a step and return its timeline, with one rank per device and lanes "compute" and "link".
 
     A stage begins when the previous one has ended on all devices, because one process drives them all. Device 0 sends
     and receives one message at a time. A message is on the lanes of both devices; its item is the other device.
 
-    With "ddp" it is a step of DDP in the same terms, without any overlap: forward, loss, backward, then one ring
-    allreduce. Each rank has ⌈batch_size / num_devices⌉ samples, and some are repeated if the batch does not divide
-    evenly. See `ddp.simulate` for buckets that are sent during the backward pass.
-
-    >>> sizes, costs = StepSizes(4, 0, 0, 100), StepCosts(Link(0.0, 100.0), 0.5, 1.0)
-    >>> step = simulate(sizes, 4, costs)
+    >>> step = simulate(StepSizes(4, 0, 0, 100), 4, StepCosts(Link(0.0, 100.0), 0.5, 1.0))
     >>> step.makespan_s, step.select(rank=0, lane="link").busy_s, step.select(rank=1, lane="link").busy_s
     (7.5, 6.0, 2.0)
-    >>> simulate(sizes, 4, costs, "ddp").makespan_s
-    3.0
     """
     messages = messages_of(sizes, num_devices)
     of_type("costs", costs, StepCosts)
     chunks = chunk_sizes(sizes.batch_size, num_devices)
     stages = ["inputs", "parameters", "forward", "outputs", "loss", "output gradients", "backward", "gradients"]
     samples = {"forward": chunks, "loss": (sizes.batch_size,), "backward": chunks}  # the loss is on device 0 alone
-    if one_of("how", how, HOW) == "ddp":
-        messages = []
-        stages = ["forward", "loss", "backward"]
-        samples = dict.fromkeys(stages, (chunks[0],) * num_devices)  # the largest
     sample_s = {"forward": costs.forward_s, "loss": costs.loss_s, "backward": costs.backward_s}
     tape = Tape()
     start_s = 0.0
@@ -168,8 +148,4 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
                 tape.add(message.src, "link", message.kind, message.dst, seconds, after_s=start_s)
                 start_s = tape.add(message.dst, "link", message.kind, message.src, seconds, after_s=start_s)
         start_s = max(tape.free_s.values(), default=0.0)
-    if how == "ddp":
-        allreduce_s = float(closed_form("allreduce", "ring", num_devices, sizes.parameter_bytes, costs.link))
-        for rank in range(num_devices):
-            tape.add(rank, "link", "allreduce", _NO_DEVICE, allreduce_s, after_s=start_s)
     return tape.timeline()

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...common.extras import when_used
-from .architectures import architecture_step
 from .gradients import DDPBuckets, Gradient, assign
 from .local import Contention, LocalStep, cost
 from .recommend import recommend
+from .resnet50 import resnet50_step
 from .step import simulate
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ __all__ = [
     "Gradient",
     "LocalStep",
     "MeasuredSteps",
-    "architecture_step",
     "assign",
     "buckets",
     "cost",
@@ -32,6 +31,7 @@ __all__ = [
     "measure",
     "measure_local_step",
     "recommend",
+    "resnet50_step",
     "simulate",
 ]
 

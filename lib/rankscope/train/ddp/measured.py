@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +23,8 @@ from .observed import gradients_of, unreduced
 from .step import NO_ITEM, last_backward
 
 WARM_UP = 3  # steps; DDP rebuilds its buckets in the second one, with a static graph in the third
-_FACTORS = np.geomspace(1.0, 32.0, 24).tolist()  # of contention, from which the search for the best ones starts
-_NUM_STARTS = 12
+_LARGEST_FACTOR = 32.0  # of contention
+_NUM_FACTORS = 48  # that the search for the best ones tries
 
 
 class MeasuredSteps(NamedTuple):
@@ -98,6 +97,7 @@ def measure(
 
     Raises ValueError if an argument is invalid, and as `ranks.record` does; RankError if a rank fails.
 
+    >>> import torch
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
     >>> steps = measure(model, lambda model: model(torch.ones(4, 8)).mean(), num_steps=4).steps
     >>> [len(step.select(kind="allreduce", rank=0)) for step in steps]
@@ -116,6 +116,7 @@ def measure_local_step(module: nn.Module, loss: Loss, num_ranks: int | None = 1,
     This is `measure` without the allreduces, with the same `options`. DDP still copies gradients into buckets and back.
     If ranks share cores, measure with the number of ranks that you want to predict.
 
+    >>> import torch
     >>> step = measure_local_step(nn.Linear(8, 1), lambda model: model(torch.ones(4, 8)).mean())
     >>> [gradient.name for gradient in step.gradients]
     ['weight', 'bias']
@@ -217,7 +218,7 @@ def fit_contention(local: LocalStep, cost: Cost, measured: Mapping[float, Measur
     step shows how computing affects communicating. So a single cap is enough if several buckets overlap the backward,
     and the result holds for this machine, number of ranks and network, for any module and cap.
     """
-    from scipy.optimize import minimize  # here: without scipy, everything else works
+    from scipy.optimize import brute, minimize  # here: without scipy, everything else works
 
     around_s = local.forward_s + local.optimizer_s  # the parts of a step that no allreduce can slow down
     targets = []
@@ -226,15 +227,15 @@ def fit_contention(local: LocalStep, cost: Cost, measured: Mapping[float, Measur
         backward_s = np.median([np.mean(one.stop_s - one.start_s) for one in backwards])  # of the mean over ranks
         targets.append((local.buckets(cap_mb), backward_s, steps.median_s))
 
-    def error(factors: Sequence[float]) -> float:
+    def error(logs: Seconds) -> float:
         squares = 0.0
         for buckets, backward_s, step_s in targets:
-            last = last_backward(local, buckets, cost, Contention(*factors))
+            last = last_backward(local, buckets, cost, Contention(*np.exp(logs)))
             squares += ((last.backward_s - backward_s) / step_s) ** 2
             squares += ((around_s + last.end_s - step_s) / step_s) ** 2
         return squares
 
-    # It needs several starts, because the errors have kinks where an allreduce ends together with the backward.
-    starts = sorted(product(_FACTORS, repeat=2), key=error)[:_NUM_STARTS]
-    fits = [minimize(error, start, method="Nelder-Mead", bounds=[(1.0, _FACTORS[-1])] * 2) for start in starts]
-    return Contention(*min(fits, key=lambda fit: fit.fun).x)
+    # From the best of a fine grid, because the errors have kinks where an allreduce ends together with the backward.
+    bounds = [(0.0, np.log(_LARGEST_FACTOR))] * 2
+    polish = partial(minimize, method="Nelder-Mead", bounds=bounds)
+    return Contention(*np.exp(brute(error, bounds, Ns=_NUM_FACTORS, finish=polish)))

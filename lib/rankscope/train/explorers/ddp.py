@@ -1,4 +1,4 @@
-"""The explorer of notebook 07: buckets, network and model, and which part of the allreduces a step cannot hide."""
+"""The explorer of notebook 07: buckets and network, and which part of the allreduces a step cannot hide."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...networks import Measured
 from ...timeline import Timeline
-from ..ddp.architectures import ARCHITECTURES, architecture_step
 from ..ddp.gradients import MIB
 from ..ddp.local import Contention
 from ..ddp.recommend import Recommendation, recommend
+from ..ddp.resnet50 import resnet50_step
 from ..ddp.step import simulate
 from ..figures.ddp import draw_caps
 
@@ -30,12 +30,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "no overlap": {"overlap": False},
     "a network of 3 GB/s": {"network": BY_HAND, "gb_per_s": 3},
     "the same, 4 micro-batches": {"network": BY_HAND, "gb_per_s": 3, "accumulation": 4},
-    "GPT-2, contention 100 %": {"model": "GPT-2", "slower": 100},
+    "contention 100 %": {"slower": 100},
 }
 
 
 def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
-    """Return controls over one step, its time with other caps, its parts, and the cap that is recommended.
+    """Return controls over one step of ResNet-50, its time with other caps, its parts, and the cap that is recommended.
 
     The networks are NCCL's model, machines of the bank, recorded Gloo, and latency and bandwidth set by hand.
     `profiles`, by name, come before them. A network that was measured has its own number of ranks. `slower` says by
@@ -54,7 +54,7 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
             "accumulation": now.accumulation,
             "overlap": now.overlap,
         }
-        local = architecture_step(now.model, now.num_samples, FLOPS_PER_S)
+        local = resnet50_step(now.num_samples, FLOPS_PER_S)
         cap_mb = None if now.cap == DEFAULT_CAP else parse_bytes("cap", now.cap) / MIB
         cost = networks.cost(now)
         return cap_mb, simulate(local, cost, bucket_cap_mb=cap_mb, **options), recommend(local, cost, **options)
@@ -62,15 +62,15 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     def draw(now: Now) -> list[Drawing]:
         cap_mb, step, recommendation = predicted(now)
         ranks = count_of(networks.num_ranks(now), "rank")
-        return [draw_timeline(step, deck=f"{now.model} on {ranks}"), draw_caps(recommendation, cap_mb)]
+        return [draw_timeline(step, deck=f"ResNet-50 on {ranks}"), draw_caps(recommendation, cap_mb)]
 
     def report(now: Now) -> list[str]:
         _, step, recommendation = predicted(now)
         wait_s = step.select(kind="wait").busy_s
         whole, alone, wait = times_in_one_unit(step.makespan_s, recommendation.alone_s, wait_s)
-        num_bytes = architecture_step(now.model, 1, 1.0).num_bytes
+        num_bytes = resnet50_step(now.num_samples, FLOPS_PER_S).num_bytes
         return [
-            f"{now.model}: {bytes_words(num_bytes)} of gradients; {count_of(networks.num_ranks(now), 'rank')}",
+            f"ResNet-50: {bytes_words(num_bytes)} of gradients; {count_of(networks.num_ranks(now), 'rank')}",
             f"{whole} per step: {alone} without communication, waiting {wait} (exposed communication)",
             *str(recommendation).splitlines(),
             *networks.about(now, num_bytes),
@@ -78,7 +78,6 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
 
     network, num_ranks, *link = networks.settings()
     settings = (
-        Setting("model", "ResNet-50", ARCHITECTURES, "model"),
         network,
         num_ranks,
         Setting("cap", DEFAULT_CAP, CAPS, "bucket cap"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,12 +14,12 @@ from ...common.words import count_of
 from ...explorers.explorer import Explorer, Now, Setting, Steps
 from ...explorers.networks import BY_HAND, Networks
 from ...figures.marks import Drawing
-from ...networks import Measured
+from ...timeline import Timeline
 from ..figures.fsdp import draw_fsdp_step
 from ..fsdp.choose import NOT_COUNTED
 from ..fsdp.costs import cost
 from ..fsdp.observed import observe
-from ..fsdp.step import Step
+from ..fsdp.step import Cost, Step
 
 _WRAPS = {"each block": ["*"], "the model alone": []}
 _MEMORY_BYTES_PER_S = 3.35e12  # of an H100
@@ -44,18 +43,17 @@ class Block(nn.Sequential):
         super().__init__(nn.LayerNorm(width), up, nn.GELU(), nn.Linear(6 * width, width, bias=False))
         self.recompute = recompute
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         if self.recompute:
-            recomputed: Tensor = checkpoint(super().forward, inputs, use_reentrant=False)
-            return recomputed
-        outputs: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]
-        return outputs
+            return checkpoint(super().forward, inputs, use_reentrant=False)
+        return super().forward(inputs)  # type: ignore[no-untyped-call]
 
 
 @lru_cache(maxsize=64)
-def observed(num_ranks: int, num_blocks: int, width: int, num_tokens: int, wrap: str, *flags: bool) -> Step:
+def observed(
+    num_ranks: int, num_blocks: int, width: int, num_tokens: int, wrap: str, reshard: bool, recompute: bool
+) -> Step:
     """Return the step of a stack of blocks in bfloat16, at once if it was observed before."""
-    reshard, recompute = flags
     with torch.device("meta"):
         model = nn.Sequential(*[Block(width, recompute) for _ in range(num_blocks)])
     return observe(
@@ -70,51 +68,42 @@ def observed(num_ranks: int, num_blocks: int, width: int, num_tokens: int, wrap:
     )
 
 
-def step_of(networks: Networks, now: Now) -> tuple[Step, Any]:
-    """Return the step of these settings, and its cost."""
-    step = observed(networks.num_ranks(now), *now[1:5], now.reshard, now.recompute)
-    allreduce = networks.cost(now)
-    return step, cost(allreduce, flops_per_s=now.tflops * 1e12, bytes_per_s=_MEMORY_BYTES_PER_S)
-
-
-def draw(networks: Networks, now: Now) -> list[Drawing]:
-    step, seconds = step_of(networks, now)
-    spans = step.timeline(seconds)
-    fits = "fits" if step.peak_bytes <= now.memory_gb * 1e9 else "does *not fit*"
-    waits = percent_words(spans.select(kind="wait").busy_s / spans.makespan_s)
-    title = f"{decimal_words(step.peak_bytes)} {fits} into {now.memory_gb} GB; {waits} waits"
-    return [draw_fsdp_step(step, seconds, title=title)]
-
-
-def report(networks: Networks, now: Now) -> list[str]:
-    """The parts of the step, the terms of the peak, and the collectives."""
-    step, seconds = step_of(networks, now)
-    spans = step.timeline(seconds)
-    sizes = [call.num_bytes for call in step.collectives]
-    terms = [f"{term.replace('_', ' ')} {decimal_words(num_bytes)}" for term, num_bytes in step.largest(5)]
-    return [
-        f"{12e-9 * now.num_blocks * now.width**2:.3g} billion parameters, mixed precision with Adam",
-        f"{time_words(spans.makespan_s)} per step, {time_words(spans.select(kind='wait').busy_s)} exposed",
-        f"peak: {', '.join(terms)}",
-        NOT_COUNTED,
-        f"{count_of(len(sizes), 'collective')} of {decimal_words(sum(sizes))}, at most {decimal_words(max(sizes))}",
-        *networks.about(now, max(sizes)),
-    ]
-
-
-def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
+def fsdp() -> Explorer:
     """Return controls over one step under `fully_shard`: what runs on each of its streams, and the memory of a rank.
 
     What is shown has been observed: torch takes the step when it is first needed, in a fraction of a second. The
-    networks are latency and bandwidth set by hand, machines of the bank, NCCL's model, and recorded Gloo. `profiles`,
-    by name, come before them. An all-gather or a reduce-scatter takes half the time of an all-reduce, as in a ring.
-
-    Raises ValueError for anything but profiles, and for a profile without the backend's own allreduce.
+    networks are latency and bandwidth set by hand, machines of the bank, NCCL's model, and recorded Gloo. An all-gather
+    or a reduce-scatter takes half the time of an all-reduce, as in a ring.
     """
-    networks = Networks(profiles)
+    networks = Networks()
+
+    def predicted(now: Now) -> tuple[Step, Cost, Timeline]:
+        sizes = networks.num_ranks(now), now.num_blocks, now.width, now.num_tokens
+        step = observed(*sizes, now.wrap, now.reshard, now.recompute)
+        seconds = cost(networks.cost(now), flops_per_s=now.tflops * 1e12, bytes_per_s=_MEMORY_BYTES_PER_S)
+        return step, seconds, step.timeline(seconds)
+
+    def draw(now: Now) -> list[Drawing]:
+        step, seconds, spans = predicted(now)
+        fits = "fits" if step.peak_bytes <= now.memory_gb * 1e9 else "does *not fit*"
+        waits = percent_words(spans.select(kind="wait").busy_s / spans.makespan_s)
+        title = f"{decimal_words(step.peak_bytes)} {fits} into {now.memory_gb} GB; {waits} waits"
+        return [draw_fsdp_step(step, seconds, title=title)]
+
+    def report(now: Now) -> list[str]:
+        step, _, spans = predicted(now)
+        sizes = [call.num_bytes for call in step.collectives]
+        terms = [f"{term.replace('_', ' ')} {decimal_words(num_bytes)}" for term, num_bytes in step.largest(5)]
+        return [
+            f"{12e-9 * now.num_blocks * now.width**2:.3g} billion parameters, mixed precision with Adam",
+            f"{time_words(spans.makespan_s)} per step, {time_words(spans.select(kind='wait').busy_s)} exposed",
+            f"peak: {', '.join(terms)}",
+            NOT_COUNTED,
+            f"{count_of(len(sizes), 'collective')} of {decimal_words(sum(sizes))}, at most {decimal_words(max(sizes))}",
+            *networks.about(now, max(sizes)),
+        ]
+
     network, num_ranks, *link = networks.settings()
-    if profiles is None:
-        network = network._replace(default=BY_HAND)  # on which any number of ranks can be chosen
     settings = (
         num_ranks._replace(default=64),
         Setting("num_blocks", 4, Steps((1, 2, 4, 8, 16, 32)), "blocks"),
@@ -125,7 +114,7 @@ def fsdp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
         Setting("recompute", False, (), "recompute activations"),
         Setting("memory_gb", 80, Steps((24, 40, 80, 141)), "memory of a GPU [GB]"),
         Setting("tflops", 400, Steps((50, 100, 200, 400, 800)), "computing [TFLOP/s]"),
-        network,
+        network._replace(default=BY_HAND),  # on which any number of ranks can be chosen
         *link,
     )
-    return Explorer(settings, partial(draw, networks), partial(report, networks), PRESETS)
+    return Explorer(settings, draw, report, PRESETS)

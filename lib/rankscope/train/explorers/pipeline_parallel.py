@@ -13,15 +13,12 @@ from ...timeline import Timeline
 from ..pipeline_parallel import SCHEDULES, PipelineSchedule, bubble_share, build, messages, simulate
 
 WITH_CHUNKS = ("LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble")
-SPLIT = ("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")  # schedules that split backward passes
 SETTINGS = (
     Setting("schedule", "1F1B", SCHEDULES, "schedule"),
     Setting("num_ranks", 4, range(2, 9), "ranks"),
     Setting("num_microbatches", 8, range(1, 33), "micro-batches"),
     Setting("num_chunks", 2, range(2, 5), "chunks per rank", lambda now: now.schedule in WITH_CHUNKS),
     Setting("forward_ms", 10, range(1, 51), "forward [ms]"),
-    Setting("backward_percent", 200, range(0, 401, 25), "backward [% of forward]"),
-    Setting("weights_percent", 50, range(101), "weights [% of backward]", lambda now: now.schedule in SPLIT),
     Setting("message_ms", 0, range(21), "message [ms]"),
 )
 PRESETS: dict[str, dict[str, Any]] = {
@@ -36,17 +33,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @lru_cache(maxsize=1)  # the picture and the report ask for the same
 def step(now: Now) -> tuple[PipelineSchedule, Timeline]:
-    """Return the schedule and the timeline of one step."""
+    """Return the schedule and the timeline of one step, whose backward passes take twice as long as the forward."""
     num_chunks = now.num_chunks if now.schedule in WITH_CHUNKS else None
     schedule = build(now.schedule, now.num_ranks, now.num_microbatches, num_chunks)
     forward_s = now.forward_ms / 1e3
-    timeline = simulate(
-        schedule,
-        forward_s,
-        forward_s * now.backward_percent / 100,
-        weights_share=now.weights_percent / 100,
-        message_s=now.message_ms / 1e3,
-    )
+    timeline = simulate(schedule, forward_s, 2 * forward_s, message_s=now.message_ms / 1e3)
     return schedule, timeline
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from ...common.units import decimal_words
@@ -15,46 +14,43 @@ from ..zero.model import OPTIMIZERS, RECIPES, ZeroMemory, memory
 
 MODELS = {"125 M": 125e6, "1.5 B": 1.5e9, "7.5 B": 7.5e9, "70 B": 70e9}
 LIMITS_BYTES = {"24 GB": 24e9, "80 GB": 80e9, "141 GB": 141e9}
-YOURS = "your module"
 SETTINGS = (
     Setting("model", "7.5 B", MODELS, "parameters"),
     Setting("stage", 1, range(4), "stage"),
     Setting("num_ranks", 64, Steps(2**power for power in range(13)), "ranks"),
     Setting("recipe", "mixed", RECIPES, "recipe"),
     Setting("optimizer", "adam", OPTIMIZERS, "optimizer"),
-    Setting("layer_millions", 0, range(0, 1001, 10), "largest layer [million]"),
     Setting("activations_gb", 0, range(101), "activations [GB]"),
 )
 PRESETS: dict[str, dict[str, Any]] = {
     "7.5 B on 64 ranks, stage 3": {"stage": 3},
     "the same in float32": {"stage": 3, "recipe": "fp32"},
-    "70 B on 512 ranks, with its layers": {"model": "70 B", "num_ranks": 512, "stage": 3, "layer_millions": 1000},
+    "70 B on 512 ranks": {"model": "70 B", "num_ranks": 512, "stage": 3},
 }
 
 
-def _memory(module: Any, now: Now, stage: int) -> ZeroMemory:
+def _memory(now: Now, stage: int) -> ZeroMemory:
     return memory(
-        MODELS.get(now.model, module),
+        MODELS[now.model],
         now.num_ranks,
         stage,
         now.recipe,
         now.optimizer,
-        largest_layer=now.layer_millions * 10**6,
         activation_bytes=now.activations_gb * 10**9,
     )
 
 
-def draw(module: Any, now: Now) -> list[Drawing]:
+def draw(now: Now) -> list[Drawing]:
     """The four stages, the chosen one framed, and the memory of GPUs on sale."""
-    memories = {f"stage {stage}": _memory(module, now, stage) for stage in range(4)}
+    memories = {f"stage {stage}": _memory(now, stage) for stage in range(4)}
     name = f"stage {now.stage}"
     title = f"{now.model} on {count_of(now.num_ranks, 'rank')}: {decimal_words(memories[name].total_bytes)} in {name}"
     return [painted(memory_bars(memories, LIMITS_BYTES, name, title))]
 
 
-def report(module: Any, now: Now) -> list[str]:
+def report(now: Now) -> list[str]:
     """The terms of the chosen stage, and what GPUs have left for those that are not counted."""
-    chosen = _memory(module, now, now.stage)
+    chosen = _memory(now, now.stage)
     lines = str(chosen).splitlines()
     for name, limit_bytes in LIMITS_BYTES.items():
         room_bytes = limit_bytes - chosen.total_bytes
@@ -62,12 +58,6 @@ def report(module: Any, now: Now) -> list[str]:
     return lines
 
 
-def zero(module: Any = None) -> Explorer:
-    """Return controls over the memory per rank with each stage, and the room on GPUs.
-
-    A torch `module` becomes the first of the models.
-    """
-    settings = SETTINGS
-    if module is not None:
-        settings = (Setting("model", YOURS, (YOURS, *MODELS), "parameters"), *SETTINGS[1:])
-    return Explorer(settings, partial(draw, module), partial(report, module), PRESETS)
+def zero() -> Explorer:
+    """Return controls over the memory per rank with each stage, and the room on GPUs."""
+    return Explorer(SETTINGS, draw, report, PRESETS)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Hashable
 
 from ...common.checks import of_type
-from ...common.units import bytes_unit, bytes_words, percent_words, round_ticks
+from ...common.units import bytes_words, percent_words
 from ...common.words import count_of
-from ...figures.marks import DIGIT_PX, LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, axis, row_name
+from ...figures.marks import DIGIT_PX, LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
 from ...figures.palette import MEMORY
 from ...figures.steps import draw_bars
 from ..ddp.gradients import DDPBuckets
@@ -57,16 +57,13 @@ def draw_buckets(buckets: DDPBuckets, iteration: int = -1, title: str | None = N
         if is_capped:
             cap_x = LEFT_PX + cap_bytes * px_per_byte
             marks.append(Line(((cap_x, y - 2), (cap_x, y + _ROW_PX - 2)), "ink", dash="3 2"))
-    scale, unit = bytes_unit(widest_bytes)
-    ticks = [(LEFT_PX + at * scale * px_per_byte, f"{words} {unit}") for at, words in round_ticks(widest_bytes / scale)]
-    marks += axis(len(shown) * _ROW_PX + 4, ticks[:: math.ceil(len(ticks) / 6)], LEFT_PX, RIGHT_PX - _SIZE_PX)
     total_bytes = sum(map(buckets.num_bytes, shown))
     gradients = f"{bytes_words(total_bytes)} of gradients"
     caps = " and then ".join(dict.fromkeys(map(bytes_words, buckets.caps_bytes)))
     return Drawing(
         title or f"{gradients} in {count_of(len(shown), 'allreduce')}",
         marks,
-        len(shown) * _ROW_PX + 30,
+        len(shown) * _ROW_PX + 4,
         f"row: bucket; number: parameter; dashed: cap of {caps}",
         tips,
     )

@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ...common.checks import function, number
 from ...networks import Cost as AllreduceCost
 from .step import Cost, Work
-
-
-class _Hardware(NamedTuple):
-    shards: AllreduceCost
-    replicas: AllreduceCost
-    flops_per_s: float
-    bytes_per_s: float
-
-    def seconds(self, work: Work) -> float:
-        if work.kind in ("allgather", "reduce_scatter"):
-            return float(self.shards(work.num_bytes)) / 2
-        if work.kind == "allreduce":
-            return float(self.replicas(work.num_bytes))
-        return max(work.flops / self.flops_per_s, work.num_bytes / self.bytes_per_s)
 
 
 def cost(
@@ -44,6 +28,15 @@ def cost(
     0.01
     """
     function("shards", shards, "of bytes, such as ddp.cost makes")
-    replicas = function("replicas", replicas or shards, "of bytes, such as ddp.cost makes")
-    flops_per_s = number("flops_per_s", flops_per_s, above=0)
-    return _Hardware(shards, replicas, flops_per_s, number("bytes_per_s", bytes_per_s, above=0)).seconds
+    over_replicas = function("replicas", replicas or shards, "of bytes, such as ddp.cost makes")
+    number("flops_per_s", flops_per_s, above=0)
+    number("bytes_per_s", bytes_per_s, above=0)
+
+    def seconds(work: Work) -> float:
+        if work.kind in ("allgather", "reduce_scatter"):
+            return float(shards(work.num_bytes)) / 2
+        if work.kind == "allreduce":
+            return float(over_replicas(work.num_bytes))
+        return max(work.flops / flops_per_s, work.num_bytes / bytes_per_s)
+
+    return seconds

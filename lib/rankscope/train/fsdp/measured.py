@@ -15,6 +15,7 @@ from ..losses import Loss, Optimizer, checked_loss
 from .observed import Sharding, observe_rank
 from .step import COLLECTIVES, CollectiveCall, Cost, Step, Work
 
+_COMPUTING = "computing"  # the kind of all works but collectives
 _WARM_UP = 3  # steps in which memory is allocated that later ones use again
 
 
@@ -44,27 +45,37 @@ class Run(NamedTuple):
         steps_s = self._seconds(lane="step").max(axis=0)
         return self.recording.timeline.select(item=int(np.argsort(steps_s)[steps_s.size // 2]))
 
-    @property
-    def peak_bytes(self) -> int:
-        """The most bytes of live tensors on any rank at any time."""
-        return max(step.peak_bytes for step in self.observed)
-
-    def cost(self) -> Cost:
+    def cost(self, other: Run | None = None) -> Cost:
         """Return the cost of works on these ranks, for a step that is sharded in another way and does not overlap.
 
         A collective takes as long for each byte as those of its kind have taken here, on the rank that came last and so
         did not wait in it. Everything else shares the rest of the median step, in proportion to its operations and
-        bytes. Predict with ``step.timeline(cost, overlap=False)``.
+        bytes; what follows a collective on its stream is part of it. `other` is a run that is wrapped in another way,
+        such as with the root alone: with it, each collective and each operator also takes a time of its own, such that
+        both runs agree. Predict with ``step.timeline(cost, overlap=False)``.
         """
-        works = self.observed[0].works
-        rates = {}
-        computing_s = self.step_s
-        for kind in {work.kind for work in works if work.kind in COLLECTIVES}:
-            kind_s = float(np.median(self._seconds(kind=kind).min(axis=0)))
-            rates[kind] = kind_s / sum(work.num_bytes for work in works if work.kind == kind)
-            computing_s -= kind_s
-        rate = computing_s / sum(_effort(work) for work in works if work.kind not in COLLECTIVES)
-        return lambda work: rates[work.kind] * work.num_bytes if work.kind in rates else rate * _effort(work)
+        totals = self._totals()
+        others = totals
+        if other is not None:
+            others = other._totals()
+        rates = {kind: _rates(total, others.get(kind, total)) for kind, total in totals.items()}
+
+        def cost(work: Work) -> float:
+            each_s, unit_s = rates[_kind(work)]
+            amount = _amount(work)
+            return (each_s + unit_s * amount) * (amount > 0)
+
+        return cost
+
+    def _totals(self) -> dict[str, tuple[int, float, float]]:
+        """Return how many works of each kind a step has, their amounts, and the median of their seconds."""
+        amounts: dict[str, list[float]] = {}
+        for work in self.observed[0].works:
+            if _amount(work):
+                amounts.setdefault(_kind(work), []).append(_amount(work))
+        seconds = {kind: float(np.median(self._seconds(kind=kind).min(axis=0))) for kind in amounts}
+        seconds[_COMPUTING] = self.step_s - sum(seconds.values())
+        return {kind: (len(own), sum(own), seconds[kind]) for kind, own in amounts.items()}
 
     def _seconds(self, **selected: Any) -> NDArray[np.float64]:
         """Return the seconds that the selected spans take together, as an array of shape (ranks, steps)."""
@@ -75,9 +86,31 @@ class Run(NamedTuple):
         return seconds
 
 
-def _effort(work: Work) -> float:
-    """How long a work takes compared with others: a core does about ten operations for each byte that it moves."""
+def _kind(work: Work) -> str:
+    if work.kind in COLLECTIVES:
+        return work.kind
+    return _COMPUTING
+
+
+def _amount(work: Work) -> float:
+    """A collective's bytes; of all else, the bytes that a core moves meanwhile, about one for ten operations."""
+    if work.kind in COLLECTIVES:
+        return work.num_bytes
+    if work.lane in COLLECTIVES:
+        return 0.0
     return max(work.flops / 10, work.num_bytes)
+
+
+def _rates(own: tuple[int, float, float], other: tuple[int, float, float]) -> tuple[float, float]:
+    """Return the seconds of each and of a unit of its amount, neither below 0, with which both totals hold."""
+    number, amount, seconds = own
+    others_number, others_amount, others_seconds = other
+    each_s = 0.0
+    determinant = number * others_amount - others_number * amount
+    if determinant:  # else they have the same amount on average
+        each_s = (seconds * others_amount - others_seconds * amount) / determinant
+    each_s = min(max(each_s, 0.0), seconds / number)
+    return each_s, (seconds - number * each_s) / amount
 
 
 def run(

@@ -24,20 +24,13 @@ MESSAGE_BYTES = _SAMPLES * _WIDTH * 8
 _PASSES = {"F": "forward_one_chunk", "B": "backward_one_chunk", "W": "backward_weight_one_chunk"}  # torch's methods
 
 
-def measure(
-    schedule: PipelineSchedule,
-    forward_s: float,
-    backward_s: float,
-    *,
-    weights_share: float = 0.5,
-    timeout_s: float = 60.0,
-) -> Recording:
+def measure(schedule: PipelineSchedule, forward_s: float, backward_s: float, *, timeout_s: float = 60.0) -> Recording:
     """Record a step of a small model under torch's schedule of this name and these sizes, on as many Gloo ranks.
 
     A stage is a linear layer and a tanh; a message between stages has `MESSAGE_BYTES`. Each pass sleeps for the rest of
-    its time, which is as for `simulate`, so more ranks than cores are no slower. Lane "compute" of the recording has
-    that function's spans. Time 0 is the begin of the first pass. The step before this one is left out. In torch 2.11,
-    "ZBVZeroBubble" and "DualPipeV" fail, because a rank would send to itself.
+    its time, which is as for `simulate` by default, so more ranks than cores are no slower. Lane "compute" of the
+    recording has that function's spans. Time 0 is the begin of the first pass. The step before this one is left out. In
+    torch 2.11, "ZBVZeroBubble" and "DualPipeV" fail, because a rank would send to itself.
 
     Raises ValueError if an argument is invalid or the schedule is not one of torch's; RankError if a rank fails.
 
@@ -49,7 +42,7 @@ def measure(
     [1024, 1024, 1024]
     """
     one_of("schedule.name", of_type("schedule", schedule, PipelineSchedule).name, SCHEDULES)
-    seconds = pass_seconds(schedule, forward_s, backward_s, weights_share)
+    seconds = pass_seconds(schedule, forward_s, backward_s, weights_share=0.5)
     by_rank = launch(_record_rank, len(schedule.ranks), (schedule, seconds), timeout_s=timeout_s)
     timeline, num_bytes = Recording.of_ranks(by_rank)
     return Recording(timeline.shifted(-timeline.select(lane="compute").begin_s), num_bytes)

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ...common.checks import each, number, of_type, one_of, several, truth, whole
+from ...common.checks import each, number, of_type, one_of, several, whole
 from ...sampling import Assignment
 from ...timeline import Tape, Timeline
 
@@ -54,9 +54,10 @@ def simulate(
             kinds = ("step", "allreduce") if item < num_steps else ("wait", "shadow")
             tape.add(rank, LANE, kinds[0], item, step_s)
             tape.add(rank, LANE, kinds[1], item, allreduce_s)
-    for rank in stuck_ranks(num_batches, handling):  # one more step, whose allreduce never ends
-        tape.add(rank, LANE, "step", completed[rank], step_s)
-        tape.add(rank, LANE, "wait", completed[rank], timeout_s)
+    for rank, own in enumerate(num_batches):
+        if handling == "hang" and own > completed[rank]:  # one more step, whose allreduce never ends
+            tape.add(rank, LANE, "step", completed[rank], step_s)
+            tape.add(rank, LANE, "wait", completed[rank], timeout_s)
     return tape.timeline()
 
 
@@ -75,24 +76,16 @@ def steps_by_rank(num_batches: Sequence[int], handling: str) -> list[int]:
     return [max(own) if handling == "pad" else min(own)] * len(own)
 
 
-def stuck_ranks(num_batches: Sequence[int], handling: str) -> list[int]:
-    """Return the ranks that start an allreduce in which not all ranks take part."""
-    if handling != "hang":
-        return []
-    return [rank for rank, own in enumerate(num_batches) if own > min(num_batches)]
-
-
 class Prediction(msgspec.Struct, frozen=True, eq=False):
     """The predicted result of an uneven epoch: `trained` are the samples of each rank's completed steps.
 
     `scale` is, per step, the sum of the weights of the ranks' gradients in DDP's average. `weights` is, per sample, the
-    weight of its gradient in the sum over all steps. `stuck` are the ranks that wait for others until a timeout.
+    weight of its gradient in the sum over all steps.
     """
 
     trained: Assignment
     scale: NDArray[np.float64]
     weights: NDArray[np.float64]
-    stuck: list[int]
 
 
 def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_size: bool = True) -> Prediction:
@@ -115,7 +108,6 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
     >>> predict(epoch, "join", divide_by_initial_world_size=False).weights.tolist()
     [0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.5, 0.5]
     """
-    truth("divide_by_initial_world_size", divide_by_initial_world_size)
     batches = batches_of(epoch)
     num_batches = [len(own) for own in batches]
     completed = steps_by_rank(num_batches, handling)
@@ -134,7 +126,6 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
         trained=replace(epoch, ranks=tuple(ranks)),
         scale=np.divide(num_active, divisors),
         weights=weights,
-        stuck=stuck_ranks(num_batches, handling),
     )
 
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import torch.distributed as dist
 from msgspec.structs import replace
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from ...common.checks import function, number, of_type
+from ...common.checks import function, number, of_type, one_of
 from ...ranks.launcher import launch
 from ...ranks.recorder import Recording, recording
 from ...sampling import Assignment
 from ...timeline import Span, Timeline
 from ..work import Vector, gradient_of
-from .model import LANE, Prediction, batches_of, predict
+from .model import HANDLINGS, LANE, Prediction, batches_of, predict
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss per sample
 _WORD_BYTES = 8  # of Join's messages, a single number each, at most
@@ -37,27 +36,23 @@ class UnevenError(RuntimeError):
 class UnevenRun(msgspec.Struct, frozen=True, eq=False):
     """One epoch on real ranks, and its prediction.
 
-    `trained` are the samples of each rank's completed steps, `stuck` the ranks that waited in a collective of DDP until
-    it timed out. `gradients` are DDP's after each step, of shape (steps, parameters), equal on all ranks that had a
-    batch in it. A span "allreduce" of the timeline begins when its rank asks for the first one of the step, so it
-    includes the wait for other ranks.
+    `trained` are the samples of each rank's steps. `gradients` are DDP's after each step, of shape (steps, parameters),
+    equal on all ranks that had a batch in it. A span "allreduce" of the timeline begins when its rank asks for the
+    first one of the step, so it includes the wait for other ranks.
     """
 
     expected: Prediction
     trained: Assignment
     gradients: Vector
-    stuck: list[int]
     timeline: Timeline
 
     def check(self) -> None:
-        """Raise UnevenError if reads, steps or stuck ranks are not as predicted."""
+        """Raise UnevenError if reads or steps are not as predicted."""
         for rank, (samples, predicted) in enumerate(zip(self.trained.ranks, self.expected.trained.ranks, strict=True)):
             if samples.tolist() != predicted.tolist():
                 raise UnevenError(f"rank {rank} trained on samples {samples}, and not on those predicted, {predicted}")
         if len(self.gradients) != len(self.expected.scale):
             raise UnevenError(f"there were {len(self.gradients)} steps, not {len(self.expected.scale)}")
-        if self.stuck != self.expected.stuck:
-            raise UnevenError(f"ranks {self.stuck} were stuck, not {self.expected.stuck}")
 
 
 def measure(
@@ -69,18 +64,16 @@ def measure(
     handling: str = "join",
     divide_by_initial_world_size: bool = True,
     step_s: float = 0.0,
-    hang_s: float = 5.0,
     timeout_s: float = 60.0,
 ) -> UnevenRun:
     """Run DDP on real ranks that read the batches of `epoch`, and record each rank.
 
-    `handling` is as for `simulate`. `losses_fn` returns one loss per sample; a rank averages them over its batch. The
-    module is never updated, so the gradients of all steps belong to the same parameters. A step sleeps for `step_s`
-    before its forward pass. With "hang", stuck ranks give up after `hang_s`.
+    `handling` is as for `simulate`, except "hang". `losses_fn` returns one loss per sample; a rank averages them over
+    its batch. The module is never updated, so the gradients of all steps belong to the same parameters. A step sleeps
+    for `step_s` before its forward pass.
 
     Raises ValueError if an argument is invalid, or if the module has at most 8 bytes of parameters, whose gradient
-    cannot be distinguished from Join's own messages; RankError if a rank fails or has not ended after `timeout_s`;
-    UnevenError if ranks have different gradients.
+    cannot be distinguished from Join's own messages; RankError if a rank fails or has not ended after `timeout_s`.
 
     >>> import torch
     >>> def losses(outputs, targets):
@@ -94,7 +87,7 @@ def measure(
     """
     function("losses_fn", losses_fn, "of outputs and targets")
     number("step_s", step_s, 0)
-    number("hang_s", hang_s, 0.1, 15)
+    one_of("handling", handling, HANDLINGS[1:])
     expected = predict(epoch, handling, divide_by_initial_world_size)
     for name, tensor in (("inputs", inputs), ("targets", targets)):
         if of_type(name, tensor, Tensor).shape[:1] != (epoch.size,):
@@ -102,21 +95,13 @@ def measure(
     num_bytes = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
     if num_bytes <= _WORD_BYTES:
         raise ValueError(f"module must have more than {_WORD_BYTES} bytes of parameters to train, got {num_bytes}")
-    most_steps = len(expected.scale)
-    args = module, inputs, targets, epoch, losses_fn, handling, divide_by_initial_world_size, most_steps, step_s, hang_s
+    joining = {"enable": handling == "join", "divide_by_initial_world_size": divide_by_initial_world_size}
+    args = module, inputs, targets, batches_of(epoch), losses_fn, len(expected.scale), joining, step_s
     ranks = launch(_train, epoch.num_ranks, args, timeout_s=timeout_s)
     gradients = max((rank.gradients for rank in ranks), key=len)
-    for number_of_rank, rank in enumerate(ranks):
-        if not np.array_equal(rank.gradients, gradients[: len(rank.gradients)], equal_nan=True):
-            raise UnevenError(f"rank {number_of_rank} has different gradients from the other ranks")
     timeline = Timeline.of([span for rank in ranks for span in rank.spans])
-    return UnevenRun(
-        expected,
-        trained=replace(epoch, ranks=tuple(rank.trained for rank in ranks)),
-        gradients=gradients,
-        stuck=[number_of_rank for number_of_rank, rank in enumerate(ranks) if rank.is_stuck],
-        timeline=timeline.shifted(-timeline.begin_s),
-    )
+    trained = replace(epoch, ranks=tuple(rank.trained for rank in ranks))
+    return UnevenRun(expected, trained, gradients, timeline.shifted(-timeline.begin_s))
 
 
 # ---- in a rank
@@ -125,9 +110,8 @@ def measure(
 class _RankRecord(NamedTuple):
     """One rank's record of an epoch."""
 
-    trained: Vector
+    trained: NDArray[np.int64]
     gradients: Vector
-    is_stuck: bool
     spans: list[Span]
 
 
@@ -135,56 +119,35 @@ def _train(
     module: nn.Module,
     inputs: Tensor,
     targets: Tensor,
-    epoch: Assignment,
+    batches: Sequence[Sequence[NDArray[np.int64]]],
     losses_fn: Losses,
-    handling: str,
-    divide_by_initial_world_size: bool,
     most_steps: int,
+    joining: Mapping[str, Any],
     step_s: float,
-    hang_s: float,
 ) -> _RankRecord:
-    """Train one epoch with the arguments of `measure`, and record it up to its end or until it is stuck.
-
-    `most_steps` are those of the rank that completes most, or with "hang" of each.
-    """
-    group = None
-    if handling == "hang":  # in a group of its own, whose timeout is shorter than that of the launch
-        group = dist.new_group(timeout=timedelta(seconds=hang_s))
-    ddp = DistributedDataParallel(copy.deepcopy(module), process_group=group)
-    join = Join(
-        [ddp],
-        enable=handling == "join",
-        divide_by_initial_world_size=divide_by_initial_world_size,
-    )
-    own = batches_of(epoch)[dist.get_rank()]
-    num_steps = len(own)
-    if handling in ("drop", "pad"):
-        num_steps = most_steps
+    """Train one epoch, and record it. Without Join, each rank makes as many steps as the one that makes most."""
+    ddp = DistributedDataParallel(copy.deepcopy(module))
+    own = batches[dist.get_rank()]
+    num_steps = len(own) if joining["enable"] else most_steps
     trained = [np.empty(0, dtype=np.int64)]
     gradients: list[Vector] = []
-    finished_s = math.inf
     dist.barrier()  # so that all ranks begin the first step together
-    try:
-        with recording() as recorder, join:
-            for indices in islice(cycle(own), num_steps):
-                recorder.item = len(gradients)
-                with recorder.span("step"):
-                    time.sleep(step_s)
-                    ddp.zero_grad()
-                    rows = indices.tolist()
-                    losses = losses_fn(ddp(inputs[rows]), targets[rows])
-                    losses.mean().backward()  # type: ignore[no-untyped-call]
-                trained.append(indices)
-                gradients.append(gradient_of(ddp))
-            finished_s = time.perf_counter()  # within Join, which shadows the steps of the other ranks at its exit
-    except RuntimeError:
-        is_stuck = handling == "hang" and len(gradients) == most_steps
-        if not is_stuck:
-            raise
+    with recording() as recorder, Join([ddp], **joining):
+        for indices in islice(cycle(own), num_steps):
+            recorder.item = len(gradients)
+            with recorder.span("step"):
+                time.sleep(step_s)
+                ddp.zero_grad()
+                rows = indices.tolist()
+                losses = losses_fn(ddp(inputs[rows]), targets[rows])
+                losses.mean().backward()  # type: ignore[no-untyped-call]
+            trained.append(indices)
+            gradients.append(gradient_of(ddp))
+        finished_s = time.perf_counter()  # within Join, which shadows the steps of the other ranks at its exit
     recorded = recorder.result()
-    spans = [*_step_spans(recorded, len(gradients)), *_shadow_spans(recorded, len(gradients), finished_s)]
+    spans = [*_step_spans(recorded), *_shadow_spans(recorded, len(gradients), finished_s)]
     stacked = np.array(gradients).reshape(-1, gradient_of(ddp).size)  # two dimensions even without any step
-    return _RankRecord(np.concatenate(trained), stacked, len(gradients) < num_steps, spans)
+    return _RankRecord(np.concatenate(trained), stacked, spans)
 
 
 def _allreduces_s(recorded: Recording) -> tuple[Vector, Vector]:
@@ -195,17 +158,13 @@ def _allreduces_s(recorded: Recording) -> tuple[Vector, Vector]:
     return timeline.start_s[is_allreduce & ~is_word], timeline.start_s[is_allreduce & is_word]
 
 
-def _step_spans(recorded: Recording, num_completed: int) -> Iterator[Span]:
-    """Divide each step where it asked for the allreduce of its first gradients, which ends with the step.
-
-    In a step that was not completed, that is a wait.
-    """
+def _step_spans(recorded: Recording) -> Iterator[Span]:
+    """Divide each step where it asked for the allreduce of its first gradients, which ends with the step."""
     gradients_s, _ = _allreduces_s(recorded)
     for step in recorded.timeline.select(kind="step"):
-        reduced_s = min([*gradients_s[gradients_s > step.start_s], step.stop_s])
+        reduced_s = gradients_s[gradients_s > step.start_s].min()
         yield step._replace(lane=LANE, stop_s=reduced_s)
-        kind = "allreduce" if step.item < num_completed else "wait"
-        yield step._replace(lane=LANE, kind=kind, start_s=reduced_s)
+        yield step._replace(lane=LANE, kind="allreduce", start_s=reduced_s)
 
 
 def _shadow_spans(recorded: Recording, item: int, finished_s: float) -> Iterator[Span]:

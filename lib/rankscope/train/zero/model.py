@@ -39,21 +39,14 @@ class Recipe(NamedTuple):
 
 
 class Optimizer(NamedTuple):
-    """States per element, bytes of each tensor's step counter, and bytes of a state if no recipe changes them."""
+    """States per element, and bytes of each tensor's step counter."""
 
     num_states: int
-    counter_bytes: int = 0
-    state_bytes: float | None = None
+    counter_bytes: int
 
 
 RECIPES = {"fp32": Recipe(4, 4, 0, 4), "mixed": Recipe(2, 2, 4, 4), "bf16": Recipe(2, 2, 0, 2)}
-OPTIMIZERS = {
-    "sgd": Optimizer(0),
-    "momentum": Optimizer(1),
-    "adam": Optimizer(2, counter_bytes=4),
-    # One byte, and a float32 scale per block of 2048 elements (Dettmers et al., 2022).
-    "adam_8bit": Optimizer(2, counter_bytes=4, state_bytes=1 + 4 / 2048),
-}
+OPTIMIZERS = {"sgd": Optimizer(0, 0), "momentum": Optimizer(1, 0), "adam": Optimizer(2, 4)}
 
 
 class ZeroMemory(msgspec.Struct, frozen=True):
@@ -111,24 +104,26 @@ class Job(NamedTuple):
     buffer_bytes: int
     num_ranks: int
     stage: int
+    recipe: Recipe
 
     @classmethod
     def of(cls, num_parameters_or_module: Any, num_ranks: int, stage: int | str, recipe: str | Recipe | None) -> Job:
         has_own_widths = recipe is None and stage in WAYS
-        recipe = recipe_of(stage, recipe)
+        if recipe is None:
+            recipe = "fp32" if isinstance(stage, str) else "mixed"
+        if not isinstance(recipe, Recipe):
+            recipe = RECIPES[one_of("recipe", recipe, tuple(RECIPES))]
         whole("num_ranks", num_ranks, 1)
-        if not isinstance(stage, str):
-            number = whole("stage", stage, 0, 3)
-        elif stage in WAYS:
-            number = WAYS[stage]
-        else:
-            ways = ", ".join(WAYS)
-            raise ValueError(f"stage must be 0 to 3, or one of {ways}, got {stage!r}; fully_shard has fsdp.observe")
+        number = stage
+        if isinstance(stage, str):
+            number = WAYS[one_of("stage", stage, tuple(WAYS))]
+        number = whole("stage", number, 0, 3)
         if not hasattr(num_parameters_or_module, "named_parameters"):
             if stage == "zero_redundancy_optimizer":
                 raise ValueError(f"stage {stage} divides the tensors of a module, got {num_parameters_or_module!r}")
             size = _count("num_parameters_or_module", num_parameters_or_module, 1)
-            return cls([_Tensor(size, recipe, num_counters=0)], 0, num_ranks, number)  # nobody knows how many tensors
+            tensors = [_Tensor(size, recipe, num_counters=0)]  # nobody knows how many tensors
+            return cls(tensors, 0, num_ranks, number, recipe)
         tensors = []
         for parameter in num_parameters_or_module.parameters():  # one that is shared comes once
             widths = recipe
@@ -137,7 +132,7 @@ class Job(NamedTuple):
                 widths = Recipe(width, width, master=0, state=width)
             tensors.append(_Tensor(parameter.numel(), widths, parameter.requires_grad))
         buffer_bytes = sum(buffer.nbytes for buffer in num_parameters_or_module.buffers())
-        return cls(tensors, buffer_bytes, num_ranks, number)
+        return cls(tensors, buffer_bytes, num_ranks, number, recipe)
 
     @property
     def trained(self) -> list[_Tensor]:
@@ -154,14 +149,6 @@ def _count(name: str, value: Any, low: int) -> int:
 def num_bytes_of(tensors: Sequence[_Tensor], field: str) -> Any:
     """Return the bytes of as many elements as these tensors have, each as wide as this field of its recipe."""
     return sum(tensor.size * getattr(tensor.widths, field) for tensor in tensors)
-
-
-def recipe_of(stage: int | str, recipe: str | Recipe | None) -> Recipe:
-    if isinstance(recipe, Recipe):
-        return recipe
-    if recipe is None:
-        recipe = "fp32" if isinstance(stage, str) else "mixed"
-    return RECIPES[one_of("recipe", recipe, tuple(RECIPES))]
 
 
 def memory(
@@ -197,7 +184,6 @@ def memory(
     """
     rule = OPTIMIZERS[one_of("optimizer", optimizer, tuple(OPTIMIZERS))]
     job = Job.of(num_parameters_or_module, num_ranks, stage, recipe)
-    recipe = recipe_of(stage, recipe)
     updated = job.trained
     divided_from = DIVIDED_FROM
     if stage == "zero_redundancy_optimizer":
@@ -209,8 +195,6 @@ def memory(
         "optimizer_states": rule.num_states * num_bytes_of(updated, "state"),
         "master_copy": num_bytes_of(updated, "master"),
     }
-    if rule.state_bytes:
-        undivided["optimizer_states"] = rule.num_states * rule.state_bytes * sum(tensor.size for tensor in updated)
     terms = {}
     for term, num_bytes in undivided.items():
         is_divided = job.stage >= divided_from.get(term, 4)
@@ -219,7 +203,8 @@ def memory(
     layer = _count("largest_layer", largest_layer, 0)
     terms["buffers"] = job.buffer_bytes
     terms["buckets"] = terms["gradients"] if stage == "ddp" else 0
-    terms["largest_layer"] = math.ceil(layer * (0, 0, recipe.gradient, recipe.gradient + recipe.parameter)[job.stage])
+    whole_bytes = (0, 0, job.recipe.gradient, job.recipe.gradient + job.recipe.parameter)[job.stage]  # by stage
+    terms["largest_layer"] = math.ceil(layer * whole_bytes)
     terms["activations"] = _count("activation_bytes", activation_bytes, 0)
     return ZeroMemory(sum(tensor.size for tensor in job.tensors), num_ranks, job.stage, terms)
 

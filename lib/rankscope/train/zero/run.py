@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
-from ...common.checks import each, function, of_type, one_of, whole
+from ...common.checks import function, of_type, one_of, whole
 from ...ranks.launcher import launch
 from ...ranks.recorder import RankRecorder, recording
 from .model import TERMS, WAYS, ZeroMemory
@@ -34,34 +34,25 @@ class LiveMemory(msgspec.Struct, frozen=True):
 
 
 def measure(
-    make_model: Callable[[], nn.Module],
-    batch: Tensor,
-    num_ranks: int,
-    ways: Sequence[str] = tuple(WAYS),
-    timeout_s: float = 120.0,
+    make_model: Callable[[], nn.Module], batch: Tensor, num_ranks: int, way: str, timeout_s: float = 120.0
 ) -> list[LiveMemory]:
-    """Train three steps with Adam on real ranks in each way, and return each rank's memory in the last, way by way.
+    """Train three steps with Adam on real ranks in one of `WAYS`, and return each rank's memory in the last.
 
     Memory is counted between forward and backward, when everything is present: gradients and states of the step before
     are alive. A storage counts once. Activations are left out. Every rank trains on `batch`, which the model maps to
-    one tensor; `ways` are some of `WAYS`.
+    one tensor.
 
     Raises ValueError if an argument is invalid; RankError if a rank fails.
 
-    >>> live = measure(lambda: nn.Linear(64, 32, bias=False), torch.ones(2, 64), 2, ["zero_redundancy_optimizer"])
+    >>> live = measure(lambda: nn.Linear(64, 32, bias=False), torch.ones(2, 64), 2, "zero_redundancy_optimizer")
     >>> [rank.memory.terms["optimizer_states"] for rank in live]  # of one matrix, which rank 0 updates
     [16388, 0]
     """
     of_type("batch", batch, Tensor)
     whole("num_ranks", num_ranks, 2)
     function("make_model", make_model, "that returns a module")
-    each("ways", ways, one_of, tuple(WAYS))
-    by_rank = launch(_measure_all, num_ranks, (ways, make_model, batch), timeout_s=timeout_s)
-    return list(chain(*zip(*by_rank, strict=True)))
-
-
-def _measure_all(ways: Sequence[str], make_model: Callable[[], nn.Module], batch: Tensor) -> list[LiveMemory]:
-    return [_measure(way, make_model, batch) for way in ways]
+    one_of("way", way, tuple(WAYS))
+    return launch(_measure, num_ranks, (way, make_model, batch), timeout_s=timeout_s)
 
 
 def _measure(way: str, make_model: Callable[[], nn.Module], batch: Tensor) -> LiveMemory:
