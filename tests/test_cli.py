@@ -27,7 +27,7 @@ from tests.box import logs_made
 from tests.box.gpu_made import CALL_S, LATENCY_S, RATES, Made, copies
 from tests.box.made import as_predicted, collective, links, profile
 
-QUICK = Protocol(warm_up=0, iterations=4, budget_s=0.001)
+QUICK = Protocol(iterations=4)
 NAMES = ("ring", "recursive_doubling", "halving_doubling")
 MADE = collective(as_predicted(profile(links()), NAMES), {"native": lambda size: 3e-4 + 3e-9 * size})
 

@@ -6,8 +6,6 @@ They are for the battery in `tests/figures/test_every_figure.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -19,14 +17,8 @@ from rankscope.box.link_facts import stated
 from rankscope.box.nccl import Model
 from rankscope.figures.marks import Drawing
 
-EMULATED = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
 FACTS = stated(4)
 MODELS = {"8 A100": Model("a100"), "8 H100": Model("h100"), "4 × 8 A100": Model("a100", 8, 4)}
-
-
-@cache
-def recorded() -> Profile:
-    return Profile.load(EMULATED)
 
 
 def bank_of(*names: str) -> dict[str, Profile]:
@@ -37,8 +29,7 @@ def bank_of(*names: str) -> dict[str, Profile]:
 FIGURES: dict[str, Callable[..., Axes]] = {
     "copies": lambda **on: figures.copies(FACTS, **on),
     "nccl_choices": lambda **on: figures.nccl_choices(MODELS, **on),
-    "profile": lambda **on: figures.profile(recorded(), "time", **on),
-    "profile of several": lambda **on: figures.profile(bank_of("h100_8", "l40s_8", "a100_80gb_8"), "busbw", **on),
+    "profile": lambda **on: figures.profile(bank_of("h100_8", "l40s_8", "a100_80gb_8"), **on),
 }
 
 DRAWINGS: dict[str, Drawing] = {

@@ -45,10 +45,10 @@ class LinkFit(msgspec.Struct, frozen=True):
 def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
     """Fit latency and bandwidth to the times of messages.
 
-    `seconds` contains, for each size in `num_bytes`, one time or a sequence of samples, whose median counts. Sizes may
-    come in any order; samples of equal sizes are merged. The residuals are logarithms, so microseconds weigh as much as
-    seconds, and their loss is soft L1, so outliers do little (`scipy.optimize.least_squares`). The intervals follow
-    from the residuals by Student's t. Every second size is held out.
+    `seconds` contains, for each size in `num_bytes`, one time or a sequence of samples, whose median counts;
+    samples of equal sizes are merged. The residuals are logarithms, so microseconds weigh as much as seconds, and their
+    loss is soft L1, so outliers do little (`scipy.optimize.least_squares`). The intervals follow from the residuals by
+    Student's t. Every second size is held out.
 
     Raises ValueError if there are fewer than 5 sizes or if a time is outside 1e-12 to 1e9 s.
 

@@ -6,7 +6,6 @@ one.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from functools import cache
@@ -58,9 +57,7 @@ def published(path: str | os.PathLike[str]) -> msgspec.Raw | None:
         return None
     name = text.removeprefix(PREFIX)
     if name not in bank():
-        near = difflib.get_close_matches(name, bank())
-        meant = f"Did you mean {' or '.join(near)}? " if near else ""
-        raise ValueError(one_line(f"the bank has no {name!r}. {meant}`box.bank()` in Python lists all machines"))
+        raise ValueError(one_line(f"the bank has no {name!r}. `box.bank()` in Python lists all machines"))
     return _profiles()[name]
 
 
