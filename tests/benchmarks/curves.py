@@ -26,7 +26,7 @@ def peer(curves: list[Published], first: int) -> Floats:
     for measured in curves:
         sizes = list(measured.measured_s)
         fit = fit_link(sizes[first:], [measured.measured_s[size] for size in sizes[first:]])
-        errors += [fit.seconds(size) / measured.measured_s[size] - 1 for size in sizes[1 - first :: 2]]
+        errors += [fit.link.seconds(size) / measured.measured_s[size] - 1 for size in sizes[1 - first :: 2]]
     return np.array(errors)
 
 

@@ -50,14 +50,13 @@ class Made:
     def forget_pinned(self) -> None:
         self.kept.clear()
 
-    def copy(self, target: Tensor, source: Tensor, non_blocking: bool) -> None:
+    def copy(self, target: Tensor, source: Tensor) -> None:
         kinds = {self.kinds[tensor.data_ptr()] for tensor in (target, source)}
         (host,) = kinds - {"gpu"}
         self.host_s += CALL_S
         self.link_s = max(self.host_s, self.link_s) + LATENCY_S + target.numel() * 4 / RATES[host]
         self.pending.append((target, source))
-        if host == "pageable" or not non_blocking:
-            self.synchronize()
+        self.synchronize()
 
     def mark(self) -> float:
         return max(self.host_s, self.link_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rankscope.box import Profile, stated
-from rankscope.common.units import time_words, times_in_one_unit
+from rankscope.common.units import time_words
 
 from ..explorers.cases import report, svg
 from .explorer_cases import CASES
@@ -20,7 +20,7 @@ def test_boxes_shows_machines_with_as_many_gpus_that_were_measured_at_this_size(
     assert "runpod_a100_2_no_p2p" in names
     assert not [name for name in names if name.endswith("_8") or "copies" in name or "pairs" in name]
     seconds = Profile.load("bank:h100_2").native_s("allreduce")[2**26]
-    assert times_in_one_unit(seconds, 1e-3)[0] in " ".join(lines)
+    assert time_words(seconds) in " ".join(lines)
     assert "runpod_a100_2" not in " ".join(report(BOXES, message="64 MiB", num_ranks=2, collective="allgather"))
     with pytest.raises(ValueError, match="16 GPUs"):
         svg(BOXES, num_ranks=16, collective="all_to_all")
@@ -29,4 +29,4 @@ def test_boxes_shows_machines_with_as_many_gpus_that_were_measured_at_this_size(
 def test_transfers_shows_the_bound_of_the_link() -> None:
     copied, loop = report(TRANSFERS, link="PCIe 4 x16", size="64 MiB", method="pinned")
     assert time_words(stated(4).seconds(2**26, "h2d", "pinned")) in copied
-    assert "copy + step alone" in loop  # two workers deliver a batch every 6 ms, and a step takes 8 ms
+    assert time_words(stated(4).seconds(2**26, "h2d", "pinned") + 8e-3) in loop  # a step takes 8 ms

@@ -21,7 +21,6 @@ from rankscope.box.measuring.plan import (
     FEW_ALGORITHMS,
     MEASURED,
     Protocol,
-    arrangement,
     collective_keys,
     guess_s,
     key_of,
@@ -144,7 +143,7 @@ def test_links_and_memory_are_measured_on_nodes_of_any_size() -> None:
 
 @pytest.mark.parametrize(("num_ranks", "size"), [(3, 1000), (2, 4096)])
 def test_all_collectives_of_all_algorithms_are_checked_and_measured(num_ranks: int, size: int) -> None:
-    keys = [collective_keys(Protocol(thorough=True), name, size, [num_ranks]) for name in MEASURED]
+    keys = [collective_keys(Protocol(thorough=True), name, size, num_ranks) for name in MEASURED]
 
     def work(rank: int, group: Any) -> list[list[Point]]:
         ranks, protocol = Ranks(group), Protocol(iterations=1)
@@ -159,7 +158,7 @@ def test_all_collectives_of_all_algorithms_are_checked_and_measured(num_ranks: i
 def test_what_a_collective_leaves_undone_is_caught(collective: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An executor that only copies what a rank passes: a wrong result, or one of the wrong size, on some rank."""
     monkeypatch.setattr(collectives, "execute", lambda schedule, tensor, group: tensor.clone())
-    keys = collective_keys(Protocol(algorithms=[next(iter(ALGORITHMS[collective]))]), collective, 4096, [2])
+    keys = collective_keys(Protocol(algorithms=[next(iter(ALGORITHMS[collective]))]), collective, 4096, 2)
     with pytest.raises(RankError, match=collective):
         in_threads(2, lambda rank, group: collective_tasks(keys, Ranks(group)) and None)
 
@@ -178,7 +177,6 @@ def test_the_backends_own_result_is_what_the_ranks_numbers_give(collective: str)
         "allreduce": (total, total),
         "reduce_scatter": (total[:512], total[512:]),
         "allgather": (first + second,) * 2,
-        "all_to_all": (first[:512] + second[:512], first[512:] + second[512:]),
     }
     assert (first_out, second_out) == expected[collective]
 
@@ -202,12 +200,6 @@ def test_quick_is_a_part_of_thorough_and_native_is_measured_in_both_places() -> 
     assert {one["algorithm"] for one in options} == set(FEW_ALGORITHMS)
     assert {one["in_place"] for one in options if one["algorithm"] == NATIVE} == {True, False}
     assert 10 < guess_s(quick, Protocol(), "gloo") < 60 < guess_s(thorough, Protocol(), "gloo")
-
-
-def test_a_builder_is_arranged_by_its_own_record() -> None:
-    assert arrangement("allreduce", "torus_2d", [8] * 2) == {"shape": (2, 8)}
-    assert arrangement("allreduce", "hierarchical_ring", [4, 4]) == {"gpus_per_node": 4}
-    assert arrangement("allreduce", "hierarchical_ring", [3, 5]) == {}
 
 
 @pytest.mark.gpu

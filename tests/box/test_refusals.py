@@ -73,7 +73,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "an algorithm of others": (lambda: keys_of(Protocol(algorithms=["rings"]), "gloo", [4], False), "rings"),
     "an algorithm for other ranks": (
         lambda: keys_of(Protocol(collectives=["allgather"], algorithms=["recursive_doubling"]), "gloo", [6], False),
-        "6 ranks",
+        "power of two",
     ),
     "measuring no protocol": (lambda: measure("a.json", ANY or {}), "protocol"),
     # NCCL's model

@@ -23,9 +23,9 @@ _MOST = math.log(1e6)  # largest half-width: beyond it nothing is known
 
 
 def _measured(name: str, value: Any) -> dict[int, float]:
-    """Return the seconds by size, in ascending order of size. Raises ValueError for too few sizes above 0."""
-    sizes = sorted(value)
-    if sum(size > 0 for size in sizes) < LEAST_SIZES:
+    """Return the seconds by size above 0, in ascending order. Raises ValueError for too few sizes."""
+    sizes = sorted(size for size in value if size > 0)
+    if len(sizes) < LEAST_SIZES:
         raise ValueError(f"{name} must be of at least {LEAST_SIZES} sizes above 0, got {sizes}")
     return {size: value[size] for size in sizes}
 
@@ -36,8 +36,8 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
     Between measured sizes, `seconds` is a monotone cubic (Fritsch and Carlson 1980, as scipy's PchipInterpolator) in
     the logarithms of size and time, so it does not overshoot and it keeps a protocol switch. Below the smallest size
     the time stays constant; above the largest, each further byte costs what it cost between the last two sizes. A
-    measured size, 0 included, has its measured time. A size that takes at least 1.2 times as long as either neighbour
-    does not affect others, because a disturbance makes a measurement slower.
+    measured size has its measured time; one of 0 is left out. A size that takes at least 1.2 times as long as either
+    neighbour does not affect others, because a disturbance makes a measurement slower.
 
     `interval_s` covers 90 % of further measurements. Its width comes from split conformal prediction with a local scale
     (Lei et al. 2018). Each size is left out in turn, and its residual is divided by its distance from its neighbours in
@@ -75,8 +75,8 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
         return float(seconds + max(num_bytes - last_bytes, 0.0) * s_per_byte)
 
     def covers(self, num_bytes: float) -> bool:
-        """Return whether `num_bytes` lies within the range of measured sizes above 0."""
-        return min(filter(None, self.measured_s)) <= num_bytes <= max(self.measured_s)
+        """Return whether `num_bytes` lies within the range of measured sizes."""
+        return min(self.measured_s) <= num_bytes <= max(self.measured_s)
 
     def interval_s(self, num_bytes: float) -> tuple[float, float]:
         """Return the ends, in seconds, of the range that covers 90 % of measurements. Raises as `seconds` does."""
@@ -93,9 +93,8 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _all(self) -> tuple[Times, Times]:
-        """The octaves (log2 of bytes) and log seconds of all sizes above 0."""
-        sizes = [size for size in self.measured_s if size]
-        return np.log2(sizes), np.log([self.measured_s[size] for size in sizes])
+        """The octaves (log2 of bytes) and log seconds of all sizes."""
+        return np.log2(list(self.measured_s)), np.log(list(self.measured_s.values()))
 
     @cached_property
     def _knots(self) -> tuple[Times, Times]:

@@ -92,8 +92,7 @@ class Box(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def rates(self) -> dict[str, dict[int, float]]:
         """The busbw of the native backend in bytes/s, by collective and size, where it has one."""
-        rates = {collective: self.profile.busbw(collective) for collective in self.profile.native}
-        return {collective: by_size for collective, by_size in rates.items() if by_size}
+        return {collective: self.profile.busbw(collective) for collective in self.profile.native}
 
     @cached_property
     def best(self) -> Reached:

@@ -53,7 +53,7 @@ def published(path: str | os.PathLike[str]) -> msgspec.Raw | None:
     Raises ValueError if the bank has no such name.
     """
     text = os.fspath(path)
-    if not isinstance(text, str) or not text.startswith(PREFIX):  # a path may be bytes
+    if not text.startswith(PREFIX):
         return None
     name = text.removeprefix(PREFIX)
     if name not in bank():

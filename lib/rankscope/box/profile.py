@@ -76,12 +76,8 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
 
     def select(self, what: str | None = None, num_bytes: int | None = None, **options: Any) -> tuple[Point, ...]:
         """Return the points that match all arguments, in their order."""
-        selected = []
-        for point in self.points:
-            is_asked_for = what in (None, point.what) and num_bytes in (None, point.num_bytes)
-            if is_asked_for and options.items() <= point.options.items():
-                selected.append(point)
-        return tuple(selected)
+        points = [point for point in self.points if options.items() <= point.options.items()]
+        return tuple(p for p in points if what in (None, p.what) and num_bytes in (None, p.num_bytes))
 
     @cached_property
     def native(self) -> Mapping[str, Mapping[int, Point]]:

@@ -11,7 +11,7 @@ from typer import Option
 from ...cli.ending import interruptible
 from ...cli.output import print_parts
 from ...common.words import printable
-from ..options import Force, check_profile_output, names_of, show_command
+from ..options import check_profile_output, names_of, show_command
 
 if TYPE_CHECKING:
     from ..measuring.run import Progress
@@ -32,11 +32,7 @@ def profile(
     ] = None,
     sizes: Annotated[str | None, Option(help="Buffer sizes, separated by commas, as in 4KiB,1MiB.")] = None,
     iterations: Annotated[int, Option(help="Maximum number of iterations per point.")] = 40,
-    budget: Annotated[
-        float, Option(help="Seconds per point. Slow points take longer, because at least six iterations run.")
-    ] = 0.3,
-    fresh: Annotated[bool, Option("--fresh", help="Start again, and replace the profile in the file.")] = False,
-    force: Force = False,
+    force: Annotated[bool, Option("--force", help="Start again, and replace the file, whatever it is.")] = False,
 ) -> None:
     """Measure this machine: links, collectives and copies to and from a GPU.
 
@@ -53,7 +49,6 @@ def profile(
 
     protocol = Protocol(
         iterations=iterations,
-        budget_s=budget,
         thorough=thorough,
         sizes=None if sizes is None else [parse_bytes("--sizes", size) for size in names_of(sizes)],
         collectives=names_of(collectives),
@@ -63,12 +58,12 @@ def profile(
     stored = "nothing was measured"
 
     def report(progress: Progress) -> None:
-        """Say how far measuring is and how long it will take; the last report has nothing left to do."""
+        """Say how far measuring is, and how long it will take."""
         nonlocal stored
         points = f"{progress.num_done} of {progress.num_points} points"
         file = printable(str(output))
-        stored = f"{points} are in {file}, and the same command without --fresh continues from there"
-        if progress.doing and writes():
+        stored = f"{points} are in {file}, and the same command without --force continues from there"
+        if writes():
             print(f"{points}, about {progress.left_s:.0f} s left: {progress.doing}", file=sys.stderr, flush=True)
 
     # Under torchrun a rank may wait inside a collective, which only the default action of a signal ends.
@@ -78,7 +73,7 @@ def profile(
             protocol,
             num_ranks=num_ranks,
             backend=backend,
-            fresh=fresh or force,
+            fresh=force,
             name=printable(output.stem),
             command=printable(command_words(["rankscope", *sys.argv[1:]])),
             report=report,

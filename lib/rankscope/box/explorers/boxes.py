@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...common.units import parse_bytes, rate_words, times_in_one_unit
+from ...common.units import parse_bytes, rate_words, time_words
 from ...explorers.explorer import Explorer, Now, Setting, Steps, sizes
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
@@ -43,13 +43,12 @@ def boxes() -> Explorer:
 
     def report(now: Now) -> list[str]:
         """The time of each machine, its bus bandwidth, and where it is from."""
-        seconds = times_s(now)
         num_bytes = busbw_factor(now.collective, now.num_ranks) * parse_bytes("message", now.message)
         lines = []
-        for (name, time_s), time in zip(seconds.items(), times_in_one_unit(*seconds.values()), strict=True):
+        for name, time_s in times_s(now).items():
             about = machines[name].provenance
             origin = "; ".join([about["name"], *origin_of(about.get("source", {}))])
-            lines.append(f"{name}: {time}, busbw {rate_words(num_bytes / time_s)}; {origin}")
+            lines.append(f"{name}: {time_words(time_s)}, busbw {rate_words(num_bytes / time_s)}; {origin}")
         return lines
 
     settings = (

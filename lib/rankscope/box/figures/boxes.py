@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -14,7 +13,7 @@ from .. import Profile
 from ..expected import compare_with_peers
 from ..machines import PREFIX, is_sick
 
-_HUES = (*LINES[:-1], *LINES[:-1])  # the last one is the ink
+_HUES = LINES[:-1]  # the last one is the ink
 _LEAST_BYTES = 1 << 10  # smaller messages take as long, and say nothing of bandwidth
 
 
@@ -32,7 +31,7 @@ def profile(
     dashed. Sizes below 1 KiB are omitted.
 
     Raises ValueError if a profile has no bus bandwidths of the collective, as on one rank, or if there are no profiles
-    or more than 14.
+    or more than 7.
     """
     if not 0 < len(of_type("profiles", profiles, dict)) <= len(_HUES):
         raise ValueError(f"profiles must make from 1 to {len(_HUES)} lines, got {len(profiles)}")
@@ -49,8 +48,7 @@ def profile(
     ends = {}
     for (name, rates), hue in zip(lines.items(), _HUES, strict=False):
         look = Look(INK if name == yours else hue, is_sick(profiles[name].provenance), "s")
-        style: dict[str, Any] = {"color": look.color, "linestyle": dash(look), "linewidth": 1.8}
-        ax.plot(list(rates), list(rates.values()), marker=look.marker, markersize=5, label=name, **style)
+        ax.plot(list(rates), list(rates.values()), marker="s", color=look.color, linestyle=dash(look), label=name)
         ends[name] = rates[max(rates)], look
         if look.dashed:
             explain(ax, {"known or suspected fault": {"linestyle": dash(look)}})

@@ -67,7 +67,6 @@ def native(collective: str, source: Tensor, out: Tensor, ranks: Ranks) -> Callab
         "allreduce": lambda: group.allreduce([out.copy_(source)], sums),  # in place in torch, so copied before
         "allgather": lambda: group._allgather_base(out, source),
         "reduce_scatter": lambda: group._reduce_scatter_base(out, source),
-        "all_to_all": lambda: group.alltoall_base(out, source, [], []),  # []: in equal parts
     }
 
     def run() -> Tensor:

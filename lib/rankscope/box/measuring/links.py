@@ -16,15 +16,6 @@ from .plan import ITEM_BYTES
 # not begin when all ranks do.
 MOST_EXCHANGES = 8
 MOST_EXCHANGED_BYTES = 2**20
-SUMMED_BYTES = 2**22  # in an iteration, unless a single sum has more
-
-
-def link_task(key: PointKey, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
-    """Return this rank's task for a key of a link or of memory; `nodes` has the node of each rank."""
-    if key.what == "add":
-        return _sums(key.num_bytes, ranks)
-    ring = ring_of(nodes, ranks.rank, inside=dict(key.options)["link"] == "intra")
-    return _exchanges(key.num_bytes, ranks, ring)
 
 
 def ring_of(nodes: Sequence[int], rank: int, inside: bool) -> list[int]:
@@ -43,16 +34,22 @@ def ring_of(nodes: Sequence[int], rank: int, inside: bool) -> list[int]:
     return ring[index:] + ring[:index]
 
 
-def _exchanges(num_bytes: int, ranks: Ranks, ring: Sequence[int]) -> TimedTask:
-    """Return the task of several exchanges in sequence: in each, every rank sends to the next rank of its ring.
+def link_task(key: PointKey, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
+    """Return this rank's task for a key of memory or of a link; `nodes` has the node of each rank.
 
-    Gloo posts the receives before the clock starts, so that no send waits for its receiver. NCCL does not, because it
-    starts the send and the receive of a step together.
+    The latter is several exchanges in sequence: in each, every rank sends to the next one of its ring. Gloo posts the
+    receives before the clock starts, so that no send waits for its receiver. NCCL does not, because it starts the send
+    and the receive of a step together.
     """
-    num_steps = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // num_bytes))
+    items = key.num_bytes // ITEM_BYTES
+    if key.what == "add":
+        target, source = torch.zeros((2, items), device=ranks.device)
+        return TimedTask(lambda: target.add_(source))
+    ring = ring_of(nodes, ranks.rank, inside=dict(key.options)["link"] == "intra")
+    num_steps = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // key.num_bytes))
     if len(ring) == 1:  # Each rank divides the slowest one's seconds by `times`, also one that has nobody to send to.
         return TimedTask(nothing, times=num_steps)
-    tensors = torch.zeros((num_steps + 1, num_bytes // ITEM_BYTES), device=ranks.device)  # the last one is sent
+    tensors = torch.zeros((num_steps + 1, items), device=ranks.device)  # the last one is sent
     receives = [Message(step, sends=False, peer=ring[-1], step=step) for step in range(num_steps)]
     sends = [Message(num_steps, sends=True, peer=ring[1], step=step) for step in range(num_steps)]
     start = starter(ranks.group, tensors)
@@ -74,15 +71,3 @@ def _exchanges(num_bytes: int, ranks: Ranks, ring: Sequence[int]) -> TimedTask:
             works[send].wait()
 
     return TimedTask(run, prepare, times=num_steps)
-
-
-def _sums(num_bytes: int, ranks: Ranks) -> TimedTask:
-    """Return the task of several sums of two buffers in this rank's memory."""
-    times = max(1, SUMMED_BYTES // num_bytes)
-    target, source = torch.zeros((2, num_bytes // ITEM_BYTES), device=ranks.device)
-
-    def run() -> None:
-        for _ in range(times):
-            target.add_(source)
-
-    return TimedTask(run, times=times)

@@ -9,27 +9,24 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from ...cluster import Cluster, Link
 from ...collectives import ALGORITHMS, build
 from ...common.checks import check_field, each, number, of_type, one_of, optional, whole
 from ...common.units import bytes_words
 from ..points import NATIVE, Point, PointKey
 
-MEASURED = ("allreduce", "allgather", "reduce_scatter", "all_to_all")
+MEASURED = ("allreduce", "allgather", "reduce_scatter")
 FEW_ALGORITHMS = (NATIVE, "ring", "recursive_doubling", "halving_doubling", "binomial_tree")
 ITEM_BYTES = 4  # bytes of a float32
 MOST_BYTES = {"gloo": 2**24, "nccl": 2**30}  # of a collective, unless sizes are named
-MEMORY_BYTES = (2**12, 2**16, 2**20, 2**24)  # of a sum in memory
+SUMMED_BYTES = 2**20  # of a sum in memory
 METHODS = ("pageable", "pinned", "pin_on_the_fly")  # of copies
 DIRECTIONS = {"h2d": "to the GPU", "d2h": "to the host"}  # of copies
 WARM_UP = 1  # iterations of each turn that do not count
 IN_A_ROW = 3  # counted iterations of each turn
-_ANY_LINK = Link(alpha_s=0.0, bytes_per_s=1.0)  # where only the arrangement of a cluster matters
 # For guesses of how long it will take.
 _ITERATION_S = 6e-3  # of no bytes, mostly to agree on its start
 _BYTES_PER_S = {"gloo": 2.5e8, "nccl": 2e10}
@@ -144,74 +141,61 @@ def guess_s(keys: Iterable[PointKey], protocol: Protocol, backend: str) -> float
 def keys_of(protocol: Protocol, backend: str, ranks_per_node: Sequence[int], has_gpu: bool) -> list[PointKey]:
     """Return the keys of memory, links, collectives and copies in order; those that take turns are adjacent.
 
-    Raises ValueError if an algorithm is named that works at no size on so many ranks.
+    Raises ValueError if an algorithm is named that does not work for a collective, a size or so many ranks.
     """
     sizes = sorted(protocol.sizes or protocol.powers(2**10, MOST_BYTES[backend]))
-    keys = [key_of("add", size) for size in MEMORY_BYTES]
+    keys = [key_of("add", SUMMED_BYTES)]
     for size in protocol.powers(2**8, max(2**16, sizes[-1])):  # enough sizes for a fit
         if max(ranks_per_node) > 1:
             keys.append(key_of("together", size, link="intra"))
         if len(ranks_per_node) > 1:
             keys.append(key_of("together", size, link="inter"))
     for collective, size in itertools.product(protocol.collectives, sizes):
-        keys += collective_keys(protocol, collective, size, ranks_per_node)
-    works = {dict(key.options).get("algorithm") for key in keys}
-    for name in protocol.algorithms or ():
-        if name not in works:
-            raise ValueError(f"algorithms must be those that {sum(ranks_per_node)} ranks can run, got {name!r}")
+        keys += collective_keys(protocol, collective, size, sum(ranks_per_node))
     if has_gpu:
         for size, way, method in itertools.product(protocol.powers(2**12, max(2**12, sizes[-1])), DIRECTIONS, METHODS):
             keys.append(key_of("transfer", size, direction=way, method=method, pieces=1, both=False))
     return list(dict.fromkeys(keys))  # two sizes may be the same after rounding down to equal parts
 
 
-def collective_keys(
-    protocol: Protocol, collective: str, num_bytes: int, ranks_per_node: Sequence[int]
-) -> list[PointKey]:
+def collective_keys(protocol: Protocol, collective: str, num_bytes: int, num_ranks: int) -> list[PointKey]:
     """Return the keys of those algorithms in which each rank has something to do.
 
     The size is that of the whole buffer, rounded down to equal parts. An allreduce runs in place, the native one also
-    out of place; other collectives return a new tensor. A single rank has only native ones.
+    out of place; other collectives return a new tensor. A single rank has only native ones. Builders have their default
+    options.
 
     >>> protocol = Protocol(algorithms=["native", "ring"])
-    >>> for key in collective_keys(protocol, "allreduce", 2**21, [4]):
+    >>> for key in collective_keys(protocol, "allreduce", 2**21, 4):
     ...     print(dict(key.options))
     {'algorithm': 'native', 'in_place': True}
     {'algorithm': 'native', 'in_place': False}
     {'algorithm': 'ring', 'in_place': True}
     """
-    num_ranks = sum(ranks_per_node)
-    parts = num_ranks
-    places: tuple[bool, ...] = (False,)
-    if collective == "allreduce":
-        parts = 1
-        places = (True, False)
+    is_in_place = collective == "allreduce"
+    parts = 1 if is_in_place else num_ranks
     elements = max(num_bytes // ITEM_BYTES // parts, 1) * parts
     size = elements * ITEM_BYTES
     names: Iterable[str] = FEW_ALGORITHMS
-    if protocol.algorithms is not None:
+    if num_ranks == 1:
+        names = (NATIVE,)
+    elif protocol.algorithms is not None:
         names = protocol.algorithms
     elif protocol.thorough:
         names = (NATIVE, *ALGORITHMS[collective])
     keys = []
     for name in names:
         if name == NATIVE:
-            keys += [key_of(collective, size, algorithm=NATIVE, in_place=in_place) for in_place in places]
-        elif name in ALGORITHMS[collective] and num_ranks > 1:
-            with suppress(ValueError):  # it does not work for so many ranks, or has a chunk without an element
-                options = arrangement(collective, name, ranks_per_node)
-                schedule = build(collective, name, num_ranks, **options)
-                schedule.chunk_ends(elements // parts if collective == "allgather" else elements)
-                keys.append(key_of(collective, size, algorithm=name, in_place=places[0], **options))
+            keys.append(key_of(collective, size, algorithm=NATIVE, in_place=is_in_place))
+            if is_in_place:
+                keys.append(key_of(collective, size, algorithm=NATIVE, in_place=False))
+            continue
+        try:
+            schedule = build(collective, name, num_ranks)
+            schedule.chunk_ends(elements // parts if collective == "allgather" else elements)
+        except ValueError:  # it does not exist for so many ranks, or has a chunk without an element
+            if protocol.algorithms is not None:
+                raise
+        else:
+            keys.append(key_of(collective, size, algorithm=name, in_place=is_in_place))
     return keys
-
-
-def arrangement(collective: str, name: str, ranks_per_node: Sequence[int]) -> dict[str, Any]:
-    """Return the builder's arguments that follow the nodes. Nodes with different numbers of ranks count as one.
-
-    >>> arrangement("allreduce", "torus_2d", [4, 4])
-    {'shape': (2, 4)}
-    """
-    num_nodes = len(ranks_per_node) if len(set(ranks_per_node)) == 1 else 1
-    cluster = Cluster(num_nodes, sum(ranks_per_node) // num_nodes, _ANY_LINK, _ANY_LINK)
-    return ALGORITHMS[collective][name].arrange(cluster) or {}

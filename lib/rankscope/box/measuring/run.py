@@ -59,7 +59,7 @@ def measure(
     used: all must call `measure` with the same arguments, rank 0 writes the file, and all return the profile.
 
     `name` and `command` are stored, too: what to call the machine, and what the user ran. `report` gets the `Progress`
-    before each launch and at the end.
+    before each launch.
 
     Raises ValueError if an argument is invalid, or if the file is no profile or is of another machine or protocol;
     RankError if a rank fails, hangs or gets a wrong result; OSError if the file cannot be written.
@@ -104,13 +104,11 @@ def measure(
         profile = stored
     keys = keys_of(protocol, backend, ranks_per_node, has_gpu=bool(machine["gpus"]))
     pace = 1.0  # actual / expected time of the last launch
-    while True:
-        done = {point.key for point in profile.points}
-        missing = [key for key in keys if key not in done]
-        doing = words_of(missing[0]) if missing else ""
-        report(Progress(len(keys) - len(missing), len(keys), doing, pace * guess_s(missing, protocol, backend)))
-        if not missing:
-            return profile
+    done = {point.key for point in profile.points}
+    missing = [key for key in keys if key not in done]
+    while missing:
+        left_s = pace * guess_s(missing, protocol, backend)
+        report(Progress(len(keys) - len(missing), len(keys), words_of(missing[0]), left_s))
         chosen = missing[:POINTS_PER_LAUNCH]
         expected_s = guess_s(chosen, protocol, backend)
         limit_s = PATIENCE_S + LENIENCE * pace * expected_s
@@ -120,6 +118,8 @@ def measure(
         profile = profile.add(*points)
         if writes():
             profile.save(path)
+        missing = missing[POINTS_PER_LAUNCH:]
+    return profile
 
 
 def writes() -> bool:

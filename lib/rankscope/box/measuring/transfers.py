@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...collectives.timing import nothing, stolen_ticks
+from ...collectives.timing import stolen_ticks
 from ..points import Point, PointKey
 from .plan import ITEM_BYTES, Protocol, measure_in_turns, words_of
 
@@ -38,9 +38,9 @@ class Gpu:
             release = torch._C._host_emptyCache
         release()
 
-    def copy(self, target: Tensor, source: Tensor, non_blocking: bool) -> None:
-        """Start a copy."""
-        target.copy_(source, non_blocking=non_blocking)
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        """Copy, and wait until the target can be used."""
+        target.copy_(source)
 
     def mark(self) -> Any:
         """Return an event that is passed when all earlier work is done."""
@@ -58,17 +58,6 @@ class Gpu:
         torch.cuda.synchronize()
 
 
-class Move(NamedTuple):
-    """A timed move: `run` starts it and returns its target, which then has the elements of `source`.
-
-    `before` is not timed.
-    """
-
-    source: Tensor
-    run: Callable[[], Tensor]
-    before: Callable[[], object] = nothing
-
-
 def transfer_points(keys: Sequence[PointKey], protocol: Protocol, gpu: Gpu) -> list[Point]:
     """Return the "transfer" points of keys of one size, which take turns.
 
@@ -77,56 +66,41 @@ def transfer_points(keys: Sequence[PointKey], protocol: Protocol, gpu: Gpu) -> l
     ``pieces`` is 1 and ``both`` False, as other programs have copies in pieces or both ways at once. Raises
     RuntimeError if a copy delivers wrong data.
     """
-    sources = {kind: gpu.memory(keys[0].num_bytes, kind).random_() for kind in KINDS}
-    targets = {kind: gpu.memory(keys[0].num_bytes, kind) for kind in KINDS}
-    moves = {key: move_of(key, sources, targets, gpu) for key in keys}
-    for key, move in moves.items():
-        check(key, move, gpu)
-    points = measure_in_turns(keys, lambda key: timed(moves[key], gpu), protocol)
-    gpu.forget_pinned()
-    return points
+    num_bytes = keys[0].num_bytes
+    numbers = gpu.memory(num_bytes, "pageable").random_()
+    sources = {kind: gpu.memory(num_bytes, kind).copy_(numbers) for kind in KINDS}
+    targets = {kind: gpu.memory(num_bytes, kind) for kind in KINDS}
 
-
-def move_of(key: PointKey, sources: Mapping[str, Tensor], targets: Mapping[str, Tensor], gpu: Gpu) -> Move:
-    """Return the move that a key describes, between buffers by their kinds of memory."""
-    options: dict[str, Any] = dict(key.options)
-    method = options["method"]
-    is_pinned_now = method == "pin_on_the_fly"
-    is_to_gpu = options["direction"] == "h2d"
-    host = "pageable" if is_pinned_now else method
-    source = sources[host if is_to_gpu else "gpu"]
-
-    def run() -> Tensor:
-        target = targets["gpu" if is_to_gpu else host]
-        sent = source
-        if is_pinned_now and is_to_gpu:
-            sent = gpu.pin(source)
-        elif is_pinned_now:
-            target = gpu.memory(key.num_bytes, "pinned")
-        gpu.copy(target, sent, non_blocking=is_pinned_now)
+    def copied(key: PointKey) -> Tensor:
+        """Make a copy, and return the memory that it fills."""
+        options: dict[str, Any] = dict(key.options)
+        method = options["method"]
+        if options["direction"] == "h2d":
+            target = targets["gpu"]
+            source = gpu.pin(sources["pageable"]) if method == "pin_on_the_fly" else sources[method]
+        else:
+            target = gpu.memory(num_bytes, "pinned") if method == "pin_on_the_fly" else targets[method]
+            source = sources["gpu"]
+        gpu.copy(target, source)
         return target
 
-    return Move(source, run, gpu.forget_pinned if is_pinned_now else nothing)
+    def once(key: PointKey) -> tuple[float, bool]:
+        gpu.forget_pinned()
+        stolen_before = stolen_ticks()
+        begin = gpu.mark()
+        target = copied(key)
+        end = gpu.mark()
+        gpu.synchronize()
+        del target  # only now, so that no memory is released while a copy still uses it
+        return gpu.seconds(begin, end), stolen_ticks() == stolen_before
 
-
-def check(key: PointKey, move: Move, gpu: Gpu) -> None:
-    """Run one iteration of a move; raises RuntimeError unless every element has arrived."""
-    move.source.add_(1)  # so that data from earlier moves are wrong
-    move.before()
-    target = move.run()
-    gpu.synchronize()
-    if not torch.equal(target.cpu(), move.source.cpu()):
-        raise RuntimeError(f"{words_of(key)} delivered wrong data")
-
-
-def timed(move: Move, gpu: Gpu) -> tuple[float, bool]:
-    """Run one iteration on an idle GPU; return its seconds by the GPU's clock, and whether the host lost no time."""
-    move.before()
-    gpu.synchronize()
-    stolen_before = stolen_ticks()
-    begin = gpu.mark()
-    target = move.run()
-    end = gpu.mark()
-    gpu.synchronize()
-    del target  # only now, so that no memory is released while a copy still uses it
-    return gpu.seconds(begin, end), stolen_ticks() == stolen_before
+    for key in keys:
+        for source in sources.values():
+            source.add_(1)  # so that data from earlier copies are wrong
+        target = copied(key)
+        gpu.synchronize()
+        if not torch.equal(target.cpu(), sources["pageable"]):
+            raise RuntimeError(f"{words_of(key)} delivered wrong data")
+    points = measure_in_turns(keys, once, protocol)
+    gpu.forget_pinned()
+    return points
