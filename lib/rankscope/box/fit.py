@@ -15,6 +15,7 @@ from ..common.units import percent_words, rate_words, time_words
 
 LEAST_SIZES = 5  # of a fit
 _NOISE = 0.02  # share of a time: residuals far above it count by their size, not by its square, so outliers do little
+_EXACT = 1e-12  # relative change at which the fit ends
 _NOTHING = 1e-6  # share of a time that counts as 0
 
 Times = NDArray[np.float64]
@@ -70,6 +71,14 @@ def _line(sizes: Times, seconds: Times) -> Times:
         alpha_s, s_per_byte = parameters * unit
         return np.asarray(np.log((alpha_s + sizes * s_per_byte) / seconds))
 
-    limits = {"ftol": 1e-12, "xtol": 1e-12, "gtol": 1e-12}
-    fit = least_squares(residuals, (1.0, 1.0), bounds=(0, np.inf), loss="soft_l1", f_scale=_NOISE, **limits)
+    fit = least_squares(
+        residuals,
+        (1.0, 1.0),
+        bounds=(0, np.inf),
+        loss="soft_l1",
+        f_scale=_NOISE,
+        ftol=_EXACT,
+        xtol=_EXACT,
+        gtol=_EXACT,
+    )
     return np.asarray(np.where(fit.x < _NOTHING, 0.0, fit.x) * unit)

@@ -25,11 +25,6 @@ def sizes_of(texts: Sequence[str] | None) -> list[int]:
     return [parse_bytes("--num-bytes", text) for text in texts or ()]
 
 
-def names_of(text: str) -> list[str]:
-    """Return the names in a list with commas."""
-    return [name.strip() for name in text.split(",")]
-
-
 def check_profile_output(path: Path, force: bool) -> None:
     """Raise ValueError if there is a file that is no profile of ours, unless it may be replaced by `force`."""
     from ..common.files import read_start

@@ -16,7 +16,6 @@ from ..provenance import converted
 
 LEAST_CLEAN = 4  # iterations: with fewer clean ones, all are used
 NATIVE = "native"  # stands for the backend's own collective instead of an algorithm's name
-LINKS = ("inter", "intra")
 WHAT = (*COLLECTIVES, "together", "ping_pong", "add", "copy", "transfer", "transfer_host", "pin")
 _NAMED = ("algorithm", "in_place", "link")  # options that are no arguments of a builder
 _SPLIT = ("reduce_scatter", "allgather", "all_to_all", "scatter", "gather")  # a rank keeps or brings only its part

@@ -24,7 +24,7 @@ from ..provenance import MeasuredHow, Provenance, converted
 from .curve import Curve
 from .fit import LinkFit, fit_link
 from .machines import origin_of, published
-from .points import LINKS, NATIVE, WHAT, Point
+from .points import NATIVE, WHAT, Point
 
 if TYPE_CHECKING:
     from ..timeline import Timeline
@@ -147,7 +147,7 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         A link that was measured at fewer than 5 sizes has none.
         """
         fits = {}
-        for where in LINKS:
+        for where in ("inter", "intra"):
             points = self.select("together", link=where)
             with suppress(ValueError):  # too few sizes
                 fits[where] = fit_link([point.num_bytes for point in points], [point.used_s for point in points])

@@ -35,9 +35,9 @@ def test_every_marker_is_at_what_was_measured() -> None:
 
 
 def test_yours_is_black_and_faulty_ones_are_dashed() -> None:
-    ax = figures.profile(TWO, yours="slow")
-    assert artist(ax, "slow").get_color() == INK != artist(ax, "quick").get_color()
-    assert artist(ax, "quick").get_linestyle() == "-" != artist(ax, "slow").get_linestyle()
+    ax = figures.profile({"quick": TWO["quick"], "yours": TWO["slow"]})
+    assert artist(ax, "yours").get_color() == INK != artist(ax, "quick").get_color()
+    assert artist(ax, "quick").get_linestyle() == "-" != artist(ax, "yours").get_linestyle()
     one_size = Profile(TWO["quick"].provenance, {}, TWO["quick"].points[-1:])
     assert len(points(figures.profile({"one": one_size}), "one")) == 1
 

@@ -11,7 +11,7 @@ from typer import Option
 from ...cli.ending import interruptible
 from ...cli.output import print_parts
 from ...common.words import printable
-from ..options import check_profile_output, names_of, show_command
+from ..options import check_profile_output, show_command
 
 if TYPE_CHECKING:
     from ..measuring.run import Progress
@@ -50,9 +50,9 @@ def profile(
     protocol = Protocol(
         iterations=iterations,
         thorough=thorough,
-        sizes=None if sizes is None else [parse_bytes("--sizes", size) for size in names_of(sizes)],
-        collectives=names_of(collectives),
-        algorithms=None if algorithms is None else names_of(algorithms),
+        sizes=None if sizes is None else [parse_bytes("--sizes", size) for size in sizes.split(",")],
+        collectives=collectives.split(","),
+        algorithms=None if algorithms is None else algorithms.split(","),
     )
     check_profile_output(output, force)
     stored = "nothing was measured"

@@ -38,8 +38,7 @@ def boxes() -> Explorer:
         return seconds
 
     def draw(now: Now) -> list[Drawing]:
-        title = f"{now.collective} of {now.message} on {now.num_ranks} GPUs"
-        return [draw_ranking(times_s(now), title=title)]
+        return [draw_ranking(times_s(now), title=f"{now.collective} of {now.message} on {now.num_ranks} GPUs")]
 
     def report(now: Now) -> list[str]:
         """The time of each machine, its bus bandwidth, and where it is from."""

@@ -9,7 +9,7 @@ from ...explorers.explorer import Explorer, Now, Setting, sizes
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.timelines import draw_timeline
-from ...pipeline import overlap_share, simulate_transfer
+from ...pipeline import simulate_transfer
 from ...timeline import Timeline
 from ..link_facts import stated
 from ..measuring.plan import METHODS
@@ -30,8 +30,10 @@ def copy_s(now: Now, method: str) -> float:
 
 
 def loop(now: Now) -> Timeline:
-    """Return a training loop that copies each batch to the GPU; loading takes no time."""
-    return simulate_transfer(_NUM_BATCHES, 0.0, copy_s(now, now.method), now.step_ms / 1e3, prefetched=now.prefetched)
+    """Return the copies and steps of a training loop; loading takes no time."""
+    step_s = now.step_ms / 1e3
+    spans = simulate_transfer(_NUM_BATCHES, 0.0, copy_s(now, now.method), step_s, prefetched=now.prefetched)
+    return spans.select(kind=("copy", "compute"))
 
 
 def draw(now: Now) -> list[Drawing]:
@@ -47,21 +49,21 @@ def draw(now: Now) -> list[Drawing]:
 
 
 def report(now: Now) -> list[str]:
-    """The copy's time and rate, the time per batch and how much of the copies is hidden."""
+    """The copy's time and rate, the time per batch and how much of it the GPU computes."""
     seconds = copy_s(now, now.method)
     rate = rate_words(parse_bytes("size", now.size) / seconds)
-    batches = loop(now)
-    starts_s = batches.select(kind="compute").start_s
+    starts_s = loop(now).select(kind="compute").start_s
     batch_s = float(starts_s.max() - starts_s.min()) / (_NUM_BATCHES - 1)
+    computing = percent_words(now.step_ms / 1e3 / batch_s)
     return [
         f"copy: {now.size} by the method {now.method} in {time_words(seconds)}, {rate}",
-        f"loop: {time_words(batch_s)} per batch, {percent_words(overlap_share(batches))} overlapped",
+        f"loop: {time_words(batch_s)} per batch; the GPU computes {computing} of the time",
     ]
 
 
 def transfers() -> Explorer:
     """Return controls over the time of each way to copy, the first batches of a loop that uses it, and how much of the
-    copies it hides.
+    time the GPU computes.
 
     The times are lower bounds, from published figures of PCIe.
     """

@@ -20,14 +20,13 @@ _LEAST_BYTES = 1 << 10  # smaller messages take as long, and say nothing of band
 def profile(
     profiles: Mapping[str, Profile],
     collective: str = "allreduce",
-    yours: str = "",
     *,
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
     """Draw the bus bandwidth of the backends' own collectives on one or several machines, by size.
 
-    `profiles` are the machines by name; the one named `yours` is black. Machines with a known or suspected fault are
+    `profiles` are the machines by name; the one named “yours” is black. Machines with a known or suspected fault are
     dashed. Sizes below 1 KiB are omitted.
 
     Raises ValueError if a profile has no bus bandwidths of the collective, as on one rank, or if there are no profiles
@@ -42,12 +41,18 @@ def profile(
         if not lines[name]:
             raise ValueError(f"profiles[{name!r}] must have bus bandwidths of {collective} from 1 KiB on, got none")
     sizes = sorted({size for rates in lines.values() for size in rates})
-    label = "bus bandwidth (busbw) [GB/s]"
-    title = title or f"{collective}: bus bandwidth by size"
-    ax = chart(ax, title, "size of each rank's buffer", label, inches=4.4, x=sizes, x_margin=1.1)
+    ax = chart(
+        ax,
+        title or f"{collective}: bus bandwidth by size",
+        "size of each rank's buffer",
+        "bus bandwidth (busbw) [GB/s]",
+        inches=4.4,
+        x=sizes,
+        x_margin=1.1,
+    )
     ends = {}
     for (name, rates), hue in zip(lines.items(), _HUES, strict=False):
-        look = Look(INK if name == yours else hue, is_sick(profiles[name].provenance), "s")
+        look = Look(INK if name == "yours" else hue, is_sick(profiles[name].provenance), "s")
         ax.plot(list(rates), list(rates.values()), marker="s", color=look.color, linestyle=dash(look), label=name)
         ends[name] = rates[max(rates)], look
         if look.dashed:
@@ -69,4 +74,4 @@ def draw_with_peers(mine: Profile, title: str | None = None) -> Axes:
     if box.worst.row is not None:
         collective = box.worst.row.collective
     peers = {key.removeprefix(PREFIX): peer for key, peer in box.peers.items() if peer.native_s(collective)}
-    return profile({**peers, "yours": mine}, collective=collective, yours="yours", title=title)
+    return profile({**peers, "yours": mine}, collective=collective, title=title)
