@@ -100,7 +100,7 @@ def measure(
     if stored is not None:
         problem = difference(stored.provenance, profile.provenance) or difference(stored.protocol, how, tuple(how))
         if problem:
-            raise ValueError(f"{path} cannot be continued: {problem}; use another file, or replace it by fresh=True or --force")
+            raise ValueError(f"{path} cannot be continued: {problem}; use another file, or fresh=True or --force")
         profile = stored
     keys = keys_of(protocol, backend, ranks_per_node, has_gpu=bool(machine["gpus"]))
     pace = 1.0  # actual / expected time of the last launch
