@@ -61,8 +61,7 @@ def profile(
         """Say how far measuring is, and how long it will take."""
         nonlocal stored
         points = f"{progress.num_done} of {progress.num_points} points"
-        file = printable(str(output))
-        stored = f"{points} are in {file}, and the same command without --force continues from there"
+        stored = f"{points} are in {printable(str(output))}, and the same command without --force continues from there"
         if writes():
             print(f"{points}, about {progress.left_s:.0f} s left: {progress.doing}", file=sys.stderr, flush=True)
 

@@ -53,7 +53,16 @@ def profile(
     ends = {}
     for (name, rates), hue in zip(lines.items(), _HUES, strict=False):
         look = Look(INK if name == "yours" else hue, is_sick(profiles[name].provenance), "s")
-        ax.plot(list(rates), list(rates.values()), marker="s", color=look.color, linestyle=dash(look), label=name)
+        ax.plot(
+            list(rates),
+            list(rates.values()),
+            marker="s",
+            markersize=5,
+            color=look.color,
+            linewidth=1.8,
+            linestyle=dash(look),
+            label=name,
+        )
         ends[name] = rates[max(rates)], look
         if look.dashed:
             explain(ax, {"known or suspected fault": {"linestyle": dash(look)}})
@@ -74,4 +83,4 @@ def draw_with_peers(mine: Profile, title: str | None = None) -> Axes:
     if box.worst.row is not None:
         collective = box.worst.row.collective
     peers = {key.removeprefix(PREFIX): peer for key, peer in box.peers.items() if peer.native_s(collective)}
-    return profile({**peers, "yours": mine}, collective=collective, title=title)
+    return profile({**peers, "yours": mine}, collective, title=title)
