@@ -8,7 +8,6 @@ notebook a2.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import sys
 import tempfile
@@ -50,24 +49,20 @@ def train(files: list[Path], load: Callable[[str], Any], queue_size: int | None)
     def run(rank: int, group: Any) -> None:
         record = recorder.for_rank(rank)
         setting: dict[str, Any] = {"load": load, "recorder": recorder}
-        with contextlib.ExitStack() as stack:
-            if queue_size is None:
-                dataset = SyncPartDataset(files, 1, TRAINERS, rank, **setting)
-            else:
-                dataset = stack.enter_context(
-                    AsyncPartDataset(files, 1, TRAINERS, rank, queue_size=queue_size, **setting)
-                )
-            before = time.perf_counter()
-            for _ in range(20):
-                time.sleep(0.010)
-                group.allreduce([torch.zeros(1, dtype=torch.int64)]).wait()
-                now = time.perf_counter()
-                costs.append(now - before - 0.010)
-                before = now
-            for step, batch in enumerate(in_step(dataset, group, record)):
-                if batch is not None:
-                    with record.span("trainer", "step", step):
-                        time.sleep(STEP_S)
+        dataset = SyncPartDataset(files, 1, TRAINERS, rank, **setting)
+        if queue_size is not None:
+            dataset = AsyncPartDataset(files, 1, TRAINERS, rank, queue_size=queue_size, **setting)
+        before = time.perf_counter()
+        for _ in range(20):
+            time.sleep(0.010)
+            group.allreduce([torch.zeros(1, dtype=torch.int64)]).wait()
+            now = time.perf_counter()
+            costs.append(now - before - 0.010)
+            before = now
+        for step, batch in enumerate(in_step(dataset, group, record)):
+            if batch is not None:
+                with record.span("trainer", "step", step):
+                    time.sleep(STEP_S)
 
     in_threads(TRAINERS, run)
     timeline = recorder.timeline()

@@ -76,7 +76,7 @@ class Batches:
 def exchanged(batches: Batches) -> Iterator[Any]:
     process = Process(batches, timeout_s=60)
     for place in range(batches.number):
-        yield process.call(place).value
+        yield process.call(place)
     process.end()
 
 

@@ -12,13 +12,10 @@ from matplotlib.axes import Axes
 
 from rankscope import figures
 from rankscope.box import Profile
-from rankscope.box.figures.choices import draw_nccl_choices
 from rankscope.box.link_facts import stated
-from rankscope.box.nccl import Model
 from rankscope.figures.marks import Drawing
 
 FACTS = stated(4)
-MODELS = {"8 A100": Model("a100"), "8 H100": Model("h100"), "4 × 8 A100": Model("a100", 8, 4)}
 
 
 def bank_of(*names: str) -> dict[str, Profile]:
@@ -28,12 +25,9 @@ def bank_of(*names: str) -> dict[str, Profile]:
 # of each public figure, and of each of its views, a call as the notebooks make it
 FIGURES: dict[str, Callable[..., Axes]] = {
     "copies": lambda **on: figures.copies(FACTS, **on),
-    "nccl_choices": lambda **on: figures.nccl_choices(MODELS, **on),
     "profile": lambda **on: figures.profile(bank_of("h100_8", "l40s_8", "a100_80gb_8"), **on),
 }
 
-DRAWINGS: dict[str, Drawing] = {
-    "choices": draw_nccl_choices(MODELS, "allgather"),
-}
+DRAWINGS: dict[str, Drawing] = {}
 
 REFUSED: list[tuple[Callable[[], Any], str]] = []  # `tests/box/test_refusals.py` has them

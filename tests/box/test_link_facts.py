@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
 from rankscope.box import Profile
-from rankscope.box.link_facts import (
-    LinkFacts,
-    facts_of,
-    recorded,
-    transfers_of,
-)
+from rankscope.box.link_facts import LinkFacts, transfers_of
 from rankscope.box.measuring.plan import Protocol
 from rankscope.box.pcie import PCIE, pcie_bytes_per_s
 from rankscope.pipeline import Pipeline, Stage, simulate
 
 from .gpu_made import CALL_S, LATENCY_S, RATES, Made, copies
-from .made import PROVENANCE, point, profile
+from .made import PROVENANCE
 
 QUICK = Protocol(iterations=4)
 SIZES = (2**12, 2**16, 2**20)
-TOPOLOGY = "\tGPU0\nGPU0\tX\n\nGPU0: PCIe 4 x8, NUMA node 1\nGPU1: PCIe 3 x16"
 LIKE_MADE = LinkFacts("made", RATES["pinned"], RATES["pinned"], RATES["pageable"], CALL_S + LATENCY_S)
 
 
 @pytest.fixture(scope="module")
 def known() -> Profile:
     """Copies on a GPU that was made up, whose link and host memory are known."""
-    return Profile(PROVENANCE | {"topology": TOPOLOGY}, {}, tuple(copies(Made(), QUICK, *SIZES)))
+    return Profile(PROVENANCE, {}, tuple(copies(Made(), QUICK, *SIZES)))
 
 
 # ---- rates
@@ -66,31 +59,3 @@ def test_staging_and_link_overlap_as_a_pipeline_does(host: float, link: float) -
     assert simulate(path, chunks).makespan_s == pytest.approx(facts.seconds(1.0, "h2d", "pageable"), rel=1e-3)
     assert facts.seconds(1.0, "h2d", "pin_on_the_fly") == host + link
     assert facts.seconds(1.0, "h2d", "pinned") == link
-
-
-# ---- a profile's own facts
-
-
-def test_facts_of_a_profile_are_its_first_gpus(known: Profile) -> None:
-    facts = facts_of(known)
-    assert facts is not None
-    assert (facts.name, facts.h2d_bytes_per_s) == ("PCIe 4 x8", pcie_bytes_per_s(4, 8, "h2d"))
-
-
-@pytest.mark.parametrize("topology", ["", "GPU1: PCIe 4 x16", "GPU0: NVLink", "GPU0: PCIe 9 x16", "GPU0: PCIe 4 x64"])
-def test_a_profile_that_does_not_tell_its_link_has_no_facts(topology: str) -> None:
-    assert facts_of(profile([], topology=topology)) is None
-
-
-# ---- the profile that was recorded
-
-
-def test_the_latest_profile_with_copies_is_found(tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text('{"what": "transfer"}')
-    assert recorded(tmp_path) is None
-    copies = [point("transfer", 4096, 1e-6, direction="h2d", method="pinned", pieces=1, both=False)]
-    for name, date in (("b", "2031-01-01"), ("c", "2032-01-01"), ("d", "2030-01-01")):
-        profile(copies, name=name, date=date).save(tmp_path / f"{name}.json")
-    found = recorded(tmp_path)
-    assert found is not None
-    assert found.provenance["name"] == "c"

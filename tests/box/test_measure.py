@@ -29,9 +29,9 @@ from rankscope.box.measuring.plan import (
 )
 from rankscope.box.measuring.rank import points_of
 from rankscope.box.measuring.run import measure
+from rankscope.box.measuring.timing import Ranks, TimedTask
 from rankscope.box.points import NATIVE, Point
 from rankscope.collectives import ALGORITHMS
-from rankscope.collectives.timing import Ranks, TimedTask
 from rankscope.ranks import RankError, in_threads
 
 pytestmark = pytest.mark.slow
@@ -81,19 +81,19 @@ def test_an_iteration_that_is_disturbed_on_any_rank_is_not_clean(
     assert in_threads(2, work) == [(True, False, True) if margin_s > 0 else (False,) * 3] * 2
 
 
-def test_ranks_of_other_machines_start_at_one_instant_in_spite_of_their_clocks() -> None:
+def test_ranks_of_other_machines_start_together_in_spite_of_their_clocks() -> None:
     ahead = [0.0, 0.0, 500.0, -70.0]  # ranks 0 and 1 share a machine
 
-    def work(rank: int, group: Any) -> tuple[float, float, float]:
+    def work(rank: int, group: Any) -> tuple[float, bool, float]:
         ranks = ranks_with(group, clock=lambda: time.monotonic() + ahead[rank], machine=lambda: "aabc"[rank])
-        instant, _ = ranks.together()
-        return ranks._ahead_s, ranks.clock_offset_s, instant - ahead[rank]
+        instant, is_on_time = ranks.together()
+        return ranks.clock_offset_s, is_on_time, instant - ahead[rank]
 
     found = in_threads(4, work)
-    for (offset, uncertain, instant), right in zip(found, ahead, strict=True):
-        assert abs(offset - right) <= uncertain
-        assert abs(instant - found[0][2]) <= uncertain + 1e-9
-    assert [uncertain > 0 for _, uncertain, _ in found] == [False, False, True, True]
+    assert all(uncertain > 0 for uncertain, _, _ in found)
+    assert all(is_on_time for _, is_on_time, _ in found)
+    instants = [instant for _, _, instant in found]
+    assert max(instants) - min(instants) < 20
 
 
 @pytest.mark.parametrize(("budget_s", "most", "turns"), [(100.0, 7, 3), (100.0, 300, 100), (1e-9, 300, 2)])

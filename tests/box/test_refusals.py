@@ -82,7 +82,6 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "an old version": (lambda: nccl.Model(version=(2, 18)), "version"),
     "a collective that NCCL lacks": (lambda: MODEL.choose("all_to_all", 1024), "collective"),
     "a buffer of 0": (lambda: MODEL.choose("allreduce", 0), "num_bytes"),
-    "readings of another machine": (lambda: MODEL.with_readings(Profile.load("bank:h100_4")), "8 ranks"),
     # figures
     "a figure of no profiles": (lambda: figures.profile(ANY), "profiles"),
     "a figure of another value": (lambda: figures.profile({"a": ANY}), "profile"),

@@ -9,33 +9,14 @@ import pytest
 
 from rankscope.box import Profile, bank, verdict
 from rankscope.box.points import Point
-from rankscope.box.sentences import copies, fastest, groups
+from rankscope.box.sentences import fastest
 from rankscope.box.tables import overview
 from rankscope.cli import main
-from tests.box.made import collective, links, point, profile
+from tests.box.made import collective, links, profile
 from tests.golden.box import MEASUREMENTS
 
 CASES = (MEASUREMENTS or Path()).parent / "cases"
 SIZES = [1024, 2048, 4096, 8192, 16384]
-
-
-def test_of_a_collective_the_fastest_point_of_each_algorithm_in_place_counts() -> None:
-    made = profile(
-        [
-            point("allreduce", 64, 3.0, algorithm="ring", in_place=True),
-            point("allreduce", 8, 2.0, algorithm="ring", in_place=True, num_segments=2),
-            point("allreduce", 8, 1.0, algorithm="ring", in_place=True, num_segments=4),
-            point("allreduce", 8, 0.5, algorithm="ring", in_place=False),
-            point("allreduce", 8, 4.0, algorithm="swing", in_place=True),
-            point("broadcast", 8, 5.0, algorithm="chain", in_place=False),
-            point("copy", 8, 5.0),
-        ]
-    )
-    measured = groups(made)
-    assert list(measured) == ["allreduce", "broadcast"]
-    assert list(measured["allreduce"]) == [8, 64]
-    assert measured["allreduce"][8] == {"ring": made.points[2], "swing": made.points[4]}
-    assert measured["broadcast"] == {8: {"chain": made.points[5]}}
 
 
 # ---- which algorithm to use
@@ -48,7 +29,7 @@ def used(times: dict[str, float], noise: float = 0.0) -> str:
 
 
 def test_an_algorithm_that_is_clearly_faster_is_used() -> None:
-    assert "use ring from 1 KiB to 16 KiB, up to 2 times as fast as native." in used({"ring": 1.0, "native": 2.0})
+    assert "use ring from 1 KiB to 16 KiB." in used({"ring": 1.0, "native": 2.0})
     assert "use swing from 1 KiB to 16 KiB." in used({"ring": 2.0, "swing": 1.0})
 
 
@@ -71,18 +52,8 @@ def test_ranges_of_the_fastest() -> None:
     )
     (said,) = fastest(made)
     assert "ring from 1 KiB to 2 KiB, swing from 4 KiB to 8 KiB, native at 16 KiB" in said
-    assert "2.5 times as fast as native" in said
     assert list(fastest(profile(links()))) == []
     assert list(fastest(collective(profile(), {"native": lambda size: 1.0}))) == []
-
-
-# ---- copies
-
-
-def test_copies_of_other_programs_have_the_rate_of_pinned_memory() -> None:
-    to_gpu, to_host = copies(Profile.load("bank:quadro_rtx6000_copies"))
-    assert re.search(r"11\.1 GB/s with pinned .* 3\.76 GB/s with pageable", to_gpu)
-    assert re.search(r"12 GB/s with pinned .* 3\.39 GB/s with pageable", to_host)
 
 
 # ---- what the commands print
@@ -106,25 +77,10 @@ def test_every_machine_of_the_bank_can_be_shown_in_full() -> None:
         assert len(list(overview(Profile.load(f"bank:{name}"), everything=True))) > 1
 
 
-def test_show_draws_a_picture_and_import_replaces_only_profiles(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_show_draws_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     picture = tmp_path / "box.svg"
     printed(capsys, "show", "bank:runpod_a100_2_no_p2p", "--picture", str(picture))
     assert picture.read_text().count("<svg") == 1
-    log = tmp_path / "all_reduce.log"
-    header = "# all_reduce_perf\n#  size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
-    row = "1048576 262144 float sum -1 100.0 10.49 18.35 0 100.0 10.49 18.35 0\n"
-    log.write_text(f"{header}{row}# Avg bus bandwidth : 18.35\n")
-    script = tmp_path / "train.py"
-    script.write_text("print()")
-    assert main(["import", str(log), "-o", str(script)]) != 0
-    assert script.read_text() == "print()"
-    for _ in range(2):  # the second time it replaces a profile
-        lines = printed(capsys, "import", str(log), "-o", str(tmp_path / "box.json"))
-        assert "nothing to compare" in " ".join(lines)
-    printed(capsys, "import", str(log), "-o", str(script), "--force")
-    assert Profile.load(script).num_ranks == 8
 
 
 FIRST = {  # of public logs, what the verdict begins with

@@ -82,7 +82,7 @@ def test_nothing_beats_the_bound(
 def test_a_switch_that_adds_has_algorithms_of_its_own() -> None:
     link = Link(1e-6, 450e9)
     for nodes, name in ((1, "nvls"), (2, "nvls_tree")):
-        rankings = [best(1e9, Cluster(nodes, 8, link, link, switch_adds=adds)) for adds in (False, True)]
+        rankings = [best(1e9, Cluster(nodes, 4, link, link, switch_adds=adds)) for adds in (False, True)]
         without, names = ({candidate.algorithm for candidate in ranking.candidates} for ranking in rankings)
         assert names - without == {name}
     assert best(1e9, Cluster(1, 8, link, link, switch_adds=True)).algorithm == "nvls"

@@ -11,8 +11,7 @@ import pytest
 
 from rankscope.cluster import Link
 from rankscope.collectives import ALGORITHMS, build, closed_form, lower_bounds, simulate
-from rankscope.collectives.cost import Bounds
-from rankscope.collectives.forms import NoClosedForm
+from rankscope.collectives.cost import Bounds, NoClosedForm
 
 from ..extents import SAMPLE_OR_EVERYTHING
 from .cases import WITH_FORM, cluster_of, options

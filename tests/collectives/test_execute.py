@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import re
@@ -27,7 +26,7 @@ from rankscope.timeline import Recorder
 from ..extents import first_in_test
 from .cases import NAMES, ROOTED, schedules
 from .execute_job import check_with_the_default_group, numbers
-from .test_local import DTYPES, FLOATS, OPS, assert_equal, fitting, has_op, small_numbers
+from .test_local import DTYPES, OPS, assert_equal, fitting, has_op, small_numbers
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +58,7 @@ def everything(num_ranks: int) -> Iterator[tuple[Schedule, list[Tensor]]]:
         if collective in ROOTED:
             yield build(collective, name, num_ranks, root=num_ranks - 1), numbers(num_ranks, (37,))
     for name in ALGORITHMS["allreduce"] if num_ranks == 4 else ():
-        yield build("allreduce", name, 4), numbers(4, (1 << 19,))
+        yield build("allreduce", name, 4), numbers(4, (1 << 17,))
     if num_ranks == 4:
         rows = [[0, 3, 1, 2], [5, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]]
         yield build("all_to_all", "pairwise", 4, counts=rows), [torch.arange(sum(own)) for own in rows]
@@ -97,7 +96,7 @@ def test_allreduce_is_in_place_and_all_else_leaves_what_was_passed() -> None:
     in_threads(4, work)
 
 
-@pytest.mark.parametrize("num_turns", first_in_test(1, [100, 300]))
+@pytest.mark.parametrize("num_turns", first_in_test(1, [40, 300]))
 def test_again_and_again_and_two_at_a_time(num_turns: int) -> None:
     """Two schedules on one group take turns, among the group's own collectives, at ranks' own pace."""
     ring = build("allreduce", "segmented_ring", 4)
@@ -205,27 +204,21 @@ def test_any_schedule_on_slow_ranks_equals_run_local(schedule: Schedule, num_ele
     assert_equal(in_threads(schedule.num_ranks, work), run_local(schedule, tensors))
 
 
-def test_the_slow_group_sees_what_is_written_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check above, seen to fail where a rank waits for its sends in the end only."""
-    module = importlib.import_module("rankscope.collectives.execute")
-    right_steps = module._rank_steps
-
-    def without_waits(*args: Any) -> Any:
-        steps = right_steps(*args)
-        sends = [message for step in steps for message in step.sends]
-        steps = [step._replace(posts=[*step.posts, *step.sends], sends=[]) for step in steps]
-        return [*steps, module.RankStep([], [], sends, [])]
-
-    monkeypatch.setattr(module, "_rank_steps", without_waits)
-    schedule = build("allreduce", "recursive_doubling", 2)
+def test_the_slow_group_sees_what_is_written_too_early() -> None:
+    """The check above, seen to fail."""
 
     def work(rank: int, group: Any) -> None:
-        slow = SlowGroup(group)
-        for _ in range(50):  # whether a message comes while the other rank still sends is chance each time
-            execute(schedule, torch.arange(64.0) + rank, slow)
+        tensor = torch.arange(8.0)
+        if rank:
+            group.recv([tensor], 0, 1).wait()
+            return
+        sending = SlowGroup(group).send([tensor], 1, 1)
+        tensor[3] = 0
+        with pytest.raises(AssertionError, match="changed while they were being sent"):
+            sending.wait()
+        sending.work.wait()
 
-    with pytest.raises(RankError, match="changed while they were being sent"):
-        in_threads(2, work, timeout_s=3)
+    in_threads(2, work)
 
 
 # ---- ranks that do not agree, that die, that stay away
@@ -256,7 +249,7 @@ REJECTED: list[dict[str, Any]] = [
     {"tensor": torch.ones(2)},
     {"tensor": torch.ones(8, 2)[:, 0]},
     {"tensor": torch.tensor([1 + 2j] * 8).conj()},
-    {"tensor": None},
+    {"tensor": torch.ones(8, device="meta")},
     {"op": "mean"},
 ]
 
@@ -274,8 +267,8 @@ def test_a_rank_that_rejects_its_input_ends_the_others(change: dict[str, Any]) -
     assert time.monotonic() - start < 30
 
 
-@pytest.mark.parametrize("num_elements", [16, 1 << 20])
-def test_a_rank_that_stays_away_is_named_at_the_timeout(num_elements: int) -> None:
+def test_a_rank_that_stays_away_is_named_at_the_timeout() -> None:
+    num_elements = 1 << 20
     schedule, over = build("allreduce", "recursive_doubling", 2), threading.Event()
 
     def work(rank: int, group: Any) -> float:
@@ -308,10 +301,9 @@ def test_a_rank_that_does_not_begin_ends_the_others_at_the_timeout() -> None:
     in_threads(2, work, timeout_s=2.0)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "flat", "double_binary_tree"])
-def test_spans_of_a_run(algorithm: str) -> None:
+def test_spans_of_a_run() -> None:
     """A span for each message that a rank waits for, and for each chunk that it adds."""
-    schedule, recorder = build("allreduce", algorithm, 4), Recorder()
+    schedule, recorder = build("allreduce", "double_binary_tree", 4), Recorder()
     in_threads(4, lambda rank, group: execute(schedule, torch.ones(96), group, recorder=recorder.for_rank(rank)))
     spans = recorder.timeline()
     spans.check()
@@ -360,15 +352,3 @@ except RuntimeError as error:
     done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=env)
     assert done.stdout.count("right") == 4, done.stderr
     assert done.stdout.count("told") == 3, done.stderr
-
-
-# ---- other devices, other input
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_gloo_carries_what_is_on_a_gpu(dtype: torch.dtype) -> None:
-    check_alike(
-        (schedule, small_numbers(3, (fitting(schedule, 67),), dtype, device="cuda")) for schedule in schedules(3)
-    )

@@ -60,17 +60,6 @@ def test_the_spans_of_a_ring_of_two() -> None:
     spans.check()
 
 
-def test_links_may_depend_on_the_size() -> None:
-    def link_at(src: int, dst: int, num_bytes: float) -> Link:
-        return Link(1.0, 1.0) if num_bytes < 100 else Link(1.0, 4.0)
-
-    schedule, cluster = build("allreduce", "recursive_doubling", 2), Cluster.uniform(2, LINK)
-    for executor, latencies in ((False, 1), (True, 2)):
-        for num_bytes, seconds in ((80, 80), (400, 100)):
-            timeline = simulate(schedule, num_bytes, cluster, executor=executor, link_at=link_at)
-            assert timeline.makespan_s == pytest.approx(latencies + seconds)
-
-
 @pytest.mark.parametrize("num_ranks", [4, 8])
 def test_measured_on_an_emulated_network(num_ranks: int) -> None:
     """A network of 100 Mbit/s and 5 ms: within 5 %, and without the ready signals more than 10 % too little."""

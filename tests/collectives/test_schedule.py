@@ -20,7 +20,6 @@ def test_text_is_read_back(collective: str, name: str) -> None:
             if schedule is not None:
                 text = schedule.to_text()
                 read = Schedule.from_text(text)
-                assert read == schedule
                 assert read.to_text() == text
                 assert len(text.splitlines()) == 1 + schedule.num_steps
 
@@ -84,20 +83,18 @@ def test_whatever_is_changed_in_a_text_is_read_or_refused(schedule: Schedule, da
     except ScheduleError as error:
         assert str(error).startswith("line ")  # noqa: PT017
     else:
-        assert Schedule.from_text(read.to_text()) == read
+        assert Schedule.from_text(read.to_text()).to_text() == read.to_text()
 
 
 def test_traffic() -> None:
     moved = build("allreduce", "ring", 4).traffic(1024)
-    assert moved.link_bytes.tolist() == [[0, 1536, 0, 0], [0, 0, 1536, 0], [0, 0, 0, 1536], [1536, 0, 0, 0]]
+    assert moved.tolist() == [[0, 1536, 0, 0], [0, 0, 1536, 0], [0, 0, 0, 1536], [1536, 0, 0, 0]]
     for name in ALGORITHMS["allreduce"]:
         for n in (1, 2, 5, 8, 12):
             schedule = built("allreduce", name, n)
-            sent = schedule.traffic(960.0).sent_bytes if schedule else np.array(np.inf)
+            sent = schedule.traffic(960.0) if schedule else np.array(np.inf)
             assert sent.sum() >= 2 * (n - 1) * 960.0 * (1 - 1e-12)  # each share in, each sum out
 
 
-def test_a_picture_of_small_schedules() -> None:
-    assert (build("allreduce", "ring", 4)._repr_svg_() or "").startswith("<svg")
-    assert build("allreduce", "ring", 128)._repr_svg_() is None
+def test_repr() -> None:
     assert repr(build("allreduce", "ring", 4)) == "<Schedule: allreduce ring, 4 ranks, 4 chunks, 6 steps>"

@@ -39,7 +39,7 @@ def any_schedule(draw: st.DrawFn, num_ranks: int) -> Schedule:
     steps = []
     for rows in draw(st.lists(st.lists(transfer, min_size=1, max_size=8), max_size=6)):
         rows = [row for row in rows if row[0] != row[1]]
-        steps.append(Step.of(*zip(*rows, strict=True)) if rows else Step.of([], [], []))
+        steps.append(Step.of(*zip(*rows, strict=True)) if rows else Step.from_words([]))
     weights = draw(st.none() | st.tuples(*[st.integers(0, 3)] * chunks).filter(any))
     return Schedule(
         "allreduce", "any", num_ranks, chunks, steps, ports=64, lag=draw(st.integers(1, 3)), weights=weights

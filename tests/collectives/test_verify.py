@@ -63,7 +63,7 @@ def rows_of(schedule: Schedule) -> list[list[Row]]:
 
 
 def of_rows(schedule: Schedule, rows: list[list[Row]], **header: Any) -> Schedule:
-    steps = [Step.of(*zip(*step, strict=True)) if step else Step.of([], [], []) for step in rows]
+    steps = [Step.of(*zip(*step, strict=True)) if step else Step.from_words([]) for step in rows]
     return replace(schedule, source=steps, **header)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rankscope import explorers
 from rankscope.collectives import ALGORITHMS, Algorithm, Schedule, build, simulate, verify
-from rankscope.collectives.builders import bidirectional, rings
+from rankscope.collectives.builders import both_ways, rings
 from rankscope.collectives.playback import playback
 from rankscope.common.units import time_words
 from rankscope.explorers.core.allreduce import cluster, schedule
@@ -26,6 +26,7 @@ from rankscope.pipeline import simulate as simulate_pipeline
 from rankscope.sampling import assign, audit
 from rankscope.sampling.kinds import SAMPLERS as KINDS
 
+from ..collectives.cases import built
 from .cases import report, svg
 from .explorer_cases import CASES
 
@@ -56,7 +57,7 @@ def test_player_draws_what_the_library_plays_and_compares_both() -> None:
 def test_players_shapes_follow_the_nodes() -> None:
     torus = PLAYER.at(algorithm="torus_2d", against="broadcast chain", num_nodes=3, gpus_per_node=2)
     first, second = plays(torus)
-    assert first.schedule == build("allreduce", "torus_2d", 6, shape=(3, 2))
+    assert first.schedule.to_text() == build("allreduce", "torus_2d", 6, shape=(3, 2)).to_text()
     assert second.schedule.num_chunks <= 4
 
 
@@ -164,6 +165,8 @@ def test_parts_end_together_or_not(aligned: bool, num_starts: int) -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS["allreduce"])
 def test_allreduce_draws_what_it_verifies_and_simulates(name: str) -> None:
+    if built("allreduce", name, 12) is None:
+        pytest.skip("not for 12 ranks")
     settings = {"algorithm": name, "num_nodes": 3, "gpus_per_node": 4, "num_segments": 3}
     now = ALLREDUCE.at(**settings)
     drawn = schedule(now)
@@ -175,12 +178,13 @@ def test_allreduce_draws_what_it_verifies_and_simulates(name: str) -> None:
 
 
 def test_allreduces_shapes_follow_the_nodes_and_its_segments_the_slider() -> None:
-    def built(algorithm: str, **settings: Any) -> Schedule:
+    def shown(algorithm: str, **settings: Any) -> Schedule:
         return schedule(ALLREDUCE.at(algorithm=algorithm, **settings))
 
-    assert built("torus_2d", num_nodes=2, gpus_per_node=4) == ALGORITHMS["allreduce"]["torus_2d"](8, shape=(2, 4))
-    assert built("segmented_ring", num_segments=5).num_chunks == 8 * 5
-    assert built("double_binary_tree", num_segments=5).num_chunks == 2 * 5
+    torus = ALGORITHMS["allreduce"]["torus_2d"](8, shape=(2, 4))
+    assert shown("torus_2d", num_nodes=2, gpus_per_node=4).to_text() == torus.to_text()
+    assert shown("segmented_ring", num_segments=5).num_chunks == 8 * 5
+    assert shown("double_binary_tree", num_segments=5).num_chunks == 2 * 5
 
 
 def test_allreduces_steps_beyond_the_last_one_are_the_end() -> None:
@@ -199,7 +203,7 @@ def test_allreduce_leaves_out_a_picture_that_is_too_large_and_shows_all_else() -
 def test_an_algorithm_that_is_replaced_is_shown_anew(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(rings.ring))
     before = getattr(explorers, name)(algorithm="mine").shown.value
-    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(bidirectional.bidirectional_ring))
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(both_ways.bidirectional_ring))
     assert getattr(explorers, name)(algorithm="mine").shown.value != before
 
 

@@ -81,7 +81,6 @@ def profile(read: box.Profile) -> dict[str, Any]:
         "predicted": floats([_predicted_s(read, point) for point in read.points]),
         "verdict": [figures(sentence) for sentence in box.verdict(read)],
         "links": {where: attempt(_link, read, where) for where in ("intra", "inter")},
-        "copies": attempt(_facts, read),
         "expected": {name: attempt(_expected, read, name) for name in collectives},
         "allreduce": attempt(_allreduce, read),
     }
@@ -115,11 +114,6 @@ def _expected(read: box.Profile, collective: str) -> list[float]:
 def _allreduce(read: box.Profile) -> list[float]:
     cost = read.cost()
     return [float(cost(num_bytes)) for num_bytes in _SIZES]
-
-
-def _facts(read: box.Profile) -> Any:
-    facts = box.facts_of(read)
-    return None if facts is None else _seconds(facts)
 
 
 def _seconds(facts: Any) -> list[float]:

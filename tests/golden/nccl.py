@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from rankscope import box
 from rankscope.box import nccl
 
 from .values import Cases, attempt, floats, plain
@@ -33,8 +32,6 @@ def cases() -> Cases:
     all_cases: Cases = {}
     for number in range(_NUM_MACHINES):
         all_cases[f"machine {number}"] = partial(_model, _machine(draw))
-    for name, gpu in (("h100_8", "h100"), ("a100_80gb_8", "a100"), ("b200_8", "b200"), ("dgx_h100_8", "h100")):
-        all_cases[f"with readings of {name}"] = partial(_with_readings, name, gpu)
     all_cases["topology"] = _topology
     return all_cases
 
@@ -54,7 +51,6 @@ def _machine(draw: random.Random) -> dict[str, Any]:
         "gpus_per_node": draw.choice([2, 4, 8, 8]),
         "num_nodes": draw.choice([1, 1, 2, 3, 4, 16, 64]),
         "version": draw.choice([(2, 18), (2, 23), (2, 27), (2, 30)]),
-        "cpu": draw.choice(["intel", "amd"]),
     }
     if draw.randrange(3) == 0:
         arguments |= {"nics": draw.choice([1, 2, 4, 8]), "nic_bytes_per_s": 25e9}
@@ -86,8 +82,3 @@ def _of_model(model: nccl.Model) -> dict[str, Any]:
             "latency and bandwidth": floats(np.ravel(figures)),
         }
     return answers
-
-
-def _with_readings(name: str, gpu: str) -> Any:
-    model = nccl.Model(gpu, 8)
-    return _of_model(model.with_readings(box.Profile.load(f"bank:{name}")))

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from rankscope.pipeline import record_dataloader
 from rankscope.pipeline.dataloader import pinning_costs
@@ -70,19 +70,17 @@ class Failing(Augmented):
         return index
 
 
-class Sized(IterableDataset):
+class Divided(IterableDataset):
     """Each worker reads a range that worker_init_fn gives it, as torch's documents do."""
 
-    first, stop = 0, 11
+    numbers = range(11)
 
     def __iter__(self):
-        return iter(range(self.first, self.stop))
+        return iter(self.numbers)
 
 
 def divide(worker):
-    info = get_worker_info()
-    info.dataset.first = 6 * worker
-    info.dataset.stop = 6 + 5 * worker
+    get_worker_info().dataset.numbers = range(6 * worker, 6 + 5 * worker)
 
 
 class Pinnable:
@@ -125,14 +123,7 @@ def epochs(loader, count=2):
 
 
 WAYS = {
-    "no workers": lambda: DataLoader(Augmented(), batch_size=2, shuffle=True),
-    "drop_last, prefetch, generator": lambda: DataLoader(
-        Augmented(), 2, shuffle=True, num_workers=3, prefetch_factor=1, drop_last=True, generator=seeded(3)
-    ),
     "persistent": lambda: DataLoader(Augmented(), batch_size=2, shuffle=True, num_workers=2, persistent_workers=True),
-    "batch_sampler": lambda: DataLoader(
-        Augmented(), batch_sampler=BatchSampler(RandomSampler(range(8)), 3, False), num_workers=1
-    ),
     "collate_fn and worker_init_fn": lambda: DataLoader(
         Augmented(), batch_size=2, num_workers=2, collate_fn=collate_as_list, worker_init_fn=init_worker
     ),
@@ -142,19 +133,15 @@ WAYS = {
     "iterable": lambda: DataLoader(Stream(), batch_size=2),
     "iterable, persistent": lambda: DataLoader(Stream(), batch_size=2, num_workers=2, persistent_workers=True),
     "spawn": lambda: few("spawn"),
-    "divided by worker_init_fn": lambda: DataLoader(Sized(), num_workers=2, worker_init_fn=divide),
+    "divided by worker_init_fn": lambda: DataLoader(Divided(), num_workers=2, worker_init_fn=divide),
 }
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def few(context):
     return DataLoader(Augmented(4), batch_size=2, num_workers=1, multiprocessing_context=context)
 
 
-@pytest.mark.parametrize("way", first_in_test(8, list(WAYS)))
+@pytest.mark.parametrize("way", first_in_test(6, list(WAYS)))
 def test_batches_are_those_of_the_plain_loader(way):
     slow = way == "spawn"  # to start, so that those of a forked worker have to do as the plain ones
     loader, plain_loader = WAYS[way](), few("fork") if slow else WAYS[way]()
@@ -183,13 +170,10 @@ def test_spans_are_where_the_time_went():
     stop = time.perf_counter()
     timeline = recorded.timeline()
     reads, steps, waits = (timeline.select(kind=kind) for kind in ("read", "step", "wait"))
-    for spans, least_s in ((reads, 3 * 0.02 + 8 * 0.005), (steps, 11 * 0.003)):
-        assert spans.busy_s >= least_s
-    loop = timeline.select(lane="training loop")
-    assert start <= loop.begin_s <= loop.end_s <= stop
-    order = reads.item.argsort()
-    assert (waits.stop_s >= reads.stop_s[order]).all()  # no batch is there before it was read
-    assert [span.kind for span in timeline.select(lane="worker 0")][:3] == ["start", "read", "collate"]
+    assert reads.busy_s >= 3 * 0.02 + 8 * 0.005
+    assert steps.busy_s >= 11 * 0.003
+    assert start <= timeline.begin_s <= timeline.end_s <= stop
+    assert (waits.stop_s >= reads.stop_s[reads.item.argsort()]).all()  # no batch is there before it was read
     profile = recorded.profile()
     assert profile.cpu_s.sum() < reads.busy_s  # they wait
     assert profile.num_batches == 11
@@ -212,16 +196,7 @@ def test_errors_are_the_plain_loaders_and_the_loop_can_go_on(num_workers):
     seen = outcome(recorded)
     assert seen == outcome(DataLoader(Failing(), num_workers=num_workers))
     assert "no sample 5" in seen[5]
-    timeline = recorded.timeline()
-    timeline.check()
-    assert timeline.select(kind="step").item.tolist() == list(range(10))
-
-
-def test_batches_in_any_order():
-    recorded = record_dataloader(DataLoader(Waiting(), num_workers=2, in_order=False))
-    assert sorted(batch.item() for batch in recorded) == list(range(11))
-    recorded.timeline().check()
-    assert not recorded.profile().settings.in_order
+    assert recorded.timeline().select(kind="step").item.tolist() == list(range(10))
 
 
 def test_an_epoch_left_early_spoils_nothing():

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.pipeline import simulate_dataloader
 from rankscope.pipeline.cores import Cores
 from rankscope.pipeline.epoch import BatchTimes, epoch
 from rankscope.timeline import Timeline
@@ -83,17 +82,6 @@ def test_the_comparison_sees_what_is_wrong(wrong):
     assert difference_s(simulated(RIGHT | wrong), Reference(**RIGHT).run()) > 1e-3
 
 
-def test_without_workers_everything_comes_in_turn():
-    nothing_s = [0.0, 0.0]
-    work = BatchTimes([1.0, 2.0], [0.5, 0.5], nothing_s, nothing_s, [0.25, 0.25], startup_s=9.0)
-    spans = epoch(work, 0, 2, True, Cores())
-    assert [span.kind for span in spans] == ["read", "pin", "step"] * 2
-    assert [span.stop_s for span in spans] == [1.0, 1.25, 1.75, 3.75, 4.0, 4.5]
-    times = ([1.0, 2.0], 0.5, 2)
-    assert simulate_dataloader(*times, num_workers=0).makespan_s == 4.0
-    assert simulate_dataloader(*times, num_workers=1).makespan_s == 3.5
-
-
 # ---- cores
 
 
@@ -111,9 +99,3 @@ def test_cores_bound_what_workers_give(num_workers, num_cores, fetch_cpu, period
     work = BatchTimes([1.0] * 800, nothing_s, nothing_s, nothing_s)
     end_s = epoch(work, num_workers, 2, True, Cores(num_cores, fetch_cpu, 0.0))[-1].stop_s
     assert end_s == pytest.approx(800 * period_s, rel=0.01)
-
-
-def test_a_step_and_a_fetch_that_share_a_core_go_at_half_speed():
-    work = BatchTimes([1.0, 1.0], [1.0, 1.0], [0.0, 0.0], [0.0, 0.0])
-    spans = [span for span in epoch(work, 1, 2, True, Cores(1)) if span.kind != "wait"]
-    assert [(span.kind, span.stop_s) for span in spans] == [("read", 1.0), ("read", 3.0), ("step", 3.0), ("step", 4.0)]

@@ -21,8 +21,3 @@ def test_loaders_give_a_part_every_load_over_their_number_or_the_trainer_is_the_
     timeline = simulate_parts(3.0, [[1] * 10] * 2, 1.0, queue_size=queue_size, num_loaders=num_loaders)
     timeline.check()
     assert timeline.end_s == pytest.approx(end_s)
-
-
-def test_nobody_waits_for_a_trainer_that_has_no_batches_left():
-    steps = simulate_parts([[1.0], [1.0, 5.0]], [[1], [1, 1]], 1.0).select(kind="step")
-    assert sorted((span.rank, span.item, span.start_s) for span in steps) == [(0, 0, 1.0), (1, 0, 1.0), (1, 1, 7.0)]

@@ -17,7 +17,6 @@ from rankscope.pipeline import (
     PartError,
     Pipeline,
     Stage,
-    StoredImages,
     SyncPartDataset,
     advise,
     in_step,
@@ -25,9 +24,7 @@ from rankscope.pipeline import (
     record_dataloader,
     run,
     simulate,
-    simulate_dataloader,
     simulate_parts,
-    simulate_transfer,
     write_parts,
 )
 from rankscope.pipeline.profile import LoaderProfile, LoaderSettings
@@ -39,35 +36,24 @@ PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, *[np.ones(3)] * 9)
 
 
 REFUSED: list[tuple[str, Callable[[], object]]] = [
-    ("name", lambda: Stage("", 1.0)),
     ("'blocked'", lambda: Stage("blocked", 1.0)),
     ("'read'", lambda: Stage("read")),
     ("num_workers", lambda: Stage("read", 1.0, num_workers=1.5)),  # type: ignore[arg-type]
-    ("stages", lambda: Pipeline(READ)),  # type: ignore[arg-type]
     ("'read'", lambda: Pipeline([READ, READ])),
     ("service_s", lambda: Pipeline([UNKNOWN]).bottleneck),
     ("lock-step", lambda: simulate(Pipeline([THREE]), 9, num_ranks=2)),
     ("4 items", lambda: simulate(Pipeline([Stage("read", [1.0] * 3)]), 4)),
     ("length", lambda: run(ROAD, count())),
-    ("items", lambda: run(Pipeline([UNKNOWN]), 3)),  # type: ignore[arg-type]
-    ("prefetch_factor", lambda: simulate_dataloader(1.0, 1.0, 4, num_workers=2, prefetch_factor=0)),
     ("loader", lambda: record_dataloader([1, 2])),  # type: ignore[arg-type]
     ("no batch", lambda: record_dataloader(DataLoader([1])).profile()),  # type: ignore[arg-type]
     ("recorded", lambda: advise("loader")),  # type: ignore[arg-type]
     ("num_workers", lambda: advise(PROFILE, num_workers=4)),  # type: ignore[arg-type]
-    ("size_px", lambda: StoredImages(np.zeros((3, 8, 8)), [1, 2, 3], 0)),
     ("group", lambda: next(in_step([1]))),
-    ("num_loaders", lambda: AsyncPartDataset([], 4, num_loaders=0)),
     ("batch_size", lambda: AsyncPartDataset(["a"], 0)),
     ("trainer_id", lambda: SyncPartDataset(["a"], 4, 2, 2)),
-    ("seed", lambda: SyncPartDataset([], 4, seed="x")),  # type: ignore[arg-type]
-    ("files", lambda: SyncPartDataset(Path("one.npz"), 4)),  # type: ignore[arg-type]
-    ("queue_size", lambda: simulate_parts(1.0, [[1]], 1.0, queue_size=0)),
     ("load_s[1]", lambda: simulate_parts([[1.0], [1.0, -2.0]], [[1], [1, 1]], 1.0)),
     ("steps_per_part", lambda: simulate_parts([[1.0]], [[-1]], 1.0)),
     ("one trainer", lambda: simulate_parts([], [], 1.0)),
-    ("num_batches", lambda: simulate_transfer(-1, 1.0, 1.0, 1.0)),
-    ("loader", lambda: prefetched(3, "cpu")),  # type: ignore[arg-type]
     ("device", lambda: prefetched([], f"cuda:{torch.cuda.device_count()}")),
 ]
 

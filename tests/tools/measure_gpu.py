@@ -47,8 +47,8 @@ def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[
     """Return what schedules take in one process, on tensors of one device: the host's seconds to their end."""
     import torch
 
+    from rankscope.box.measuring.timing import stolen_ticks
     from rankscope.collectives import build, run_local
-    from rankscope.collectives.timing import stolen_ticks
 
     points = []
     for num_ranks in VIRTUAL:

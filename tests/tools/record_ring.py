@@ -19,8 +19,8 @@ def be_rank(recorder: Recorder) -> list[float]:
     """Carry out the ring some times, the last ones recorded; return when each began, by the clock of spans."""
     import torch
 
+    from rankscope.box.measuring.timing import Ranks, go_first
     from rankscope.collectives import build, execute
-    from rankscope.collectives.timing import Ranks, go_first
 
     go_first()
     ranks = Ranks()

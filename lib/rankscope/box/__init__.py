@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import nccl
 from .fit import fit_link
-from .link_facts import facts_of, recorded, stated
+from .link_facts import stated
 from .logs import read_log
 from .machines import bank
 from .measuring.plan import Protocol
@@ -17,13 +17,11 @@ __all__ = [
     "Profile",
     "Protocol",
     "bank",
-    "facts_of",
     "fit_link",
     "measure",
     "nccl",
     "pcie_bytes_per_s",
     "read_log",
-    "recorded",
     "stated",
     "verdict",
 ]

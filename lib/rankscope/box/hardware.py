@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .pcie import GPU_GENERATIONS, pcie_bytes_per_s
+from .pcie import pcie_bytes_per_s
 
 
 class Hardware(NamedTuple):
@@ -25,7 +25,8 @@ class Hardware(NamedTuple):
 
 _SLOT = {generation: pcie_bytes_per_s(generation, direction="h2d") for generation in (3, 4, 5)}
 HARDWARE = {  # by GPU; source: NVIDIA's data sheets
-    **{name: Hardware(0.0, _SLOT[generation], 0.0) for name, generation in GPU_GENERATIONS.items()},
+    **dict.fromkeys(("L40S", "RTX 4090", "A100 PCIE"), Hardware(0.0, _SLOT[4], 0.0)),
+    **dict.fromkeys(("H100 PCIE", "RTX PRO 6000", "RTX 5090"), Hardware(0.0, _SLOT[5], 0.0)),
     **dict.fromkeys(("V100 SXM2", "V100 SXM3"), Hardware(150e9, _SLOT[3], 12.5e9)),
     "A100 SXM4": Hardware(300e9, _SLOT[4], 25e9),
     "A800 SXM4": Hardware(200e9, _SLOT[4], 25e9),
@@ -58,10 +59,7 @@ def hardware_of(about: Mapping[str, Any]) -> Hardware:
 # Networks as NCCL's log names them. A description such as "4 × HDR200 InfiniBand" says nothing about what NCCL uses.
 _NETWORK = re.compile(r"NET/(?!Socket)\w|\bIB(?:ext\w*)?\b|Libfabric|\bOFI\b|\bUCX\b|FasTrak|\bgIB\b")
 _CARD = re.compile(r"\bcard (\w+)(?: (\d+) Gbit/s)?")
-# Variables that turn something off; the level LOC, or 0, means "never".
-_P2P_FORBIDDEN = re.compile(r"(NCCL_P2P_DISABLE)=1|(NCCL_P2P_LEVEL)=(?:0|LOC)")
-_IB_FORBIDDEN = "NCCL_IB_DISABLE=1"
-_GPUDIRECT_FORBIDDEN = re.compile(r"NCCL_NET_GDR_LEVEL=(?:0|LOC)")
+_P2P_FORBIDDEN = re.compile(r"NCCL_P2P_(?:DISABLE=1|LEVEL=(?:0|LOC))")  # these levels mean "never"
 # Whole names of cards: neither those that it excludes by ^, nor the beginning of several names, such as mlx5.
 _LISTED_CARDS = re.compile(r"NCCL_IB_HCA==?((?:(?!mlx\d\b)\w+\d(?::\d+)?,?)+)(?=\s|$)")
 
@@ -74,12 +72,9 @@ class Stated(msgspec.Struct, frozen=True):
 
     uses_sockets: bool | None = None
     is_p2p_off: bool | None = None
-    p2p_variable: str = ""  # that turns peer-to-peer access off
-    is_gpudirect_off: bool | None = None
+    is_gpudirect_off: bool = False
     cards: tuple[str, ...] = ()  # of the network, on a node
     cards_bytes_per_s: float = 0.0  # of all cards together
-    has_nvls: bool | None = None
-    is_ib_forbidden: bool = False  # InfiniBand and RoCE
 
 
 def stated(about: Mapping[str, Any]) -> Stated:
@@ -92,25 +87,13 @@ def stated(about: Mapping[str, Any]) -> Stated:
     environment = str(about.get("environment", ""))
     has_sockets = "Socket" in network
     has_other_network = _NETWORK.search(network) is not None
-    # A log that has both does not say which of them carries the data.
-    uses_sockets = has_sockets if has_sockets != has_other_network else None
-
-    forbidden = _P2P_FORBIDDEN.search(environment)
-    has_shared_memory_instead = "SHM" in network and hardware_of(about).nvlink > 0
     is_p2p_off = None
     if "P2P" in network:  # What NCCL used counts, whatever its variables are.
         is_p2p_off = False
-    elif forbidden or has_shared_memory_instead:
+    elif _P2P_FORBIDDEN.search(environment) or ("SHM" in network and hardware_of(about).nvlink):
         is_p2p_off = True
-
-    is_gpudirect_off = None
-    if "without GDRDMA" in network:
-        is_gpudirect_off = True
-    elif "GDRDMA" in network or "RDMA Enabled" in network:  # "Disabled" may stand for other pairs of GPU and card
-        is_gpudirect_off = False
-    elif "RDMA Disabled" in network or _GPUDIRECT_FORBIDDEN.search(environment):
-        is_gpudirect_off = True
-
+    # "Disabled" may stand for some pairs of GPU and card only.
+    has_gpudirect = "with GDRDMA" in network or "RDMA Enabled" in network
     named = _CARD.findall(network)
     listed = _LISTED_CARDS.search(environment)
     cards = [name for name, _ in named]
@@ -118,12 +101,10 @@ def stated(about: Mapping[str, Any]) -> Stated:
         cards = listed[1].split(",")
     fastest_gbits = max((int(gbits) for _, gbits in named if gbits), default=0)
     return Stated(
-        uses_sockets,
-        is_p2p_off,
-        "" if forbidden is None else forbidden[1] or forbidden[2],
-        is_gpudirect_off,
-        tuple(cards),
-        len(cards) * fastest_gbits / 8 * 1e9,
-        "no NVLS" not in network if "NVLS" in network else None,
-        _IB_FORBIDDEN in environment,
+        # A log that has both does not say which of them carries the data.
+        uses_sockets=has_sockets if has_sockets != has_other_network else None,
+        is_p2p_off=is_p2p_off,
+        is_gpudirect_off="without GDRDMA" in network or ("RDMA Disabled" in network and not has_gpudirect),
+        cards=tuple(cards),
+        cards_bytes_per_s=len(cards) * fastest_gbits / 8 * 1e9,
     )

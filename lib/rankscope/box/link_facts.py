@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
-from ..common.checks import number, of_type, one_of
+from ..common.checks import number, one_of
 from .measuring.plan import DIRECTIONS, METHODS
 from .pcie import pcie_bytes_per_s
 from .points import Point
@@ -18,7 +14,6 @@ from .profile import Profile
 
 START_S = 10e-6  # ASSUMED: from the call to the first byte; measure it in a profile
 HOST_COPY_BYTES_PER_S = 10e9  # ASSUMED: one thread that copies host memory
-_GPU0 = re.compile(r"^GPU0: PCIe (\d+) x(\d+)", re.MULTILINE)  # as `provenance.pcie` writes generation and lanes
 
 
 class LinkFacts(msgspec.Struct, frozen=True):
@@ -75,45 +70,7 @@ def stated(generation: int, num_lanes: int = 16) -> LinkFacts:
     return LinkFacts(f"PCIe {generation} x{num_lanes}", h2d, d2h)
 
 
-def facts_of(profile: Profile) -> LinkFacts | None:
-    """Return the link facts of a profile's machine, or None if the profile does not state how its GPU is connected.
-
-    The link is the one that the topology states for GPU 0. The rate of host memory is assumed, because several threads
-    copy into pinned memory, and a single one stages pageable memory.
-    """
-    of_type("profile", profile, Profile)
-    link = _GPU0.search(profile.provenance.get("topology", ""))
-    if link is not None:
-        with suppress(ValueError):  # an unknown link, such as one of a later generation
-            return stated(int(link[1]), int(link[2]))
-    return None
-
-
 def transfers_of(profile: Profile, direction: str, method: str) -> Sequence[Point]:
     """Return a profile's points of plain copies in one direction by one method, in ascending order of size."""
     points = profile.select("transfer", direction=direction, method=method, pieces=1, both=False)
     return sorted(points, key=lambda point: point.num_bytes)
-
-
-def recorded(
-    folder: str | os.PathLike[str], what: str = "transfer", otherwise: str | os.PathLike[str] | None = None
-) -> Profile | None:
-    """Return the latest GPU profile in a folder that has points of `what`, which is "transfer" or a collective.
-
-    If there is none, return the profile that `otherwise` names (a file or one of the bank, such as "bank:h100_8"), or
-    None. Other files are ignored.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     print(recorded(folder), recorded(folder, "allreduce", "bank:h100_8").num_ranks)
-    None 8
-    """
-    profiles = []
-    for path in sorted(Path(folder).glob("*.json")):
-        with suppress(ValueError):  # most files are of another kind
-            profiles.append(Profile.load(path))
-    # Copies are of a GPU, but a collective may have been measured on CPUs.
-    fitting = [each for each in profiles if each.select(what) and (what == "transfer" or each.provenance.get("gpus"))]
-    if fitting:
-        return max(fitting, key=lambda profile: str(profile.provenance.get("date", "")))  # ISO dates sort as text
-    return None if otherwise is None else Profile.load(otherwise)

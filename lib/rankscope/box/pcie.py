@@ -28,14 +28,6 @@ PCIE = {
     5: PcieGeneration(32e9, 128 / 130, 8),
     6: PcieGeneration(64e9, 236 / 256, 0),
 }
-GPU_GENERATIONS = {  # the generation of PCIe by which a GPU without NVLink talks to the others
-    "L40S": 4,
-    "RTX 4090": 4,
-    "A100 PCIE": 4,
-    "H100 PCIE": 5,
-    "RTX PRO 6000": 5,
-    "RTX 5090": 5,
-}
 
 
 def pcie_bytes_per_s(generation: int, num_lanes: int = 16, direction: str | None = None) -> float:

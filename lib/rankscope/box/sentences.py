@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from ..common.checks import of_type
-from ..common.units import bytes_words, rate_words, three_digits
+from ..common.units import bytes_words
 from .expected import compare_with_peers
-from .link_facts import transfers_of
-from .measuring.plan import DIRECTIONS
 from .points import NATIVE, Point
 from .profile import Profile
 from .rules import findings
@@ -25,12 +23,11 @@ def verdict(profile: Profile) -> list[str]:
     >>> points = [Point("allreduce", 1024, [s] * 4, [True] * 4, {"algorithm": name}) for name, s in times.items()]
     >>> for sentence in verdict(Profile(provenance, {}, points)):
     ...     print(sentence)
-    allreduce: use ring at 1 KiB, up to 2 times as fast as native.
+    allreduce: use ring at 1 KiB.
     """
     of_type("profile", profile, Profile)
     found = [str(finding) for finding in findings(compare_with_peers(profile))]
-    sentences = [*found, *fastest(profile), *copies(profile)]
-    return sentences or ["There is nothing to compare these measurements with."]
+    return [*found, *fastest(profile)] or ["There is nothing to compare these measurements with."]
 
 
 BySize = dict[int, dict[str, Point]]  # points by size (ascending) and algorithm
@@ -56,47 +53,28 @@ def fastest_of(points: dict[str, Point]) -> str:
 
 
 def fastest(profile: Profile) -> Iterator[str]:
-    """Which algorithm to use at which sizes: another one than native only where it is clearly faster."""
+    """Which algorithm to use at which sizes, if others than the native one were measured."""
     for collective, by_size in groups(profile).items():
-        used: dict[int, str] = {}  # what to use at each size
-        gain = 1.0  # how many times as fast the fastest is as native, at most
-        name = ""
-        for size, points in by_size.items():
-            best = fastest_of(points)
-            equal = [other for other in points if not _is_clearly_slower(points[other], points[best])]
-            if NATIVE in equal:
-                name = NATIVE
-            elif len(equal) == len(points) > 1:
-                name = "any"
-            elif name not in equal:  # else the algorithm of the size before stays
-                name = best
-            used[size] = name
-            if NATIVE in points and name != NATIVE:
-                gain = max(gain, points[NATIVE].median_s / points[best].median_s)
-        if all(points.keys() == {NATIVE} for points in by_size.values()):  # no other was measured
+        if all(points.keys() == {NATIVE} for points in by_size.values()):
             continue
+        used = {size: _to_use(points) for size, points in by_size.items()}
         ranges = []
         for name, sizes in groupby(used, used.__getitem__):  # sizes in a row with the same algorithm
             low, *rest = map(bytes_words, sizes)
             ranges.append(f"{name} from {low} to {rest[-1]}" if rest else f"{name} at {low}")
-        faster = f", up to {three_digits(gain)} times as fast as native" if gain > 1 else ""
-        yield f"{collective}: use {', '.join(ranges)}{faster}."
+        yield f"{collective}: use {', '.join(ranges)}."
+
+
+def _to_use(points: dict[str, Point]) -> str:
+    """Return the native algorithm, or another one that is clearly faster; "any" if none is."""
+    best = fastest_of(points)
+    equal = [name for name in points if not _is_clearly_slower(points[name], points[best])]
+    if NATIVE in equal:
+        return NATIVE
+    return "any" if len(equal) == len(points) > 1 else best
 
 
 def _is_clearly_slower(point: Point, best: Point) -> bool:
     """Return whether a point takes 5 % longer than the best one, and by more than the spread of the iterations."""
     is_known = point.has_spread and best.has_spread
     return is_known and point.median_s > _CLEARLY * best.median_s and point.differs(best)
-
-
-def copies(profile: Profile) -> Iterator[str]:
-    """The rates of copies to and from the GPU, at the largest sizes."""
-    for direction, name in DIRECTIONS.items():
-        rates = {}
-        for method in ("pinned", "pinned_non_blocking", "pageable"):
-            memory = method.removesuffix("_non_blocking")
-            for point in transfers_of(profile, direction, method)[-1:]:
-                rate = rate_words(point.algbw_bytes_per_s)
-                rates[memory] = f"{rate} with {memory} memory at {bytes_words(point.num_bytes)}"
-        if rates:
-            yield f"Copies {name}: {', '.join(rates.values())}."

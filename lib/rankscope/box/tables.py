@@ -30,10 +30,10 @@ def overview(profile: Profile, everything: bool = False) -> Iterator[RenderableT
         yield _sizes_table(box, collective, {size: by_size[size] for size in shown})
     for where, fit in profile.links.items() if everything else ():
         yield Text(f"link {where}: {fit}")
-    if everything and profile.select("transfer"):
+    if profile.select("transfer"):
         yield _copies_table(profile.select("transfer"))
     if not everything:
-        yield Text("--all shows every size, the links and the copies; --help explains the columns.", "dim")
+        yield Text("--all shows every size and the links; --help explains the columns.", "dim")
 
 
 def _sizes_table(box: Box, collective: str, by_size: BySize) -> Table:
@@ -79,4 +79,6 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         what = ", ".join(dict.fromkeys(point.what for point in profile.points))
         yield marked([("·", verdict(profile)[0])])
         yield Text(f"{profile}; {what} of {bytes_words(min(sizes))} to {bytes_words(max(sizes))}")
+        if profile.select("transfer"):
+            yield _copies_table(profile.select("transfer"))
         yield Text(profile.provenance["source"].get("notes", ""), "yellow")

@@ -5,21 +5,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..common.extras import when_used
 from . import builders as builders
-from .algorithms import ALGORITHMS, Algorithm, build
+from .algorithms import ALGORITHMS, Algorithm, build, closed_form
 from .best import best
-from .cost import closed_form, lower_bounds
+from .cost import lower_bounds
 from .execute import execute
+from .local import run_local
 from .schedule import Schedule
 from .simulate import simulate
 from .steps import ScheduleError, Step
 from .verify import verify
-
-if TYPE_CHECKING:
-    from .local import run_local
 
 __all__ = [
     "ALGORITHMS",
@@ -36,8 +31,6 @@ __all__ = [
     "simulate",
     "verify",
 ]
-
-__getattr__ = when_used(__name__, run_local="local")
 
 
 def __dir__() -> list[str]:

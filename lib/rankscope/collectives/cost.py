@@ -1,72 +1,102 @@
-"""`closed_form` and `lower_bounds` of the time of a collective, in the single-port full-duplex Hockney model.
+"""`Terms`, in which closed forms are written, and `lower_bounds`, in the single-port full-duplex Hockney model.
 
-The forms themselves stand in the records of `rankscope.collectives.builders`. Bounds: Chan and others (2007),
-Collective communication: theory, practice, and experience.
+The form of an algorithm stands in its record, above its builder. Sources: Thakur, Rabenseifner and Gropp (2005),
+Optimization of collective communication operations in MPICH; Rabenseifner (2004); Patarasuk and Yuan (2009); Chan and
+others (2007), Collective communication: theory, practice, and experience. Where texts differ, the test that compares
+each form with `simulate` decides.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from inspect import signature
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from ..cluster import Link
-from ..common.checks import number, of_type, one_of, optional, whole
-from .algorithms import Algorithm, algorithm_of
-from .forms import NoClosedForm, Terms
+from ..common.checks import number, one_of, optional, whole
 from .schedule import COLLECTIVES, SUMS
 
-
-def closed_form(
-    collective: str,
-    algorithm: str,
-    num_ranks: int,
-    num_bytes: ArrayLike,
-    link: Link,
-    gamma_s_per_byte: float = 0.0,
-    **options: Any,
-) -> Any:
-    """Return the time of an algorithm in seconds, from its closed form, if all ranks are connected by `link`.
-
-    `num_bytes` is the size of each rank's whole buffer, or an array of such sizes; `options` are those of the builder.
-    The forms of "nvls" and "nvls_tree" are for nodes whose switch adds (`Cluster.switch_adds`), all others for links
-    alone.
-
-    Raises ValueError if a name or an option is unknown, or a number is out of range; NoClosedForm, a ValueError, if a
-    registered algorithm has no closed form at all, for this number of ranks, or for an option such as `counts`.
-    `simulate` has no such limits.
-
-    >>> closed_form("allreduce", "ring", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0))
-    12.0
-    """
-    num_ranks = whole("num_ranks", num_ranks, 1)
-    size = np.asarray(num_bytes)
-    if size.dtype.kind not in "iuf" or not (np.isfinite(size) & (size >= 0)).all():
-        raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
-    record = algorithm_of(collective, algorithm)
-    record.check_options(num_ranks, options)
-    gamma_s_per_byte = number("gamma_s_per_byte", gamma_s_per_byte, 0)
-    terms = Terms(num_ranks, size.astype(float), of_type("link", link, Link), gamma_s_per_byte)
-    seconds = form_s(record, terms, options)
-    return seconds if size.ndim else float(seconds)
+Form = Callable[..., Any]  # form(terms, **options) → seconds
 
 
-def form_s(record: Algorithm, terms: Terms, options: Mapping[str, Any]) -> Any:
-    """Return the seconds of a record's closed form, for terms and options that are known to be right.
+class NoClosedForm(ValueError):
+    """No closed form is stated for this algorithm, number of ranks or option; `simulate` has no such limit."""
 
-    Raises NoClosedForm if there is none, or none for these options or so many ranks.
-    """
-    if record.form is None:
-        raise NoClosedForm("no closed form is stated for this algorithm: use simulate")
-    options = {name: value for name, value in options.items() if name != "root"}  # all links are equal
-    for name in options:
-        if name not in signature(record.form).parameters:
-            raise NoClosedForm(f"no closed form is stated with {name}: use simulate")
-    return record.form(terms, **options) + 0 * terms.num_bytes  # a form that ignores the size returns one number
+
+class Terms(NamedTuple):
+    """N ranks with S bytes in each rank's whole buffer. A message of m bytes takes α + mβ, and adding it takes mγ."""
+
+    num_ranks: int
+    num_bytes: Any
+    link: Link
+    gamma_s_per_byte: float
+
+    def takes(self, messages: float, sent: float, added: float = 0.0) -> Any:
+        """The seconds of so many messages in a row, of so many buffers in all, of which so many are added up."""
+        per_buffer_s = self.num_bytes * (sent * self.link.beta_s_per_byte + added * self.gamma_s_per_byte)
+        return messages * self.link.alpha_s + per_buffer_s
+
+    @property
+    def log(self) -> int:
+        """⌈log₂N⌉."""
+        return (self.num_ranks - 1).bit_length()
+
+    @property
+    def num_others(self) -> int:
+        """N-1."""
+        return self.num_ranks - 1
+
+    @property
+    def others(self) -> float:
+        """(N-1)/N, the share of a buffer that belongs to the other ranks."""
+        return self.num_others / self.num_ranks
+
+    @property
+    def core(self) -> Terms:
+        """The terms of the largest power of two of ranks."""
+        return self._replace(num_ranks=1 << (self.num_ranks.bit_length() - 1))
+
+    @property
+    def fold_s(self) -> Any:
+        """The whole buffer to a rank of the core and back again, if N is not a power of two."""
+        return self.takes(2, 2, 1) if self.core != self else 0.0
+
+    def if_power_of_two(self, seconds: Any) -> Any:
+        """Return the seconds. Raises NoClosedForm unless N is a power of two."""
+        if self.core.num_ranks != self.num_ranks:
+            raise NoClosedForm(f"no closed form is stated for {self.num_ranks}, not a power of two: use simulate")
+        return seconds
+
+
+# ---- forms of several algorithms, in which each rank gets, or passes on, the shares of all others
+
+
+def one_by_one_s(t: Terms) -> Any:
+    """N-1 messages in a row, a share in each."""
+    return t.takes(t.num_others, t.others)
+
+
+def one_by_one_added_s(t: Terms) -> Any:
+    """The same, where each is added up."""
+    return t.takes(t.num_others, t.others, t.others)
+
+
+def doubling_s(t: Terms) -> Any:
+    """⌈log₂N⌉ messages in a row, of 1, 2, 4, … shares."""
+    return t.takes(t.log, t.others)
+
+
+def doubling_added_s(t: Terms) -> Any:
+    """The same, where each is added up."""
+    return t.takes(t.log, t.others, t.others)
+
+
+def doubling_of_powers_s(t: Terms) -> Any:
+    """`doubling_s` of an algorithm whose messages are of other sizes unless N is a power of two."""
+    return t.if_power_of_two(doubling_s(t))
+
+
+# ---- lower bounds
 
 
 class Bounds(NamedTuple):
@@ -109,16 +139,16 @@ def lower_bounds(
     """
     num_ranks = whole("num_ranks", num_ranks, 1)
     one_of("collective", collective, COLLECTIVES)
-    of_type("link", link, Link)
     num_bytes = number("num_bytes", num_bytes, 0)
     gamma_s_per_byte = number("gamma_s_per_byte", gamma_s_per_byte, 0)
     # Without a limit on ports, a rank sends to all others in one step, and bytes take no time.
     num_ports = optional("ports", ports, whole, 1) or math.inf
     receivers_per_step = min(num_ports, num_ranks - 1)
-    buffers_moved = _buffers_moved(collective, num_ranks)
-    buffers_added = 0.0
-    if collective in SUMS:
-        buffers_added = (num_ranks - 1) / num_ranks
+    share_of_others = (num_ranks - 1) / num_ranks  # the part of a buffer that belongs to the other ranks
+    # how much some rank must send or receive
+    buffers = {"allreduce": 2 * share_of_others, "broadcast": 1.0, "reduce": 1.0, "barrier": 0.0}
+    buffers_moved = buffers.get(collective, share_of_others) * (num_ranks > 1)
+    buffers_added = share_of_others * (collective in SUMS)
     if switch_adds:
         receivers_per_step = num_ranks - 1
         buffers_moved = min(buffers_moved, 1.0)
@@ -128,12 +158,3 @@ def lower_bounds(
         num_messages += 1
     bandwidth_s = buffers_moved * num_bytes * link.beta_s_per_byte / num_ports
     return Bounds(num_messages * link.alpha_s, bandwidth_s, buffers_added * num_bytes * gamma_s_per_byte)
-
-
-def _buffers_moved(collective: str, num_ranks: int) -> float:
-    """Return how much some rank must send or receive, as a share of the whole buffer."""
-    if num_ranks == 1 or collective == "barrier":
-        return 0.0
-    share_of_others = (num_ranks - 1) / num_ranks  # the part of a buffer that belongs to the other ranks
-    buffers = {"allreduce": 2 * share_of_others, "broadcast": 1.0, "reduce": 1.0}
-    return buffers.get(collective, share_of_others)

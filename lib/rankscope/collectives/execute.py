@@ -7,17 +7,17 @@ a message may still be reading: an allreduce that did gave wrong sums on slow ne
 
 from __future__ import annotations
 
-import hashlib
-import time
+import zlib
 from collections.abc import Callable
-from functools import cache
+from contextlib import nullcontext
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..common.checks import of_type
-from .process_group import Message, backend_of, failure, group_of, starter, takes_batches
+from .local import OPS, buffer_of, checked_ends, result_of
+from .process_group import Message, backend_of, group_of, naming, starter, takes_batches
 from .schedule import Schedule
 from .steps import Ints
 from .verify import verify
@@ -38,7 +38,7 @@ def execute(
     reduce_scatter take whole buffers and return the rank's own run; gather and allgather take own runs and return whole
     buffers; all_to_all takes and returns one run per rank; broadcast and scatter read only the root's tensor. allreduce
     works in place and returns the tensor itself; all others return a new tensor and leave the input unchanged. Tensors
-    must be contiguous. What a backend cannot send from a GPU goes through the host.
+    must be contiguous. Only NCCL sends from a GPU.
 
     If a `recorder` is given, it records this rank's time as spans on the lane "executor", with steps as items: "send"
     and "receive" while the rank waits for such a message, "reduce" and "copy", and "post" for starting messages.
@@ -59,10 +59,6 @@ def execute(
     """
     import torch
 
-    from .local import OPS, buffer_of, result_of
-
-    of_type("schedule", schedule, Schedule)
-    of_type("tensor", tensor, torch.Tensor)
     group = group_of(group)
     if schedule.collective == "barrier":  # it does not even read the tensor, but sends bytes of its own
         tensor = torch.zeros(schedule.num_chunks, dtype=torch.uint8, device=tensor.device)
@@ -75,61 +71,42 @@ def execute(
     if key not in plans:
         plans[key] = _agreed_plan(schedule, tensor, group, op)
     plan: Plan = plans[key]
-    passed = tensor.detach().to(plan.device)
+    passed = tensor.detach()
     is_in_place = schedule.collective == "allreduce"
-    buffer = passed.view(-1) if is_in_place else buffer_of(schedule, group.rank(), passed, plan.ends)
-    _carry_out(plan, buffer, starter(group, tensor), OPS[op], recorder)
+    buffer = passed.view(-1) if is_in_place else buffer_of(schedule, group.rank(), passed, plan.ends, plan.kept)
+    _carry_out(plan, buffer, starter(group, tensor), getattr(torch, OPS[op]), recorder)
     if schedule.collective == "barrier":
         return None
-    result = result_of(schedule, group.rank(), passed, buffer, plan.ends, op)
-    if is_in_place:
-        if passed.device != tensor.device:
-            tensor.detach().copy_(passed)
-        return tensor
-    return None if result is None else result.to(tensor.device)
+    return tensor if is_in_place else result_of(schedule, group.rank(), passed, buffer, plan.ends)
 
 
 def _carry_out(
     plan: Plan, buffer: Tensor, start: Callable[..., None], combine: Callable[..., Tensor], recorder: Recorder | None
 ) -> None:
     """Carry out a rank's steps in its buffer, and record them."""
-    note = _noting(recorder)
+    span: Any = (lambda kind, number: nullcontext()) if recorder is None else partial(recorder.span, "executor")
     memories = [buffer, *plan.scratch]
+    posts = [step.receives for step in plan.steps]
+    if plan.is_ahead:
+        posts = [*posts[1:], []]
 
     @cache
     def view(place: Place) -> Tensor:
         return memories[place.memory][place.start : place.stop]
 
     works: dict[Message, Any] = {}  # kept until the end: to free one earlier would wait for Gloo's own thread
-    for number, step in enumerate(plan.steps, start=-1):
-        start([*step.posts, *step.sends], view, works)
-        note("post", number)
-        for message in [*step.arrives, *step.sends]:
-            try:
+    for number, (step, receives) in enumerate(zip(plan.steps, posts, strict=True), start=-1):
+        with span("post", number):
+            start([*receives, *step.sends], view, works)
+        for message in [*step.receives, *step.sends]:
+            with span("send" if message.sends else "receive", number), naming(message):
                 works[message].wait()
-            except RuntimeError as error:
-                raise failure(message, error) from error
-            note("send" if message.sends else "receive", number)
         for target, source, is_added in step.writes:
-            if is_added:
-                combine(view(target), view(source), out=view(target))
-            else:
-                view(target).copy_(view(source))
-            note("reduce" if is_added else "copy", number)
-
-
-def _noting(recorder: Recorder | None) -> Callable[[str, int], None]:
-    """Return a function that records what the rank did, in a step, since the last call."""
-    began_ns = time.perf_counter_ns()
-
-    def note(kind: str, step: int) -> None:
-        nonlocal began_ns
-        if recorder is not None:
-            now_ns = time.perf_counter_ns()
-            recorder.add("executor", kind, step, began_ns, now_ns)
-            began_ns = now_ns
-
-    return note
+            with span("reduce" if is_added else "copy", number):
+                if is_added:
+                    combine(view(target), view(source), out=view(target))
+                else:
+                    view(target).copy_(view(source))
 
 
 # ---- what a rank does
@@ -144,24 +121,25 @@ class Place(NamedTuple):
 
 
 class RankStep(NamedTuple):
-    """What a rank does in a step: it posts receives and sends, waits for what arrives and for its sends, and writes."""
+    """What a rank does in a step: it receives, sends, and writes what it cannot receive straight into its place."""
 
-    posts: list[Message]
+    receives: list[Message]
     sends: list[Message]
-    arrives: list[Message]
     writes: list[tuple[Place, Place, bool]]  # target, source, and whether it is added
 
 
 class Plan(NamedTuple):
-    """A rank's part of a collective, in a buffer of all chunks and in two pieces of scratch, on `device`.
+    """A rank's part of a collective, in a buffer of all chunks and in two pieces of scratch.
 
-    `ends` are as from `Schedule.chunk_ends`. The first step only prepares the next.
+    `ends` are as from `Schedule.chunk_ends`. If `is_ahead`, receives are posted one step ahead; that is what the first
+    step, which is empty, is for.
     """
 
     ends: list[int]
     steps: list[RankStep]
     scratch: list[Tensor]
-    device: Any
+    kept: Tensor | None  # a buffer for every call: a new one of many megabytes takes long. None if it is the result
+    is_ahead: bool
 
 
 def _agreed_plan(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Plan:
@@ -171,20 +149,17 @@ def _agreed_plan(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Pla
     """
     import torch
 
-    from .local import checked_ends
-
     if schedule.num_ranks != group.size():
         raise ValueError(f"group must have the schedule's {schedule.num_ranks} ranks, got {group.size()}")
     ends = checked_ends(schedule, group.rank(), tensor, op)
     verify(schedule)
     backend = backend_of(group, tensor)
-    is_ahead = not takes_batches(backend)
-    device = torch.device("cpu") if is_ahead else tensor.device  # only NCCL sends from a GPU
-
+    if tensor.device.type != "cpu" and not takes_batches(backend):  # it would read a GPU's addresses as its own
+        raise ValueError(f"tensor must be on the CPU, from which {backend.name()} sends, got {tensor.device}")
     num_common = tensor.numel() if schedule.weights is None else ends[-1]
     call = f"{schedule!r}, {num_common} elements of {tensor.dtype}, op {op!r}"
     # This also is the collective of all ranks that NCCL needs before the first message.
-    own = torch.tensor(list(hashlib.sha256(f"{call} {schedule.to_text()}".encode()).digest()), device=device)
+    own = torch.tensor([zlib.crc32(f"{call} {schedule.to_text()}".encode())], device=tensor.device)
     calls = [torch.zeros_like(own) for _ in range(group.size())]
     try:
         backend.allgather([calls], [own]).wait()
@@ -194,23 +169,25 @@ def _agreed_plan(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Pla
     if others:
         raise ValueError(f"ranks must agree on schedule, elements, dtype and op: ranks {others} do not have {call}")
 
-    steps = _rank_steps(schedule, group.rank(), np.array(ends), is_ahead)
-    most = max((post.place.stop for step in steps for post in step.posts if post.place.memory), default=0)
-    return Plan(ends, steps, [tensor.new_empty(most, device=device) for _ in range(2)], device)
+    steps = _rank_steps(schedule, group.rank(), np.array(ends))
+    most = max((source.stop for step in steps for _, source, _ in step.writes), default=0)
+    scratch = [tensor.new_empty(most) for _ in range(2)]
+    kept = None if schedule.wanted()[group.rank()].all() else tensor.new_empty(ends[-1])
+    return Plan(ends, steps, scratch, kept, not takes_batches(backend))
 
 
-def _rank_steps(schedule: Schedule, rank: int, ends: Ints, is_ahead: bool) -> list[RankStep]:
-    """Return a rank's steps after one that only prepares the next, with receives posted one step ahead or not.
+def _rank_steps(schedule: Schedule, rank: int, ends: Ints) -> list[RankStep]:
+    """Return a rank's steps, after an empty one.
 
     A message needs no scratch if it is sent, or if it replaces elements with which nothing else happens while it is
     under way: in this step, or in the one before, in which the receive is posted. Receives are posted before sends,
     because the sender's permission to send would wait behind a long message to the same rank. A rank waits for its
     sends, too, before it writes where they may still be reading.
     """
-    steps = [RankStep([], [], [], []) for _ in range(1 + schedule.num_steps)]
+    steps = [RankStep([], [], [])]
     before: list[Any] = []
     for number, step in enumerate(schedule.steps()):
-        current = steps[number + 1]
+        current = RankStep([], [], [])
         start, stop = ends[step.chunk], ends[step.chunk + step.num_chunks]
         is_own = ((step.src == rank) | (step.dst == rank)) & (start < stop)
         rows = np.stack([step.src, step.dst, start, stop, step.reduce], axis=1)[is_own].tolist()
@@ -225,8 +202,7 @@ def _rank_steps(schedule: Schedule, rank: int, ends: Ints, is_ahead: bool) -> li
                 place = Place(1 + number % 2, end, end + stop - start)
                 current.writes.append((Place(0, start, stop), place, bool(reduce)))
                 end = place.stop
-            message = Message(place, False, src, number)
-            current.arrives.append(message)
-            steps[number + 1 - is_ahead].posts.append(message)
+            current.receives.append(Message(place, False, src, number))
+        steps.append(current)
         before = rows
     return steps

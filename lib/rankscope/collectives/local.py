@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ..common.checks import of_type, one_of, several
-from .schedule import RUNS_IN, RUNS_OUT, SUMS, Schedule
+from ..common.checks import one_of
+from .schedule import Schedule
 from .verify import verify
 
-OPS: dict[str, Callable[..., Tensor]] = {
-    "sum": torch.add,
-    "avg": torch.add,  # divided by the number of ranks in the end
-    "min": torch.minimum,
-    "max": torch.maximum,
-    "prod": torch.mul,
-}
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OPS = {"sum": "add", "min": "minimum", "max": "maximum", "prod": "mul"}  # torch's functions
 
 
 def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor | None]:
     """Execute a collective in this process and return each rank's result: a new tensor, or None if it has none.
 
     `tensors` contains the input of each rank; all have the same shape, dtype and device, except that with weights, the
-    first dimension may differ. As in MPI, scatter and reduce_scatter take whole
-    buffers and return each rank's own run; gather and allgather take own runs and return whole buffers; all_to_all
-    takes and returns one run per rank; broadcast and scatter read only the root's tensor. Results of whole rows keep
-    the other dimensions, and other results are flat. `op` is sum, avg, min, max or prod, in the dtype of the tensors.
+    first dimension may differ. As in MPI, scatter and reduce_scatter take whole buffers and return each rank's own run;
+    gather and allgather take own runs and return whole buffers; all_to_all takes and returns one run per rank;
+    broadcast and scatter read only the root's tensor. Results of whole rows keep the other dimensions, and other
+    results are flat. `op` is sum, min, max or prod, in the dtype of the tensors.
 
     The flattened elements are cut into chunks as evenly as possible, or by the schedule's weights, which are then
     numbers of elements.
 
-    Raises ScheduleError if the schedule does not `verify`; ValueError if the tensors or `op` do not match it.
+    Raises ScheduleError if the schedule does not `verify`; ValueError if the tensors or `op` do not match it;
+    RuntimeError by torch for an op that their dtype does not have, such as the minimum of complex numbers.
 
+    >>> import torch
     >>> from . import ALGORITHMS
     >>> ring = ALGORITHMS["allreduce"]["ring"](2)
     >>> run_local(ring, [torch.tensor([1, 2, 3]), torch.tensor([10, 20, 30])])
@@ -45,32 +42,32 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     >>> run_local(scatter, [torch.zeros(4), torch.arange(4.0)])
     [tensor([0., 1.]), tensor([2., 3.])]
     """
-    of_type("schedule", schedule, Schedule)
+    import torch
+
     tensors = _checked_tensors(schedule, tensors)
     for rank, tensor in enumerate(tensors):
         ends = checked_ends(schedule, rank, tensor, op)
     verify(schedule)
     if schedule.collective == "barrier":
         return [None] * schedule.num_ranks
+    combine = getattr(torch, OPS[op])
     buffers = [buffer_of(schedule, rank, tensor, ends) for rank, tensor in enumerate(tensors)]
     for step in schedule.steps():
-        rows = [
-            (src, dst, slice(ends[chunk], ends[chunk + count]), adds) for src, dst, chunk, count, adds in step.rows()
-        ]
         # All are read before any is written: a step reads the chunks as they were before it.
-        sent = [buffers[src][run].clone() for src, _, run, _ in rows]
-        for (_, dst, run, adds), received in zip(rows, sent, strict=True):
-            target = buffers[dst][run]
-            target.copy_(OPS[op](target, received) if adds else received)
+        moved = []
+        for src, dst, chunk, count, adds in step.rows():
+            run = slice(ends[chunk], ends[chunk + count])
+            moved.append((buffers[dst][run], buffers[src][run].clone(), adds))
+        for target, received, adds in moved:
+            target.copy_(combine(target, received) if adds else received)
     return [
-        result_of(schedule, rank, tensor, buffer, ends, op)
+        result_of(schedule, rank, tensor, buffer, ends)
         for rank, (tensor, buffer) in enumerate(zip(tensors, buffers, strict=True))
     ]
 
 
-def _checked_tensors(schedule: Schedule, values: Any) -> list[Tensor]:
+def _checked_tensors(schedule: Schedule, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the tensors as a list if they are one per rank, and equal in shape, dtype and device."""
-    tensors = [of_type("each of tensors", tensor, Tensor) for tensor in several("tensors", values, "one per rank")]
     if len(tensors) != schedule.num_ranks:
         raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {len(tensors)}")
     # With counts, ranks may pass runs of different lengths.
@@ -78,7 +75,7 @@ def _checked_tensors(schedule: Schedule, values: Any) -> list[Tensor]:
     kinds = {(tensor.dtype, tensor.device, tensor.shape[first_dimension:]) for tensor in tensors}
     if len(kinds) > 1:
         raise ValueError(f"tensors must be of one dtype, device and shape, got {kinds}")
-    return tensors
+    return list(tensors)
 
 
 # ---- a rank's buffer, in one process and on real ranks
@@ -87,11 +84,6 @@ def _checked_tensors(schedule: Schedule, values: Any) -> list[Tensor]:
 def checked_ends(schedule: Schedule, rank: int, tensor: Tensor, op: str) -> list[int]:
     """Return `Schedule.chunk_ends`. Raises ValueError for an op or a number of elements that a rank cannot have."""
     one_of("op", op, tuple(OPS))
-    if schedule.collective in SUMS:
-        if op == "avg" and not (tensor.is_floating_point() or tensor.is_complex()):
-            raise ValueError(f"op 'avg' needs a floating or complex dtype, got {tensor.dtype}")
-        if op in ("min", "max") and tensor.is_complex():
-            raise ValueError(f"op {op!r} needs a dtype that has an order, got {tensor.dtype}")
     if schedule.weights is not None:
         is_initial = schedule.initial_chunks()[rank]
         count = int(np.array(schedule.weights)[is_initial].sum())
@@ -101,26 +93,25 @@ def checked_ends(schedule: Schedule, rank: int, tensor: Tensor, op: str) -> list
     return schedule.chunk_ends(tensor.numel())
 
 
-def buffer_of(schedule: Schedule, rank: int, tensor: Tensor, ends: list[int]) -> Tensor:
-    """Return a new flat buffer of all chunks, which has what the rank passes."""
+def buffer_of(schedule: Schedule, rank: int, tensor: Tensor, ends: list[int], kept: Tensor | None = None) -> Tensor:
+    """Return a flat buffer of all chunks, a new one or the one that was kept, which has what the rank passes."""
     passed = tensor.detach().reshape(-1)
-    buffer = passed.new_empty(ends[-1])
+    buffer = passed.new_empty(ends[-1]) if kept is None else kept
     for first in np.flatnonzero(schedule.initial_chunks()[rank])[:1]:
         buffer[ends[first] : ends[first] + passed.numel()] = passed
     return buffer
 
 
-def result_of(schedule: Schedule, rank: int, tensor: Tensor, buffer: Tensor, ends: list[int], op: str) -> Tensor | None:
+def result_of(schedule: Schedule, rank: int, tensor: Tensor, buffer: Tensor, ends: list[int]) -> Tensor | None:
     """Return what a rank wants of its buffer in the end, in the shape of what it has passed if that is possible."""
+    import torch
+
     chunks = np.flatnonzero(schedule.wanted()[rank]).tolist()
     if not chunks:
         return None
     if len(chunks) < schedule.num_chunks:
         buffer = torch.cat([buffer[ends[chunk] : ends[chunk + 1]] for chunk in chunks])
-    if op == "avg" and schedule.collective in SUMS:  # other collectives ignore the op
-        buffer /= schedule.num_ranks
-    is_whole = schedule.collective not in (*RUNS_IN, *RUNS_OUT)
-    if is_whole and buffer.numel() == tensor.numel():
+    if buffer.numel() == tensor.numel():
         return buffer.view(tensor.shape)
     row = tensor.shape[1:]
     if math.prod(row) == 0 or buffer.numel() % math.prod(row):  # it ends within a row

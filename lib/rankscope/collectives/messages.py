@@ -1,113 +1,98 @@
-"""The messages of a step, and their times: what the clocks of `simulate` are given, and what they return."""
+"""The messages of a step, and their times: what the clock of `simulate` is given, and what it returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster import Cluster, Link
+from ..cluster import Cluster
 from .steps import Bools, Ints, Step, number_among_equal
 
 Seconds = NDArray[np.float64]
 Bytes = NDArray[np.float64]
-LinkAt = Callable[[int, int, float], Link]
 
 
 class Messages(NamedTuple):
     """All that each rank sends to each other in a step: a message per pair, in the order of their first transfers.
 
     `of_row` is the message of each transfer. A message takes `alpha_s`, and its bytes take `wire_s`; to add up what the
-    receiver adds takes `adding_s`. Those that `queues` tells leave a network card, `out`, and arrive at another one,
-    `into`, one after the other.
+    receiver adds takes `adding_s`. Those that `queues` tells leave a network card and arrive at another one, one after
+    the other. `cards` and `ports` have a row for senders and one for receivers.
     """
 
     of_row: Ints
     src: Ints
     dst: Ints
+    reduce: Bools  # whether some of its chunks are added
     alpha_s: Seconds
     wire_s: Seconds
     adding_s: Seconds
-    signal_s: Seconds  # of an empty message from the receiver to the sender, for an executor
     queues: Bools
-    out: Ints
-    into: Ints
-    send_port: Ints  # how many messages before it have the same sender
-    receive_port: Ints  # likewise, the same receiver
-    most_at_a_rank: int  # messages that a rank sends, or receives
-    most_at_a_card: int  # likewise, a card
+    cards: Ints
+    ports: Ints  # how many messages before it have the same sender; likewise, the same receiver
+    num_ports: int  # of each rank
+    may_wait: bool  # some for others, because there are more of them than ports of a rank, or several at a card
 
 
 class Times(NamedTuple):
     """When each message starts, has arrived, and has been added up, which takes `adding_s`, and on which ports."""
 
+    step: Ints
     src: Ints
     dst: Ints
+    reduce: Bools  # whether some of its chunks are added
     start_s: Seconds
     end_s: Seconds
     done_s: Seconds
     adding_s: Seconds
-    send_port: Ints
-    receive_port: Ints
+    ports: Ints
 
 
-def messages(num_ranks: int, src: Ints, dst: Ints) -> tuple[Ints, Ints]:
-    """Return the message of each transfer, and the first transfer of each message, in the order of those.
-
-    >>> of_row, first = messages(3, np.array([2, 0, 2]), np.array([1, 1, 1]))
-    >>> of_row.tolist(), first.tolist()
-    ([0, 1, 0], [0, 1])
-    """
-    _, first, pair = np.unique(src * num_ranks + dst, return_index=True, return_inverse=True)
-    in_order = np.argsort(first)
-    number_of_pair = np.empty_like(in_order)
-    number_of_pair[in_order] = np.arange(in_order.size)
-    return number_of_pair[pair], first[in_order]
-
-
-def messages_of(step: Step, row_bytes: Bytes, cluster: Cluster, link_at: LinkAt | None, executor: bool) -> Messages:
+def messages_of(step: Step, row_bytes: Bytes, cluster: Cluster, executor: bool) -> Messages:
     """Return the messages of a step, whose transfers have these bytes.
 
-    The ranks of a node may share a card, through which they reach other nodes. An executor has a card of its own, too,
-    which sends one message at a time, unless `Cluster.ports` is None.
+    The ranks of a node may share a card, through which they reach other nodes. An executor has any number of ports, and
+    a card of its own, too, which sends one message at a time, unless `Cluster.ports` is None.
     """
-    of_row, first = messages(cluster.num_ranks, step.src, step.dst)
-    src = step.src[first]
-    dst = step.dst[first]
-    sent = np.bincount(of_row, row_bytes, first.size).astype(float)
-    added = np.bincount(of_row, row_bytes * step.reduce, first.size).astype(float)
-    alpha_s, beta_s_per_byte = costs_of(cluster, link_at, src, dst, sent)
+    _, first, pair = np.unique(step.src * cluster.num_ranks + step.dst, return_index=True, return_inverse=True)
+    in_order = np.argsort(first)
+    of_row = np.argsort(in_order)[pair]
+    ends = np.array([step.src, step.dst])[:, first[in_order]]
+    src, dst = ends
+    alpha_s, beta_s_per_byte = cluster.costs(src, dst)
     crosses = (cluster.node(src) != cluster.node(dst)) & cluster.shared_nic
-    out, into = (np.where(crosses, cluster.num_ranks + cluster.node(ranks), ranks) for ranks in (src, dst))
-    ports = number_among_equal(src), number_among_equal(dst)
+    queues = crosses | (executor and cluster.ports is not None)
+    cards = np.where(crosses, cluster.num_ranks + cluster.node(ends), ends)
+    most_at_a_card = max(np.bincount(card_of_message).max(initial=0) for card_of_message in cards)
+    ports = np.array([number_among_equal(ranks) for ranks in ends])
+    num_ports = cluster.ports or src.size
+    if executor:
+        num_ports = src.size
     return Messages(
         of_row,
         src,
         dst,
+        np.bincount(of_row, step.reduce, src.size) > 0,
         alpha_s,
-        wire_s=sent * beta_s_per_byte,
-        adding_s=added * cluster.gamma_s_per_byte,
-        signal_s=costs_of(cluster, link_at, dst, src, 0.0 * sent)[0] if executor else alpha_s,
-        queues=crosses | (executor and cluster.ports is not None),
-        out=out,
-        into=into,
-        send_port=ports[0],
-        receive_port=ports[1],
-        most_at_a_rank=1 + int(np.max(ports, initial=-1)),
-        most_at_a_card=max(int(np.bincount(cards).max(initial=0)) for cards in (out, into)),
+        wire_s=np.bincount(of_row, row_bytes, src.size) * beta_s_per_byte,
+        adding_s=np.bincount(of_row, row_bytes * step.reduce, src.size).astype(float) * cluster.gamma_s_per_byte,
+        queues=queues,
+        cards=cards,
+        ports=ports,
+        num_ports=num_ports,
+        may_wait=bool((ports >= num_ports).any() or (queues.any() and most_at_a_card > 1)),
     )
 
 
-def costs_of(
-    cluster: Cluster, link_at: LinkAt | None, src: Ints, dst: Ints, num_bytes: Bytes
-) -> tuple[Seconds, Seconds]:
-    """Return the seconds per message and the seconds per byte of each message's link."""
-    if link_at is None:
-        return cluster.costs(src, dst)
-    links = [link_at(*message) for message in zip(src.tolist(), dst.tolist(), num_bytes.tolist(), strict=True)]
-    return np.array([link.alpha_s for link in links]), np.array([link.beta_s_per_byte for link in links])
+def joined(parts: Iterable[Times]) -> Times:
+    """Return the messages of several steps, in their order."""
+    none: Any = np.empty(0, dtype=np.int64)
+    empty = Times(none, none, none, none > 0, none, none, none, none, np.stack([none, none]))
+    return Times(*[np.concatenate(columns, axis=-1) for columns in zip(empty, *parts, strict=True)])
 
 
 def latest(times_s: Seconds, ranks: Ints, new_s: Seconds) -> Seconds:
@@ -115,3 +100,44 @@ def latest(times_s: Seconds, ranks: Ints, new_s: Seconds) -> Seconds:
     result = times_s.copy()
     np.maximum.at(result, ranks, new_s)
     return result
+
+
+# ---- a step over a switch that adds
+
+
+def switch_sums(
+    cluster: Cluster, each: Messages, step: Step, row_bytes: Bytes, start_s: Seconds
+) -> tuple[Seconds, Seconds] | None:
+    """Return when each message ends, and how long its receiver adds; None if the switch has nothing to merge.
+
+    The switch adds what several ranks send into the same run of chunks of one rank, and copies a run that one rank
+    sends to several. That one rank is the hub of a transfer. Transfers with the same hub, direction and run are a
+    group, which is sent once the last of its messages may start. It merges nothing in a step in which a message leaves
+    its node.
+    """
+    if not np.array_equal(cluster.node(each.src), cluster.node(each.dst)):
+        return None
+    groups: dict[tuple[int, bool, int, int], list[int]] = defaultdict(list)  # of transfers
+    for row, (src, dst, chunk, count, reduce) in enumerate(step.rows()):
+        groups[dst if reduce else src, reduce, chunk, count].append(row)
+
+    link_bytes = np.zeros((2, cluster.num_ranks))  # over each rank's link to the switch, outwards and inwards
+    np.add.at(link_bytes[0], step.src, row_bytes)
+    np.add.at(link_bytes[1], step.dst, row_bytes)
+    is_merged = np.zeros(step.src.size, dtype=bool)
+    sent_s = start_s.copy()
+    for (hub, reduce, _, _), rows in groups.items():
+        messages = each.of_row[rows]
+        if len(set(messages.tolist())) > 1:
+            is_merged[rows] = True
+            # A merged group crosses the hub's link once. The hub takes part in it as the others do: its own share of a
+            # sum goes out to the switch, and its own copy of what it sends comes back.
+            link_bytes[int(reduce), hub] -= row_bytes[rows[1:]].sum()
+            link_bytes[1 - int(reduce), hub] += row_bytes[rows[0]]
+            sent_s[messages] = np.maximum(sent_s[messages], start_s[messages].max())
+    if not is_merged.any():
+        return None
+    crossing = np.maximum(link_bytes[0, each.src], link_bytes[1, each.dst])
+    added = np.bincount(each.of_row, row_bytes * (step.reduce & ~is_merged), each.src.size)
+    _, beta_s_per_byte = cluster.costs(each.src, each.dst)
+    return sent_s + each.alpha_s + crossing * beta_s_per_byte, np.asarray(added * cluster.gamma_s_per_byte)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ..cluster import Cluster
 from .algorithms import build
 from .best import best
-from .messages import Seconds, messages
+from .messages import Seconds, Times, joined
+from .port_clock import PortClock
 from .schedule import MOVES, Schedule
-from .simulate import simulate
 from .steps import Bools, Ints
 from .verify import pass_step, verify
 
@@ -23,7 +24,8 @@ class Playback(msgspec.Struct, frozen=True, eq=False):
     The columns from `src` to `done_s` have a row per message: it leaves `src` at `start_s`, has arrived at `dst` at
     `end_s`, and at `done_s` has been added up or has replaced the receiver's chunks. The columns from `message` on have
     a row per chunk of a message, in the order in which they take effect: `message` is the message that it belongs to,
-    `carries` the number of shares in it, and `leaves` the number in the receiver's chunk afterwards.
+    and `carries` the number of shares in it. `history` has the shares in each chunk of each rank before all rows, and
+    after each of them, of shape (1 + rows, num_ranks, num_chunks).
     """
 
     schedule: Schedule
@@ -39,24 +41,20 @@ class Playback(msgspec.Struct, frozen=True, eq=False):
     message: Ints
     chunk: Ints
     carries: Ints
-    leaves: Ints
+    history: NDArray[np.int32]
 
     @property
     def finish_s(self) -> float:
         """When the last message has taken effect; 0 if there is none."""
         return float(self.done_s.max(initial=0.0))
 
-    def held(self, at_s: float) -> Ints:
+    def held(self, at_s: float) -> NDArray[np.int32]:
         """Return how many shares are in each chunk of each rank at this time, of shape (num_ranks, num_chunks).
 
         A message counts from its `done_s` on.
         """
         num_rows = np.searchsorted(self.done_s[self.message], at_s, side="right")
-        shares = self.schedule.initial_chunks().astype(np.int64)
-        receivers = self.dst[self.message[:num_rows]]
-        # Where several rows are for one chunk, numpy keeps the last, which is the latest.
-        shares[receivers, self.chunk[:num_rows]] = self.leaves[:num_rows]
-        return shares
+        return np.asarray(self.history[num_rows])
 
     def finished(self, at_s: float) -> Bools:
         """Return which chunks of which ranks are final and wanted there, of the same shape as `held`."""
@@ -83,47 +81,42 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
     if schedule.collective == "barrier":
         raise ValueError("a barrier moves no data: there is nothing to play")
     verify(schedule)
-    timeline = simulate(schedule, num_bytes, cluster)
-    sends = timeline.select(kind="send")
-    receives = timeline.select(kind="receive")
-    adding = timeline.select(kind="reduce")  # a span for each message that has bytes to add, in the order of messages
-
-    # a row per chunk of a message; all transfers of a step read the shares from before the step
-    shares = schedule.initial_chunks()[:, :, None].astype(np.int64)  # of how many ranks a chunk is the sum
-    rows = [np.empty((4, 0), dtype=np.int64)]
-    num_messages = 0  # of the steps before
-    for step in schedule.steps():
-        by_chunk = step.by_chunk()
-        message, first = messages(schedule.num_ranks, by_chunk.src, by_chunk.dst)
-        carried = pass_step(by_chunk, shares)[:, 0]
-        rows.append(np.stack([num_messages + message, by_chunk.chunk, by_chunk.reduce, carried]))
-        num_messages += first.size
-    table = np.concatenate(rows, axis=1)
-    message, chunk, reduce, _ = table
-    done_s = receives.stop_s.copy()
-    if len(adding):  # there are none if adding takes no time, and then a message is done when it arrives
-        done_s[np.bincount(message, schedule.chunk_bytes(num_bytes)[chunk] * reduce) > 0] = adding.stop_s
-    is_added = np.bincount(message, reduce, num_messages) > 0  # whether any of its chunks is
-    message, chunk, reduce, carries = table[:, np.lexsort((sends.item[message], done_s[message]))]  # by time, then step
     held = schedule.initial_chunks().astype(np.int64)
-    leaves = np.empty_like(carries)
-    for row, place in enumerate(zip(receives.rank[message], chunk, strict=True)):
-        held[place] = leaves[row] = held[place] * reduce[row] + carries[row]
+    shares = held[:, :, None].copy()  # of how many ranks a chunk is the sum
+    rows = [np.empty((4, 0), dtype=np.int64)]  # a row per chunk of a message
+    parts: list[Times] = []
+    num_messages = 0  # of the steps before
+    for step, each, times in PortClock(schedule, num_bytes, cluster).passes():
+        by_chunk = step.by_chunk()
+        message = num_messages + np.repeat(each.of_row, step.num_chunks)
+        carried = pass_step(by_chunk, shares)[:, 0]  # all transfers of a step read the shares from before it
+        rows.append(np.stack([message, by_chunk.chunk, by_chunk.reduce, carried]))
+        parts.append(times)
+        num_messages += each.src.size
+    times = joined(parts)
+    table = np.concatenate(rows, axis=1)
+    order = np.lexsort((times.step[table[0]], times.done_s[table[0]]))  # by time, then step
+    message, chunk, reduce, carries = table[:, order]
+    history = np.empty((1 + len(message), *held.shape), dtype=np.int32)
+    history[0] = held
+    for row, place in enumerate(zip(times.dst[message], chunk, strict=True)):
+        held[place] = held[place] * reduce[row] + carries[row]
+        history[1 + row] = held
     return Playback(
-        schedule=schedule,
-        num_bytes=num_bytes,
-        gpus_per_node=cluster.gpus_per_node,
-        src=sends.rank,
-        dst=receives.rank,
-        step=sends.item,
-        reduce=is_added,
-        start_s=sends.start_s,
-        end_s=receives.stop_s,
-        done_s=done_s,
-        message=message,
-        chunk=chunk,
-        carries=carries,
-        leaves=leaves,
+        schedule,
+        num_bytes,
+        cluster.gpus_per_node,
+        times.src,
+        times.dst,
+        times.step,
+        times.reduce,
+        times.start_s,
+        times.end_s,
+        times.done_s,
+        message,
+        chunk,
+        carries,
+        history,
     )
 
 

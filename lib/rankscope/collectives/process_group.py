@@ -6,7 +6,8 @@ sends and receives in a step starts as one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -70,16 +71,19 @@ def starter(group: Any, tensor: Tensor) -> Callable[..., None]:
                 operations.append(dist.P2POp(call, view(message.place), peer, group))
                 continue
             call = backend.send if message.sends else backend.recv
-            try:
+            with naming(message):
                 works[message] = call([view(message.place)], message.peer, TAGS + message.step)
-            except RuntimeError as error:
-                raise failure(message, error) from error
         if operations:
             works.update(zip(messages, cycle(dist.batch_isend_irecv(operations))))  # NCCL returns one for all
 
     return start
 
 
-def failure(message: Message, error: Exception) -> RuntimeError:
-    verb = "sending to" if message.sends else "receiving from"
-    return RuntimeError(f"step {message.step}: {verb} rank {message.peer} failed: {error}")
+@contextmanager
+def naming(message: Message) -> Iterator[None]:
+    """Say which message it was that failed, where starting it or waiting for it raises RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        verb = "sending to" if message.sends else "receiving from"
+        raise RuntimeError(f"step {message.step}: {verb} rank {message.peer} failed: {error}") from error

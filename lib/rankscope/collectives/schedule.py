@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import each, number, of_type, one_of, whole
+from ..common.checks import each, number, one_of, whole
 from ..common.words import count_of
 from .steps import Bools, Ints, ScheduleError, Step
 
@@ -20,19 +20,6 @@ MOVES = ("broadcast", "scatter", "gather", "allgather", "all_to_all")  # each ch
 COLLECTIVES = (*SUMS, *MOVES, "barrier")
 RUNS_IN = ("gather", "allgather")  # a rank passes only its own run of chunks
 RUNS_OUT = ("scatter", "reduce_scatter")  # a rank gets only its own run of chunks
-
-MOST_CELLS = 1024  # ranks times chunks, in a picture that a notebook shows by itself
-
-
-class Traffic(NamedTuple):
-    """The traffic of one collective: `link_bytes[src, dst]`."""
-
-    link_bytes: NDArray[np.float64]
-
-    @property
-    def sent_bytes(self) -> NDArray[np.float64]:
-        """The bytes that each rank sends."""
-        return np.asarray(self.link_bytes.sum(axis=1))
 
 
 class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -50,8 +37,8 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
     after which a received sum may be used: step s requires only sums received up to step s - lag. With a lag above 1,
     adding overlaps with the next transfers.
 
-    Raises ValueError if the collective is unknown, a number is out of range, or `source` is an iterator, whose steps
-    would be there only once.
+    `algorithm` is a name without spaces. Raises ValueError if the collective is unknown, a number is out of range, or
+    `source` is an iterator, whose steps would be there only once.
     """
 
     collective: str
@@ -66,8 +53,6 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def __post_init__(self) -> None:
         one_of("collective", self.collective, COLLECTIVES)
-        if of_type("algorithm", self.algorithm, str).split() != [self.algorithm]:
-            raise ValueError(f"algorithm must be a name without spaces, got {self.algorithm!r}")
         for name in ("num_ranks", "num_chunks", "ports", "lag"):
             whole(name, getattr(self, name), 1)
         whole("root", self.root, 0, self.num_ranks - 1)
@@ -157,13 +142,13 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
             return np.broadcast_to(np.True_, (self.num_ranks, self.num_chunks))
         return np.equal(np.arange(self.num_ranks)[:, None], rank_of_chunk)
 
-    def traffic(self, num_bytes: float) -> Traffic:
-        """Return the bytes over each link if whole buffers have `num_bytes`.
+    def traffic(self, num_bytes: float) -> NDArray[np.float64]:
+        """Return the bytes that each rank sends to each other, as [src, dst], if whole buffers have `num_bytes`.
 
         Raises ValueError if `num_bytes` is not a finite number of at least 0.
 
         >>> from . import ALGORITHMS
-        >>> ALGORITHMS["allreduce"]["ring"](4).traffic(1024).link_bytes[0].tolist()
+        >>> ALGORITHMS["allreduce"]["ring"](4).traffic(1024)[0].tolist()
         [0.0, 1536.0, 0.0, 0.0]
         """
         sizes = self.chunk_bytes(number("num_bytes", num_bytes, 0))
@@ -171,7 +156,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         for step in self.steps():
             rows = step.by_chunk()
             np.add.at(link_bytes, (rows.src, rows.dst), sizes[rows.chunk])
-        return Traffic(link_bytes)
+        return link_bytes
 
     def to_text(self) -> str:
         """Return the schedule as text: a header line, and one line ``step: src>dst:first-last …`` per step.
@@ -185,7 +170,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         1: 0>1:1= 1>0:0=
         <BLANKLINE>
         """
-        header = [f"{word}={getattr(self, name)}" for word, name in _HEADER.items() if name != "weights"]
+        header = [f"{word}={getattr(self, name)}" for word, name in _HEADER.items()]
         if self.weights is not None:
             header.append(f"weights={','.join(map(str, self.weights))}")
         lines = [" ".join([self.collective, self.algorithm, *header])]
@@ -199,38 +184,24 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         Raises ScheduleError if the text is not such a schedule. The message names the line, counted from 1. Whether
         the ranks and chunks exist is for `verify` to say.
         """
-        header: dict[str, Any] = {}
+        schedule: Schedule | None = None
         steps: list[Step] = []
-        for line_number, line in enumerate(of_type("text", text, str).splitlines(), 1):
+        for line_number, line in enumerate(text.splitlines(), 1):
             words = line.split()
             if not words or words[0].startswith("#"):
                 continue
             try:
-                if not header:
-                    header = _read_header(words)
+                if schedule is None:
+                    schedule = _of_header(words, steps)
                 elif words[0] != f"{len(steps)}:":
                     raise ValueError(f"expected step {len(steps)}:, got {words[0]!r}")
                 else:
                     steps.append(Step.from_words(words[1:]))
             except ValueError as error:
                 raise ScheduleError(f"line {line_number}: {error}") from None
-        if not header:
+        if schedule is None:
             raise ScheduleError("the text of a schedule must start with a header line, and this one is empty")
-        return cls(source=steps, **header)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Schedule) and self.to_text() == other.to_text()
-
-    __hash__ = None  # type: ignore[assignment]  # equal by contents, which may be too many to hash
-
-    def _repr_svg_(self) -> str | None:
-        """Draw the first step in notebooks, unless there are too many ranks and chunks to see them."""
-        from ..figures.schedules import draw_schedule
-        from ..figures.svg import to_svg
-
-        if self.num_ranks * self.num_chunks > MOST_CELLS:
-            return None
-        return to_svg(draw_schedule(self, 0))
+        return schedule
 
     def __repr__(self) -> str:
         return (
@@ -240,18 +211,19 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 _HEADER = {"ranks": "num_ranks", "chunks": "num_chunks", "root": "root", "ports": "ports", "lag": "lag"}
-_HEADER["weights"] = "weights"  # where chunks differ
 
 
-def _read_header(words: list[str]) -> dict[str, Any]:
-    """Return the fields of a schedule from the words of its header line. Raises ValueError for anything else."""
-    algorithm = " ".join(words[1:2])  # a schedule refuses an empty one, and what else is missing
-    header: dict[str, Any] = {"collective": words[0], "algorithm": algorithm, "num_ranks": None, "num_chunks": None}
-    for word in words[2:]:
-        name, _, value = word.partition("=")
-        if name not in _HEADER:
-            raise ValueError(f"expected {', '.join(_HEADER)}, got {word!r}")
-        numbers = tuple(map(int, value.split(",")))
-        header[_HEADER[name]] = numbers if name == "weights" else numbers[0]
-    Schedule(source=(), **header)  # which checks all fields
-    return header
+def _of_header(words: list[str], steps: list[Step]) -> Schedule:
+    """Return the schedule of the words of a header line. Raises ValueError for anything else."""
+    collective, algorithm, *fields = words
+    # A schedule refuses what is missing.
+    header: dict[str, Any] = {"collective": collective, "algorithm": algorithm, "num_ranks": None, "num_chunks": None}
+    for field in fields:
+        name, _, value = field.partition("=")
+        if name == "weights":  # where chunks differ
+            header[name] = tuple(map(int, value.split(",")))
+        elif name in _HEADER:
+            header[_HEADER[name]] = int(value)
+        else:
+            raise ValueError(f"expected {', '.join(_HEADER)} or weights, got {field!r}")
+    return Schedule(source=steps, **header)

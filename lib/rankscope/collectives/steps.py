@@ -18,15 +18,16 @@ _TRANSFER = re.compile(r"([0-9]{1,9})>([0-9]{1,9}):([0-9]{1,9})(?:-([0-9]{1,9}))
 class ScheduleError(ValueError):
     """The schedule does not compute the result of its collective.
 
-    `step`, `rank` and `chunk` state where it is wrong, or are None."""
+    `step`, `rank` and `chunk` state where it is wrong, or are None; the message begins with those that are stated."""
 
     def __init__(
-        self, message: str, step: int | None = None, rank: int | None = None, chunk: int | None = None
+        self, problem: str, step: int | None = None, rank: int | None = None, chunk: int | None = None
     ) -> None:
-        super().__init__(message)
         self.step = step
         self.rank = rank
         self.chunk = chunk
+        where = [f"{noun} {number}" for noun, number in vars(self).items() if number is not None]
+        super().__init__(": ".join([", ".join(where), problem] if where else [problem]))
 
 
 class Step(NamedTuple):
@@ -51,14 +52,12 @@ class Step(NamedTuple):
     ) -> Step:
         """Make a step from columns, or from single values shared by all transfers.
 
-        Raises ValueError for ranks and chunks that are not whole numbers.
+        Raises ValueError for ranks and chunks that are not whole numbers, as numpy's empty lists are not.
         """
-        columns = np.broadcast_arrays(*map(np.atleast_1d, (src, dst, chunk, num_chunks, reduce)))
-        if any(
-            column.size > 0 and column.dtype.kind not in "iu" for column in columns[:4]
-        ):  # an empty list is of floats
-            raise ValueError(f"ranks and chunks of a step must be whole numbers, got {columns[:4]}")
-        return cls._make([*(column.astype(np.int64) for column in columns[:4]), columns[4].astype(bool)])
+        *numbers, adds = np.broadcast_arrays(*map(np.atleast_1d, (src, dst, chunk, num_chunks, reduce)))
+        if any(column.dtype.kind not in "iu" for column in numbers):
+            raise ValueError(f"ranks and chunks of a step must be whole numbers, got {numbers}")
+        return cls._make([*(column.astype(np.int64) for column in numbers), adds.astype(bool)])
 
     @classmethod
     def joined(cls, *steps: Step) -> Step:
@@ -69,11 +68,9 @@ class Step(NamedTuple):
         """Return the same transfers with one row per chunk."""
         if (self.num_chunks == 1).all():
             return self
-        transfer = np.repeat(np.arange(self.src.size), self.num_chunks)  # of each row
-        first_row = np.cumsum(self.num_chunks) - self.num_chunks  # of each transfer
-        offset = np.arange(transfer.size) - first_row[transfer]  # from the first chunk of the transfer
-        ones = np.ones_like(transfer)
-        return Step(self.src[transfer], self.dst[transfer], self.chunk[transfer] + offset, ones, self.reduce[transfer])
+        rows = Step._make(np.repeat(column, self.num_chunks) for column in self)
+        transfer = np.repeat(np.arange(self.src.size), self.num_chunks)
+        return rows._replace(chunk=rows.chunk + number_among_equal(transfer), num_chunks=np.ones_like(transfer))
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield each transfer as a tuple of Python's numbers."""

@@ -103,17 +103,18 @@ def verify(schedule: Schedule) -> Verified:
     shares = shares_at_start(of_type("schedule", schedule, Schedule))
     # the step in which each rank last received a sum of each chunk; for none a step that is long enough before step 0
     received = np.full(shares.shape[:2], -schedule.lag)
-    counts = []
+    num_messages = 0
+    most = {"sends": 0, "receives": 0}  # of a rank in one step
+    number = -1  # of the step before
     for number, step in enumerate(schedule.steps()):
         check_places(schedule, number, step)
         pairs = np.unique(step.src * schedule.num_ranks + step.dst)  # a message for each
-        count = [pairs.size]
-        for verb, ranks in (("sends", pairs // schedule.num_ranks), ("receives", pairs % schedule.num_ranks)):
+        num_messages += pairs.size
+        for verb, ranks in zip(most, np.divmod(pairs, schedule.num_ranks), strict=True):
             of_rank = np.bincount(ranks, minlength=schedule.num_ranks)
             problem = f"{verb} {of_rank.max()} messages in one step, but ports={schedule.ports}"
             _refuse(of_rank > schedule.ports, problem, number, np.arange(of_rank.size))
-            count.append(of_rank.max())
-        counts.append(count)
+            most[verb] = max(most[verb], int(of_rank.max()))
         rows = step.by_chunk()
         for ranks in (rows.src, rows.dst):  # a receiver, too, must have its sum before it adds to it or replaces it
             is_early = received[ranks, rows.chunk] > number - schedule.lag
@@ -124,22 +125,16 @@ def verify(schedule: Schedule) -> Verified:
         origin = shares[rank, chunk].argmin()
         if schedule.collective in MOVES:
             origin = schedule.origins()[chunk]
-        problem = f"rank {rank}, chunk {chunk}: the result lacks the contribution of rank {origin}"
-        raise ScheduleError(problem, None, rank, chunk)
-    num_messages, sends, receives = np.reshape(counts, (-1, 3)).T.astype(int)
-    return Verified(len(counts), int(num_messages.sum()), int(sends.max(initial=0)), int(receives.max(initial=0)))
+        raise ScheduleError(f"the result lacks the contribution of rank {origin}", None, rank, chunk)
+    return Verified(number + 1, num_messages, most["sends"], most["receives"])
 
 
 def _refuse(is_wrong: Any, problem: str, number: int, ranks: Ints, chunks: Ints | None = None) -> None:
     """Raise ScheduleError for the first entry that is marked, if any is: a rank, or one of its chunks, in a step."""
-    if not is_wrong.any():
-        return
-    entry = int(is_wrong.argmax())
-    rank = int(ranks[entry])
-    where = f"step {number}, rank {rank}"
-    if chunks is None:
-        raise ScheduleError(f"{where}: {problem}", number, rank)
-    raise ScheduleError(f"{where}, chunk {chunks[entry]}: {problem}", number, rank, int(chunks[entry]))
+    if is_wrong.any():
+        entry = is_wrong.argmax()
+        chunk = None if chunks is None else int(chunks[entry])
+        raise ScheduleError(problem, number, int(ranks[entry]), chunk)
 
 
 def check_places(schedule: Schedule, number: int, step: Step) -> None:

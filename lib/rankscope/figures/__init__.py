@@ -23,7 +23,6 @@ _FIGURES = {
     "curves": "rankscope.figures.charts:curves",
     "fsdp_step": "rankscope.train.figures.fsdp:draw_fsdp_step",
     "lengths": "rankscope.figures.steps:draw_lengths",
-    "nccl_choices": "rankscope.box.figures.choices:draw_nccl_choices",
     "profile": "rankscope.box.figures.boxes:profile",
     "ranking": "rankscope.figures.rankings:draw_ranking",
     "schedule": "rankscope.figures.schedules:draw_schedule",

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from ..common.extras import when_used
 from .advice import advise
-from .loader_model import simulate_dataloader
+from .epoch import simulate_dataloader
 from .part_files import PartError, write_parts
 from .part_model import idle_share, simulate_parts
 from .run import StageError, run
 from .service import Lognormal
 from .simulate import simulate
 from .stages import Pipeline, Stage
-from .stored_images import StoredImages
 from .transfer_model import overlap_share, simulate_transfer
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ __all__ = [
     "Pipeline",
     "Stage",
     "StageError",
-    "StoredImages",
     "SyncPartDataset",
     "advise",
     "idle_share",

@@ -1,6 +1,6 @@
 """`advise`: the bottleneck of a DataLoader, and the epoch times to expect with other settings.
 
-Predictions are those of `loader_model`. It uses the recorded times of all batches, one after the other, so the
+Predictions are those of `epoch`. It uses the recorded times of all batches, one after the other, so the
 predictions depend on their whole distribution and not only on their mean.
 """
 
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from ..common.checks import each, of_type, whole
 from ..common.units import percent_words
-from ..common.words import count_of
 from .profile import PARTS, LoaderProfile, LoaderSettings, predicted_s
 
 if TYPE_CHECKING:
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 
 _CLEAR_GAIN = 1.05  # predictions are off by a few percent, so a smaller gain may be none
 _GAIN_WORTH_THE_ORDER = 1.10  # a smaller gain does not justify batches in an order that differs from run to run
-_FEW_BATCHES = 20  # predictions from fewer are rough
-_NEAR_CPU_BOUND = 1.25  # an epoch up to this factor above the bound of the cores is limited by them
-_MOST_ERROR = 0.1  # of the prediction for the recorded settings; a larger one gets a note
 _SHARE_OF_BEST_GAIN = 0.9  # if faster cores gain this share of the best gain, the cores are the bottleneck
 _LEAST_MOST_WORKERS = 8  # tried by default on a machine with few cores
 _USUAL_NUM_WORKERS = (0, *(2**power for power in range(16)))
@@ -58,14 +54,13 @@ class Advice(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        predicted = _seconds(self.current.predicted_s)
         recommended = "nothing: no other settings are clearly faster"
         if self.best is not self.current:
             time = _seconds(self.best.predicted_s)
             gain = f"{self.best.speedup:.2f} times as fast as the recorded settings (both predicted)"
-            then = "still" if self.bottleneck_next == self.bottleneck else "then"
-            recommended = f"{self.best.settings}: {time}, {gain}. The bottleneck is {then} {self.bottleneck_next}."
+            recommended = f"{self.best.settings}: {time}, {gain}. The bottleneck is then {self.bottleneck_next}."
         waiting = percent_words(self.waiting_share)
+        predicted = _seconds(self.current.predicted_s)
         lines = [
             f"bottleneck: {self.bottleneck}; the training loop waits for {waiting} of the epoch",
             f"  recorded: {self.current.settings}: {_seconds(self.recorded_s)} (predicted {predicted})",
@@ -76,7 +71,7 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 def advise(
-    recorded: RecordedLoader[Any] | LoaderProfile,
+    recorded: RecordedLoader | LoaderProfile,
     *,
     num_workers: Iterable[int] | None = None,
     prefetch_factors: Iterable[int] = (1, 2, 4),
@@ -106,8 +101,7 @@ def advise(
     forecasts = [current]
     for settings in _candidates(profile, num_workers, prefetch_factors):
         epoch_s = predicted_s(profile, settings)
-        speedup = current.predicted_s / epoch_s if epoch_s else 1.0
-        forecasts.append(SettingsForecast(settings, epoch_s, speedup))
+        forecasts.append(SettingsForecast(settings, epoch_s, current.predicted_s / epoch_s))
     rows = tuple(sorted(forecasts, key=lambda row: row.predicted_s))
     best = best_of(rows, current)
     return Advice(
@@ -130,19 +124,20 @@ def _candidates(
     profile: LoaderProfile, num_workers: Iterable[int], prefetch_factors: Iterable[int]
 ) -> list[LoaderSettings]:
     """Return the different settings to try besides the recorded ones, in a fixed order."""
-    pins = [profile.settings.pin_memory]
+    pins = {profile.settings.pin_memory}
     if profile.pinning is not None:
-        pins = [False, True]
-    persistent = [profile.settings.persistent_workers]
+        pins = {False, True}
+    persistent = {profile.settings.persistent_workers}
     if profile.startup_s + profile.startup_each_s > 0:
-        persistent = [profile.settings.persistent_workers, True]
-    choices = product(num_workers, prefetch_factors, (True, False), pins, persistent)
-    different: dict[LoaderSettings, None] = {}  # in this order
-    for settings in (profile.settings, *(LoaderSettings(*choice) for choice in choices)):
+        persistent.add(True)
+    different: dict[LoaderSettings, None] = {}
+    for choice in product(num_workers, prefetch_factors, (True, False), sorted(pins), sorted(persistent)):
+        settings = LoaderSettings(*choice)
         if not settings.num_workers:  # the others have no effect
             settings = LoaderSettings(0, pin_memory=settings.pin_memory)
         different[settings] = None
-    return list(different)[1:]
+    different.pop(profile.settings, None)
+    return list(different)
 
 
 def best_of(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> SettingsForecast:
@@ -193,19 +188,8 @@ def _bottleneck(profile: LoaderProfile, settings: LoaderSettings) -> str:
 
 def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsForecast) -> Iterator[str]:
     """Yield what a reader of the advice should know about its limits."""
-    if profile.read_s.size < _FEW_BATCHES:
-        yield f"batches recorded: {profile.read_s.size}; predictions from so few are rough"
     if not profile.settings.num_workers:
         yield "recorded without workers, so their start-up and hand-over are unknown, and predicted to take no time"
-    if best.predicted_s < _NEAR_CPU_BOUND * profile.cpu_bound_s:
-        cores = count_of(profile.num_cores, "core")
-        cpu_work = f"CPU work alone takes {_seconds(profile.cpu_bound_s)} on {cores}"
-        yield f"{cpu_work}, so more workers cannot go below that"
     if best.settings.persistent_workers and not current.settings.persistent_workers:
         startup_s = profile.startup_of_s(replace(best.settings, persistent_workers=False))
         yield f"persistent_workers=True saves the start-up of {_seconds(startup_s)} in every epoch after the first"
-    if profile.epoch_s:
-        error = current.predicted_s / profile.epoch_s - 1
-        if abs(error) > _MOST_ERROR:
-            off = f"the prediction for the recorded settings is off by {percent_words(error, signed=True)}"
-            yield f"{off}; record more batches, on a quiet machine"

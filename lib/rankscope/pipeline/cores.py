@@ -8,13 +8,6 @@ from typing import NamedTuple
 _NUM_HALVINGS = 60  # of the interval in which the share of a core is searched: as exact as a float
 
 
-class Speeds(NamedTuple):
-    """How fast each fetch and the step run; 1 is the speed of one that runs alone."""
-
-    fetch: float
-    step: float
-
-
 class Cores(NamedTuple):
     """Cores that fetches and steps share fairly.
 
@@ -26,8 +19,8 @@ class Cores(NamedTuple):
     fetch_cpu: float = 1.0
     step_cpu: float = 1.0
 
-    def speeds(self, num_fetches: int, stepping: bool) -> Speeds:
-        """Return the speeds of each fetch and of the step, relative to running alone.
+    def speeds(self, num_fetches: int, stepping: bool) -> tuple[float, float]:
+        """Return the speed of each fetch and that of the step, relative to running alone.
 
         A thread that computes for a share c of its time and waits for the rest takes (1 - c) + c / s times as long if
         it gets a share s of a core. All threads get the same s, at which all cores are busy, or 1. It is searched by
@@ -35,17 +28,18 @@ class Cores(NamedTuple):
         """
         step_cpu = self.step_cpu if stepping else 0.0
         if num_fetches * self.fetch_cpu + step_cpu <= self.num_cores:  # there are enough for all
-            return Speeds(1.0, 1.0)
+            return 1.0, 1.0
         low = 0.0
         high = 1.0
         for _ in range(_NUM_HALVINGS):
             share = (low + high) / 2
-            speeds = Speeds(_speed(share, self.fetch_cpu), _speed(share, self.step_cpu))
-            if num_fetches * self.fetch_cpu * speeds.fetch + step_cpu * speeds.step > self.num_cores:
+            fetch_speed = _speed(share, self.fetch_cpu)
+            step_speed = _speed(share, self.step_cpu)
+            if num_fetches * self.fetch_cpu * fetch_speed + step_cpu * step_speed > self.num_cores:
                 high = share
             else:
                 low = share
-        return speeds
+        return fetch_speed, step_speed
 
 
 def _speed(share: float, cpu: float) -> float:

@@ -8,33 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import itertools
 import time
+import timeit
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
-from ..common.checks import of_type
 from ..ranks import host
 from ..timeline import Recorder, Timeline
-from .clock import Clock, Reading
-from .epoch import LOOP, PIN_THREAD, worker_lane
-from .fetched import UNKNOWN, Fetched, TimedCollate, TimedDataset, TimedQueue, WorkerInit
+from .epoch import LOOP, PIN_THREAD
+from .fetched import UNKNOWN, Fetched, TimedCollate, TimedDataset, TimedQueue, WorkerInit, reading
 from .profile import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts
 
-T = TypeVar("T")
 _DEFAULT_PREFETCH_FACTOR = 2  # torch's, for a loader without workers, which has none
 _NO_ITEM = -1  # of a span that belongs to no batch
+_REPEATS = 6  # of a copy that is measured; torch keeps pinned memory for the next batch, so the first takes longer
 _now = time.perf_counter_ns
 
 
-def record_dataloader(loader: DataLoader[T], recorder: Recorder | None = None) -> RecordedLoader[T]:
+def record_dataloader(loader: DataLoader[Any], recorder: Recorder | None = None) -> RecordedLoader:
     """Return a loader that replaces `loader`, yields the same batches and records them.
 
     `loader` itself is not changed. Epochs, map-style and iterable datasets, samplers, workers and their start methods
@@ -49,10 +48,10 @@ def record_dataloader(loader: DataLoader[T], recorder: Recorder | None = None) -
     """
     if not isinstance(loader, DataLoader):
         raise ValueError(f"loader must be a torch.utils.data.DataLoader, got {loader!r}")
-    return RecordedLoader(loader, Recorder() if recorder is None else of_type("recorder", recorder, Recorder))
+    return RecordedLoader(loader, recorder or Recorder())
 
 
-class RecordedLoader(Generic[T]):
+class RecordedLoader:
     """A DataLoader that is recorded; made by `record_dataloader`. It has all attributes of `loader`.
 
     Lanes are "worker 0", "worker 1", …, "pin thread" and "training loop". Kinds are "read" (dataset access) and
@@ -64,16 +63,16 @@ class RecordedLoader(Generic[T]):
     at the same time share the lanes.
     """
 
-    def __init__(self, loader: DataLoader[T], recorder: Recorder) -> None:
+    def __init__(self, loader: DataLoader[Any], recorder: Recorder) -> None:
         self.loader = loader
         self._recording = _Recording(loader, recorder)
         self._clone = copy.copy(loader)
-        attributes = self._clone.__dict__  # DataLoader does not allow some attributes to be set
-        attributes["_iterator"] = None  # the user's persistent workers stay with the user's loader
         # `DataLoader.__iter__` calls `_get_iterator`. The reference to the copy is weak, or it would be a cycle.
-        attributes["_get_iterator"] = functools.partial(_RecordedIterator, weakref.ref(self._clone), self._recording)
+        make_iterator = partial(_RecordedIterator, weakref.ref(self._clone), self._recording)
+        # DataLoader does not allow some attributes to be set. Persistent workers stay with the user's loader.
+        vars(self._clone).update(_get_iterator=make_iterator, _iterator=None)
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self._clone)
 
     def __len__(self) -> int:
@@ -110,7 +109,6 @@ class _Recording:
         self.startups: list[int] = []  # of each worker: nanoseconds from when all workers were made to its reading
         self.creations: list[int] = []  # of each iterator: the nanoseconds to make its workers
         self.batch_bytes = 0  # of the tensors in the last batch
-        self.pinning: PinningCosts | None = None
 
     def profile(self) -> LoaderProfile:
         if not self.rows:
@@ -118,13 +116,14 @@ class _Recording:
         loader = self.loader
         startup_each_s = 0.0  # to make one worker
         startup_s = 0.0  # from when all workers have been made to the first read
-        if loader.num_workers and self.startups:
+        if self.startups:
             startup_each_s = float(np.mean(self.creations)) / loader.num_workers / 1e9
-            startup_s = float(np.mean(self.startups)) / 1e9
+            startup_s = max(float(np.mean(self.startups)) / 1e9, 0.0)  # a worker may read before the last one is made
         has_accelerator = torch.accelerator.is_available()
-        if has_accelerator and self.batch_bytes and self.pinning is None:
+        pinning = None
+        if has_accelerator and self.batch_bytes:
             with contextlib.suppress(RuntimeError):  # for example, if the device is full
-                self.pinning = pinning_costs(self.batch_bytes)
+                pinning = pinning_costs(self.batch_bytes)
         return LoaderProfile(
             settings=LoaderSettings(
                 num_workers=loader.num_workers,
@@ -135,31 +134,25 @@ class _Recording:
             ),
             num_batches=max(self.epochs),
             num_cores=host.num_cores(),
-            startup_s=max(startup_s, 0.0),  # a worker may read while its iterator is still being made
+            startup_s=startup_s,
             startup_each_s=startup_each_s,
-            pinning=self.pinning,
+            pinning=pinning,
             **dict(zip(COLUMNS, np.array(self.rows).T / 1e9, strict=True)),
         )
 
 
-def pinning_costs(num_bytes: int, repeats: int = 5) -> PinningCosts:
-    """Measure the time to copy this many bytes to the device, pageable and pinned, and to pin them: the best times.
-
-    torch keeps pinned memory for the next batch, so its first allocation, which takes longer, does not count.
-    """
+def pinning_costs(num_bytes: int) -> PinningCosts:
+    """Measure the time to copy this many bytes to the device, pageable and pinned, and to pin them: the best times."""
     plain = torch.zeros(num_bytes, dtype=torch.uint8)
     pinned = plain.pin_memory()
     device = torch.accelerator.current_accelerator()
 
     def best_s(work: Callable[[], object]) -> float:
-        times_s = []
-        for _ in range(repeats + 1):
-            torch.accelerator.synchronize()
-            start_s = time.perf_counter()
+        def finished_work() -> None:
             work()
             torch.accelerator.synchronize()
-            times_s.append(time.perf_counter() - start_s)
-        return min(times_s[1:])
+
+        return min(timeit.repeat(finished_work, number=1, repeat=_REPEATS))
 
     return PinningCosts(
         pageable_copy_s=best_s(lambda: plain.to(device)),
@@ -168,110 +161,113 @@ def pinning_costs(num_bytes: int, repeats: int = 5) -> PinningCosts:
     )
 
 
+class _Failure(NamedTuple):
+    """An error of the loader, which yields further batches if it is asked again."""
+
+    error: Exception
+
+
 class _RecordedIterator:
     """torch's own iterator, recorded."""
 
     def __init__(self, clone: weakref.ref[DataLoader[Any]], recording: _Recording) -> None:
         loader = clone()
         assert loader is not None  # its `__iter__` has called this
-        self._recording = recording
-        self._clock = Clock()
-        self._start_ns = _now()
+        start_ns = _now()
         dataset = TimedDataset(recording.loader.dataset)
-        collate_fn = TimedCollate(recording.loader.collate_fn, dataset)
-        init_fn = WorkerInit(recording.loader.worker_init_fn)
-        vars(loader).update(dataset=dataset, collate_fn=collate_fn, worker_init_fn=init_fn)
+        vars(loader).update(
+            dataset=dataset,
+            collate_fn=TimedCollate(recording.loader.collate_fn, dataset),
+            worker_init_fn=WorkerInit(recording.loader.worker_init_fn),
+        )
         inner: Any = type(loader)._get_iterator(loader)  # torch's own, which the loader's attribute hides
-        self._inner = inner
-        self._has_workers = loader.num_workers > 0
-        self._started = set[int]()  # workers that have sent a batch
-        if self._has_workers and not inner._pin_memory:
+        if loader.num_workers and not inner._pin_memory:
             inner._data_queue = TimedQueue(inner._data_queue)
-        self._begin_epoch()
-        recording.creations.append(self._ready_ns - self._start_ns)
+        recording.creations.append(_now() - start_ns)
+        self._recording = recording
+        self._inner = inner
+        self._batches = _epoch(recording, inner, start_ns, _now())
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Begin a later epoch with persistent workers; `DataLoader.__iter__` calls this."""
-        self._start_ns = _now()
+        start_ns = _now()
         self._inner._reset(loader, first_iter)
-        self._begin_epoch()
-
-    def _begin_epoch(self) -> None:
-        """Begin to record an epoch, once torch has made or reset its iterator."""
-        self._recording.epochs.append(0)
-        self._fetched: Fetched | None = None  # the batch whose step is running, without its data
-        self._ready_ns = _now()
-        self._pinned_ns = self._ready_ns  # since when the pin thread has been free
-        # Until now, no batch could be requested. This time delays the first one, so it is added to the wait for it.
-        self._wait_ns = self._ready_ns - self._start_ns
-        if self._has_workers:
-            self._add(LOOP, "start", _NO_ITEM, self._start_ns, self._ready_ns)
-
-    def _add(self, lane: str, kind: str, number: int, start_ns: int, stop_ns: int) -> None:
-        if not self._has_workers:
-            lane = LOOP  # the only thread
-        self._recording.recorder.add(lane, kind, number, start_ns, stop_ns)
+        self._batches = _epoch(self._recording, self._inner, start_ns, _now())
 
     def __iter__(self) -> _RecordedIterator:
         return self
 
     def __next__(self) -> Any:
-        """Return the next batch. The request for it ends the step of the batch before."""
-        request = self._clock.read()
-        self._end_step(request)
-        fetched = next(self._inner)
-        if not isinstance(fetched, Fetched):
-            raise RuntimeError(f"record_dataloader does not know how a {type(self._inner).__name__} changes batches")
-        arrived_ns = _now()
-        self._number = next(self._recording.numbers)
-        self._wait_ns += arrived_ns - request.wall
-        self._fetched = self._recorded(fetched)._replace(data=None)  # so that only the user keeps the data alive
-        if self._has_workers:
-            self._add(LOOP, "wait", self._number, request.wall, arrived_ns)
-        self._recording.batch_bytes = sum(leaf.nbytes for leaf in filter(torch.is_tensor, tree_leaves(fetched.data)))
-        self._step_start = self._clock.read()
-        return fetched.data
+        batch = next(self._batches)
+        if isinstance(batch, _Failure):
+            raise batch.error
+        return batch
 
-    def _recorded(self, fetched: Fetched) -> Fetched:
-        """Record the spans of a batch before its arrival; return it with the times of its hand-over."""
-        lane = worker_lane(fetched.worker)
+
+def _epoch(recording: _Recording, inner: Any, start_ns: int, ready_ns: int) -> Iterator[Any]:
+    """Yield the batches of an epoch, and record them; errors of the loader are yielded as a `_Failure`.
+
+    torch has made or reset its iterator, `inner`, from `start_ns` to `ready_ns`.
+    """
+    has_workers = recording.loader.num_workers > 0
+    add = recording.recorder.add
+    if has_workers:
+        add(LOOP, "start", _NO_ITEM, start_ns, ready_ns)
+    recording.epochs.append(0)
+    pinned_ns = ready_ns  # since when the pin thread has been free
+    # Until now, no batch could be requested. This time delays the first one, so it is added to the wait for it.
+    wait_ns = ready_ns - start_ns
+    request = reading()
+    while True:
+        try:
+            fetched = next(inner)
+        except StopIteration:
+            return
+        except Exception as error:
+            yield _Failure(error)
+            request = reading()
+            continue
+        if not isinstance(fetched, Fetched):
+            raise RuntimeError(f"record_dataloader does not know how a {type(inner).__name__} changes batches")
+        arrived_ns = _now()
+        wait_ns += arrived_ns - request.wall
+        number = next(recording.numbers)
+        recording.batch_bytes = sum(leaf.nbytes for leaf in filter(torch.is_tensor, tree_leaves(fetched.data)))
+        data = [fetched.data]
+        fetched = fetched._replace(data=None)
+        if has_workers:
+            add(LOOP, "wait", number, request.wall, arrived_ns)
         pin_start_ns = fetched.pin_start.ns
         if pin_start_ns:
-            self._add(PIN_THREAD, "pin", self._number, pin_start_ns, fetched.pin_stop.ns)
+            add(PIN_THREAD if has_workers else LOOP, "pin", number, pin_start_ns, fetched.pin_stop.ns)
             # If the pin thread was waiting, it is not known which part of the hand-over was receiving.
-            if fetched.stop.wall < self._pinned_ns:
-                fetched = fetched._replace(receive_ns=pin_start_ns - self._pinned_ns)
+            if fetched.stop.wall < pinned_ns:
+                fetched = fetched._replace(receive_ns=pin_start_ns - pinned_ns)
             else:
                 fetched = fetched._replace(handover_ns=pin_start_ns - fetched.stop.wall)
-            self._pinned_ns = fetched.pin_stop.ns
-        if self._has_workers and fetched.worker not in self._started:
-            self._started.add(fetched.worker)
-            self._recording.startups.append(fetched.start.wall - self._ready_ns)
-            self._add(lane, "start", _NO_ITEM, self._start_ns, fetched.start.wall)
+            pinned_ns = fetched.pin_stop.ns
+        if has_workers and fetched.is_first:
+            recording.startups.append(fetched.start.wall - ready_ns)
+            add(fetched.lane, "start", _NO_ITEM, start_ns, fetched.start.wall)
             # Not a typical one: multiprocessing starts threads for it in the worker.
             fetched = fetched._replace(handover_ns=UNKNOWN)
-        self._add(lane, "read", self._number, fetched.start.wall, fetched.collate_start.wall)
-        self._add(lane, "collate", self._number, fetched.collate_start.wall, fetched.stop.wall)
-        return fetched
-
-    def _end_step(self, request: Reading) -> None:
-        """Record the step of the last batch, if there is one, and with it all measurements of the batch."""
-        fetched = self._fetched
-        if fetched is None:
-            return
-        self._add(LOOP, "step", self._number, self._step_start.wall, request.wall)
-        self._recording.epochs[-1] += 1
+        add(fetched.lane, "read", number, fetched.start.wall, fetched.collate_start.wall)
+        add(fetched.lane, "collate", number, fetched.collate_start.wall, fetched.stop.wall)
+        step_start = reading()
+        yield data.pop()  # only the user keeps it alive
+        request = reading()
+        add(LOOP, "step", number, step_start.wall, request.wall)
+        recording.epochs[-1] += 1
         row = (  # in the order of COLUMNS
             fetched.collate_start.worked_since(fetched.start),
             fetched.stop.worked_since(fetched.collate_start),
             fetched.stop.cpu - fetched.cpu_start.cpu,
             fetched.receive_ns,
-            fetched.pin_stop.ns - fetched.pin_start.ns,
-            self._wait_ns,
-            request.worked_since(self._step_start),
-            request.cpu - self._step_start.cpu,
+            fetched.pin_stop.ns - pin_start_ns,
+            wait_ns,
+            request.worked_since(step_start),
+            request.cpu - step_start.cpu,
             fetched.handover_ns,
         )
-        self._recording.rows.append(row)
-        self._fetched = None
-        self._wait_ns = 0
+        recording.rows.append(row)
+        wait_ns = 0

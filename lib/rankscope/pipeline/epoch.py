@@ -17,16 +17,63 @@ from heapq import heappop, heappush
 from itertools import cycle
 from typing import NamedTuple
 
-from ..timeline import Span, Tape
+from ..common.checks import whole
+from ..sampling.permutation import SEEDS
+from ..timeline import Span, Tape, Timeline
 from .cores import Cores
+from .service import Service, draw
 
 LOOP = "training loop"
 PIN_THREAD = "pin thread"
+# Different, so that drawn times of fetches and of steps are independent.
+_FETCH_STREAM = 0
+_STEP_STREAM = 1
 
 
 def worker_lane(worker: int) -> str:
     """Return the lane of a worker, the same in predictions and recordings."""
     return f"worker {worker}"
+
+
+def simulate_dataloader(
+    fetch_s: Service,
+    step_s: Service,
+    num_batches: int,
+    *,
+    num_workers: int,
+    prefetch_factor: int = 2,
+    in_order: bool = True,
+    seed: int = 0,
+) -> Timeline:
+    """Simulate one epoch of a DataLoader and return its timeline. Times are given as for a `Stage`, in seconds.
+
+    A batch occupies its worker for `fetch_s` (dataset access and collate_fn), and the training loop for `step_s`, for
+    any number of workers. With 0 workers the training loop fetches and steps in turn.
+
+    The result is the best case rather than a forecast: real sleeps end late, a batch needs some tenths of a millisecond
+    to reach the training loop, workers take tens of milliseconds to start, and cores may be short. For batches that
+    arrive every 1 to 3 ms, it was 9 % too fast in the median, and 45 % in the worst case. For a forecast, record the
+    loader by `record_dataloader`, and ask `advise`.
+
+    Raises ValueError if a count is out of range or a time is negative or not finite.
+
+    >>> for num_workers in (0, 1, 4):
+    ...     timeline = simulate_dataloader(0.03, 0.01, 100, num_workers=num_workers)
+    ...     print(round(timeline.makespan_s, 6))
+    4.0
+    3.01
+    1.03
+    """
+    num_batches = whole("num_batches", num_batches, 1)
+    num_workers = whole("num_workers", num_workers, 0)
+    prefetch_factor = whole("prefetch_factor", prefetch_factor, 1)
+    seed = whole("seed", seed, *SEEDS)
+    rank = 0
+    fetch = draw("fetch_s", fetch_s, num_batches, seed, rank, _FETCH_STREAM).tolist()
+    step = draw("step_s", step_s, num_batches, seed, rank, _STEP_STREAM).tolist()
+    nothing_s = [0.0] * num_batches
+    spans = epoch(BatchTimes(fetch, step, nothing_s, nothing_s), num_workers, prefetch_factor, in_order, Cores())
+    return Timeline.of(spans).named([*map(worker_lane, range(num_workers)), LOOP], ())
 
 
 class BatchTimes(NamedTuple):
@@ -90,9 +137,9 @@ class _Epoch:
 
         self.now = 0.0  # seconds
         # A heap of arrivals of batches: the time, the batch, and whether it is pinned.
-        self.events: list[tuple[float, int, bool]] = []
+        self.events: list[tuple[float, int, bool]] = [(math.inf, -1, False)]  # the last one never comes
         self.fetch_clock = 0.0
-        self.fetching: list[tuple[float, int]] = []  # a heap: the fetch clock at the end, and the batch
+        self.fetching: list[tuple[float, int]] = [(math.inf, -1)]  # a heap: the fetch clock at the end, and the batch
 
         self.workers = [_Worker(number) for number in range(num_workers)]
         self.next_workers = cycle(self.workers)  # in the order in which they are dealt batches
@@ -102,14 +149,10 @@ class _Epoch:
         self.arrived: deque[int] = deque()  # batches that the training loop can take
         self.loop_s = math.inf  # when the training loop continues
         self.receiving = -1  # the batch that the training loop is taking in, or -1
-        self.is_stepping = False
-        self.step_left_s = 0.0  # of the step, at full speed
+        self.step_left_s = math.inf  # of the step, at full speed; infinite while there is none
 
         for _ in range(num_workers * prefetch_factor):
             self.deal()
-
-    def add_span(self, lane: str, kind: str, batch: int, start_s: float, stop_s: float) -> None:
-        self.spans.append(Span(0, lane, kind, batch, start_s, stop_s))
 
     def run(self) -> list[Span]:
         """Go from event to event until the last step is done.
@@ -124,17 +167,13 @@ class _Epoch:
         self.fetch_clock = self.now
         for worker in self.workers:
             if self.now > 0:
-                self.add_span(worker.lane, "start", -1, 0.0, self.now)
+                self.spans.append(Span(0, worker.lane, "start", -1, 0.0, self.now))
             self.ready(worker)
         while True:
-            fetch_speed, step_speed = self.speeds(len(self.fetching), self.is_stepping)
-            event_s = self.events[0][0] if self.events else math.inf
-            fetch_s = math.inf
-            if self.fetching:
-                fetch_s = self.now + (self.fetching[0][0] - self.fetch_clock) / fetch_speed
-            step_s = math.inf
-            if self.is_stepping:
-                step_s = self.now + self.step_left_s / step_speed
+            fetch_speed, step_speed = self.speeds(len(self.fetching) - 1, self.step_left_s < math.inf)
+            event_s = self.events[0][0]
+            fetch_s = self.now + (self.fetching[0][0] - self.fetch_clock) / fetch_speed
+            step_s = self.now + self.step_left_s / step_speed
             next_s = max(self.now, min(event_s, self.loop_s, fetch_s, step_s))  # rounding must not turn time back
             self.fetch_clock += (next_s - self.now) * fetch_speed
             self.step_left_s -= (next_s - self.now) * step_speed
@@ -150,7 +189,7 @@ class _Epoch:
                 _, batch = heappop(self.fetching)
                 self.fetched(batch)
             else:  # the step has ended, or the training loop continues; it asks to only while there is no step
-                self.is_stepping = False
+                self.step_left_s = math.inf
                 loop_s = next(loop, None)
                 if loop_s is None:
                     return self.spans
@@ -161,11 +200,11 @@ class _Epoch:
         if self.work.pin is not None and not is_pinned:
             pin_start_s = max(self.pin_free_s, self.now) + self.work.receive[batch]
             self.pin_free_s = pin_start_s + self.work.pin[batch]
-            self.add_span(PIN_THREAD, "pin", batch, pin_start_s, self.pin_free_s)
+            self.spans.append(Span(0, PIN_THREAD, "pin", batch, pin_start_s, self.pin_free_s))
             heappush(self.events, (self.pin_free_s, batch, True))
         else:  # the training loop can take the batch, and wakes if it waits for one
             self.arrived.append(batch)
-            if self.receiving < 0 and not self.is_stepping:
+            if self.receiving < 0 and self.step_left_s == math.inf:
                 self.loop_s = self.now
 
     def training_loop(self) -> Iterator[float]:
@@ -173,36 +212,28 @@ class _Epoch:
 
         Yield the time at which it continues. It is infinite if an event must wake it: an arrival, or the end of a step.
         """
-        received_early = set[int]()  # batches that are held back until it is their turn, if `in_order`
+        received: list[int] = []  # batches that are held back until it is their turn, if `in_order`
         for next_in_order in range(self.num_batches):
             requested_s = self.now
-            batch = -1 if next_in_order not in received_early else next_in_order
-            while batch < 0:
+            while not received or (self.in_order and next_in_order not in received):
                 while not self.arrived:
                     yield math.inf
-                batch = self.arrived.popleft()
+                self.receiving = self.arrived.popleft()
                 if self.work.pin is None:  # otherwise the pin thread has received it
-                    yield from self.receive(batch)
-                if self.in_order and batch != next_in_order:
-                    received_early.add(batch)
-                    batch = -1
+                    # A worker answers late while it is busy with another batch.
+                    held_s = self.work.held_s if self.worker_of[self.receiving].is_busy else 0.0
+                    yield self.now + self.work.receive[self.receiving] + held_s
+                received.append(self.receiving)
+                self.receiving = -1
+            batch = next_in_order if self.in_order else received[0]
+            received.remove(batch)
             handed_s = self.now
-            self.add_span(LOOP, "wait", batch, requested_s, handed_s)
+            self.spans.append(Span(0, LOOP, "wait", batch, requested_s, handed_s))
             self.worker_of[batch].in_hand -= 1
             self.deal()
             self.step_left_s = self.work.step[batch]
-            self.is_stepping = True
             yield math.inf  # until the step has ended
-            self.add_span(LOOP, "step", batch, handed_s, self.now)
-
-    def receive(self, batch: int) -> Iterator[float]:
-        """Let the training loop take in a batch, whose worker answers late while it is busy with another one."""
-        self.receiving = batch
-        received_s = self.now + self.work.receive[batch]
-        if self.worker_of[batch].is_busy:
-            received_s += self.work.held_s
-        yield received_s
-        self.receiving = -1
+            self.spans.append(Span(0, LOOP, "step", batch, handed_s, self.now))
 
     def deal(self) -> None:
         """Deal the next batch, if there is one, to the worker whose turn it is.
@@ -236,7 +267,7 @@ class _Epoch:
         The training loop may be receiving an earlier batch of the worker, which can answer it only now.
         """
         worker = self.worker_of[batch]
-        self.add_span(worker.lane, "read", batch, worker.fetch_start_s, self.now)
+        self.spans.append(Span(0, worker.lane, "read", batch, worker.fetch_start_s, self.now))
         worker.sender_free_s = max(worker.sender_free_s, self.now) + self.work.handover[batch]
         heappush(self.events, (worker.sender_free_s, batch, False))
         if self.receiving >= 0 and self.worker_of[self.receiving] is worker:

@@ -1,4 +1,7 @@
-"""What a recorded DataLoader has in place of its dataset and collate_fn: batches bring their times with them."""
+"""What a recorded DataLoader has in place of its dataset and collate_fn: batches bring their times with them.
+
+The time in which a thread waited for a core can be left out.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,36 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import get_worker_info
 
-from .clock import Clock, Reading
+from .epoch import LOOP, worker_lane
 
+# This file of Linux has three numbers: the nanoseconds on a core, those of waiting for a core, and a count.
+_SCHEDSTAT = "/proc/thread-self/schedstat"
 UNKNOWN = -1  # instead of a time
 _now = time.perf_counter_ns
+
+
+class Reading(NamedTuple):
+    """The readings of a thread's clocks at one moment, in nanoseconds."""
+
+    wall: int
+    cpu: int  # of all threads of the process
+    queued: int  # for how long the thread was ready and had no core; 0 if the system does not count that
+
+    def worked_since(self, earlier: Reading) -> int:
+        """Return the nanoseconds since an earlier reading, less those in which the thread waited for a core."""
+        queued = max(self.queued - earlier.queued, 0)
+        return max(self.wall - earlier.wall - queued, 0)  # a wait between reading two clocks counts in one only
+
+
+def reading() -> Reading:
+    """Return a reading of the calling thread; it takes about 10 microseconds."""
+    queued = 0
+    try:
+        with open(_SCHEDSTAT, "rb", buffering=0) as file:
+            queued = int(file.read().split()[1])
+    except (OSError, IndexError):  # the system has no such file, or an empty one
+        pass
+    return Reading(time.perf_counter_ns(), time.process_time_ns(), queued)
 
 
 class _Stamp:
@@ -38,11 +67,12 @@ class Fetched(NamedTuple):
     pin_start: _Stamp
     data: Any
     pin_stop: _Stamp
-    worker: int
+    lane: str  # of its worker
     cpu_start: Reading
     start: Reading
     collate_start: Reading
     stop: Reading
+    is_first: bool  # of those that its worker fetches
     receive_ns: int = 0
     handover_ns: int = UNKNOWN  # from the end of the fetch to a receiver that waited
 
@@ -52,20 +82,12 @@ class TimedDataset:
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        self.clock = Clock()
         self.start: Reading | None = None
 
     def _read(self, get: Callable[..., Any], *arguments: Any) -> Any:
         if self.start is None:
-            self.start = self.clock.read()
-        try:
-            return get(*arguments)
-        except BaseException:
-            self.start = None
-            raise
-
-    def __len__(self) -> int:
-        return len(self.dataset)
+            self.start = reading()
+        return get(*arguments)
 
     def __getitem__(self, index: Any) -> Any:
         return self._read(operator.getitem, self.dataset, index)
@@ -76,6 +98,7 @@ class TimedDataset:
         return functools.partial(self._read, get)
 
     def __iter__(self) -> Iterator[Any]:
+        self.start = None  # that of the end of the epoch before
         return map(self._read, itertools.repeat(next), itertools.repeat(iter(self.dataset)))
 
 
@@ -88,18 +111,19 @@ class TimedCollate:
         self._last_stop: Reading | None = None  # in a worker
 
     def __call__(self, samples: Any) -> Fetched:
-        info = get_worker_info()
-        clock = self._dataset.clock
-        collate_start = clock.read()
+        collate_start = reading()
         data = self._collate_fn(samples)
-        stop = clock.read()
+        stop = reading()
         start = self._dataset.start or collate_start
         self._dataset.start = None
         cpu_start = self._last_stop or start
+        is_first = self._last_stop is None
+        lane = LOOP
+        info = get_worker_info()
         if info is not None:
+            lane = worker_lane(info.id)
             self._last_stop = stop
-        worker = 0 if info is None else info.id
-        return Fetched(_Stamp(), data, _Stamp(), worker, cpu_start, start, collate_start, stop)
+        return Fetched(_Stamp(), data, _Stamp(), lane, cpu_start, start, collate_start, stop, is_first)
 
 
 class WorkerInit:

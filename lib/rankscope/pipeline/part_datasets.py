@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from itertools import count
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..common.checks import function, number, of_type, truth, whole
+from ..common.checks import whole
 from ..sampling.files import shard_of_sorted, sorted_files
 from ..timeline import Recorder
 from .part_files import Load, Part, PartError, checked_part, load_part, num_rows, part_error
@@ -23,7 +22,6 @@ from .part_model import TRAINER, loader_lane, parts_ahead
 from .processes import Process
 
 Batch = TypeVar("Batch")
-_NO_BATCH = object()  # after the last batch of a rank
 
 
 class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
@@ -32,8 +30,8 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
     `files` are shuffled by `seed` plus epoch and distributed by `shard_files`, so each trainer has its own files.
     `load` takes a path and returns a dict of arrays or CPU tensors with the same number of rows. A batch is a dict of
     tensors of `batch_size` rows, which are views of the part. No batch has rows of two parts, so the last batch of a
-    part may be shorter; `drop_last` leaves it out. Spans are written to `recorder` as rank `trainer_id`, lane
-    "trainer", kind "load"; their item is the part's index in the share.
+    part may be shorter. Spans are written to `recorder` as rank `trainer_id`, lane "trainer", kind "load"; their item
+    is the part's index in the share.
 
     Pass it to a DataLoader with ``batch_size=None`` and no workers, because each worker would read the whole share
     again. Raises ValueError if `shard_files` rejects the files or a number is out of range. Iterating raises PartError,
@@ -49,7 +47,6 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
         seed: int = 0,
         *,
         load: Load = load_part,
-        drop_last: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
         self._files = sorted_files(files)  # once for all epochs
@@ -57,12 +54,11 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
         self.num_trainers = whole("num_trainers", num_trainers, 1)
         self.trainer_id = whole("trainer_id", trainer_id, 0, self.num_trainers - 1)
         self.seed = whole("seed", seed)
-        self.load = function("load", load, "of a path")
-        self.drop_last = truth("drop_last", drop_last)
+        self.load = load
         self.set_epoch(0)
-        self.recorder = None
         if recorder is not None:
-            self.recorder = of_type("recorder", recorder, Recorder).for_rank(self.trainer_id)
+            recorder = recorder.for_rank(self.trainer_id)
+        self.recorder = recorder
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch for which the next iteration distributes the files. Raises ValueError if it is not whole."""
@@ -73,7 +69,7 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         _refuse_workers()
         for index, file in enumerate(self.shard):
-            with self._span("load", index):
+            with _span(self.recorder, TRAINER, "load", index):
                 try:
                     part = checked_part(self.load(file))
                 except Exception as error:
@@ -82,30 +78,23 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
 
     def _batches(self, part: Part) -> Iterator[dict[str, Tensor]]:
         """Yield the batches of one part."""
-        stop = num_rows(part)
-        if self.drop_last:
-            stop -= stop % self.batch_size
-        for start in range(0, stop, self.batch_size):
+        for start in range(0, num_rows(part), self.batch_size):
             yield {name: torch.as_tensor(rows[start : start + self.batch_size]) for name, rows in part.items()}
-
-    def _span(self, kind: str, item: int) -> AbstractContextManager[None]:
-        return self.recorder.span(TRAINER, kind, item) if self.recorder else nullcontext()
 
 
 class AsyncPartDataset(SyncPartDataset):
     """The batches of `SyncPartDataset`, in the same order, from parts that worker processes load ahead.
 
-    The other arguments (`num_trainers`, `trainer_id`, `seed`, `load`, `drop_last`, `recorder`) are those of
-    `SyncPartDataset`.
+    The other arguments (`num_trainers`, `trainer_id`, `seed`, `load`, `recorder`) are those of `SyncPartDataset`.
     `num_loaders` workers load the parts in turn. At most `queue_size` + `num_loaders` parts, rounded up to a multiple
     of `num_loaders`, are loaded or being loaded ahead of the trainer. Kind "load" is recorded on lanes "loader 0", …;
     the trainer records kind "wait" on lane "trainer".
 
-    The workers start with the first iteration, or earlier in a `with` block. They stay for the next epoch, and end with
-    `close`, with the dataset, or if an iteration is abandoned. They are forked, so `load` may be defined in a notebook.
-    The arrays of a part, of at most 1 GiB, pass through memory that both processes share. In addition to the errors of
-    `SyncPartDataset`, iterating raises PartError, which names the file, if the worker that loads a part dies or takes
-    longer than `timeout_s`; its cause names the process.
+    An iteration starts its workers. They end with it, also if it is abandoned, and with the thread that has asked for
+    its first batch. They are forked, so `load` may be defined in a notebook. The arrays of a part, of at most 1 GiB,
+    pass through memory that both processes share. In addition to the errors of `SyncPartDataset`, iterating raises
+    PartError, which names the file, if the worker that loads a part dies or takes longer than `timeout_s`; its cause
+    names the process.
 
     >>> AsyncPartDataset([], batch_size=32, queue_size=0)
     Traceback (most recent call last):
@@ -125,88 +114,62 @@ class AsyncPartDataset(SyncPartDataset):
         super().__init__(files, batch_size, *shard, **options)
         self.queue_size = whole("queue_size", queue_size, 1)
         self.num_loaders = whole("num_loaders", num_loaders, 1)
-        self.timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
-        self._idle: list[list[_Loader]] = []
+        self.timeout_s = timeout_s
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         _refuse_workers()
-        loaders = self._idle.pop() if self._idle else self._start()
-        files = self.shard  # those of this epoch
-        num_ahead = parts_ahead(self.queue_size, self.num_loaders)
-        for index, file in enumerate(files[:num_ahead]):
-            loaders[index % self.num_loaders].ask(file)
-        for index in range(len(files)):
-            loader = loaders[index % self.num_loaders]
-            with self._span("wait", index):
-                result = loader.answers.get()
-            if isinstance(result, PartError):
-                del loader, loaders  # the traceback of the error would keep the workers
-                raise result
-            if self.recorder:
-                lane = loader_lane(index % self.num_loaders)
-                self.recorder.add(lane, "load", index, result.start_ns, result.stop_ns)
-            if index + num_ahead < len(files):
-                loader.ask(files[index + num_ahead])
-            yield from self._batches(result.value)
-        self._idle.append(loaders)
-
-    def close(self) -> None:
-        """Stop the idle workers. The next iteration starts new ones."""
-        self._idle.clear()
-
-    def __enter__(self) -> AsyncPartDataset:
-        self._idle.append(self._start())
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def _start(self) -> list[_Loader]:
-        return [_Loader(self.load, self.timeout_s) for _ in range(self.num_loaders)]
+        parts = [*enumerate(self.shard)]  # those of this epoch
+        loaders: list[_Loader] = []
+        try:
+            for _ in range(self.num_loaders):  # all are forked before there are threads
+                loaders.append(_Loader(self))
+            for place, loader in enumerate(loaders):
+                arguments = (parts[place :: self.num_loaders], loader_lane(place), self.recorder)
+                threading.Thread(target=loader.work, args=arguments, daemon=True).start()
+            for index, _ in parts:
+                loader = loaders[index % self.num_loaders]
+                with _span(self.recorder, TRAINER, "wait", index):
+                    answer = loader.answers.get()
+                if isinstance(answer, PartError):
+                    raise answer
+                loader.free_slots.release()
+                yield from self._batches(answer)
+        finally:
+            for loader in loaders:
+                loader.end()
 
 
 class _Loader:
-    """A process that loads parts, and a thread that asks it for one after the other. It ends with this object."""
+    """A process that loads parts, and what the thread needs that asks it for them."""
 
-    def __init__(self, load: Load, timeout_s: float) -> None:
-        self._files: SimpleQueue[str | None] = SimpleQueue()  # None is the end
-        self.answers: SimpleQueue[Any] = SimpleQueue()
-        arguments = (partial(_checked, load), timeout_s, self._files, self.answers)
-        threading.Thread(target=_ask_process, args=arguments, daemon=True).start()
-        self._process: Process | None = None
-        made = self.answers.get()  # it is forked while this thread does nothing else
-        if isinstance(made, OSError):
-            raise made
-        self._process = made
+    def __init__(self, dataset: AsyncPartDataset) -> None:
+        num_ahead = parts_ahead(dataset.queue_size, dataset.num_loaders)
+        self.free_slots = threading.Semaphore(num_ahead // dataset.num_loaders)  # for parts that are not yet taken
+        self.answers: SimpleQueue[Part | PartError] = SimpleQueue()
+        load = dataset.load
+        self._process = Process(lambda file: checked_part(load(file)), dataset.timeout_s)
 
-    def ask(self, file: str) -> None:
-        self._files.put(file)
+    def work(self, parts: list[tuple[int, str]], lane: str, recorder: Recorder | None) -> None:
+        """Be the thread: let the process load these parts, as far ahead as there are free slots."""
+        for index, file in parts:
+            self.free_slots.acquire()
+            try:
+                with _span(recorder, lane, "load", index):
+                    part = self._process.call(file)
+            except BaseException as error:  # such as SystemExit; also after `end`
+                problem = part_error(file, error)
+                problem.__cause__ = error
+                self.answers.put(problem)
+                return
+            self.answers.put(part)
 
-    def __del__(self) -> None:
-        if self._process is not None:
-            self._process.end()
-        self._files.put(None)
-
-
-def _ask_process(load: Load, timeout_s: float, files: SimpleQueue[str | None], answers: SimpleQueue[Any]) -> None:
-    """Be the thread of a loader, which also makes the process: this ends with the thread that has made it."""
-    try:
-        process = Process(load, timeout_s)
-    except OSError as error:  # the machine has no room for another one
-        answers.put(error)
-        return
-    answers.put(process)
-    for file in iter(files.get, None):
-        try:
-            answers.put(process.call(file))
-        except Exception as error:
-            problem = part_error(file, error)
-            problem.__cause__ = error
-            answers.put(problem)
+    def end(self) -> None:
+        self._process.end()
+        self.free_slots.release()
 
 
-def _checked(load: Load, file: str) -> Part:
-    return checked_part(load(file))
+def _span(recorder: Recorder | None, lane: str, kind: str, item: int) -> AbstractContextManager[None]:
+    return nullcontext() if recorder is None else recorder.span(lane, kind, item)
 
 
 def in_step(
@@ -219,20 +182,19 @@ def in_step(
     part in the collectives of that step. Waiting is recorded on lane "trainer" with kind "barrier"; the item is the
     step. If a rank has ended, the error of the all-reduce is raised; a rank that stops early must leave the group.
     """
+    group = group or torch.distributed.group.WORLD
     if group is None:
-        group = torch.distributed.group.WORLD
-        if group is None:
-            raise ValueError("group must be a process group where there is no default group, got None")
+        raise ValueError("group must be a process group where there is no default group, got None")
     iterator = iter(batches)
     for step in count():
-        batch: Any = next(iterator, _NO_BATCH)
-        num_ranks_left = torch.tensor([batch is not _NO_BATCH], dtype=torch.int64, device=device)
-        with recorder.span(TRAINER, "barrier", step) if recorder else nullcontext():
+        batch = next(iterator, None)
+        num_ranks_left = torch.tensor([batch is not None], dtype=torch.int64, device=device)
+        with _span(recorder, TRAINER, "barrier", step):
             group.allreduce([num_ranks_left]).wait()
             is_end = num_ranks_left.item() == 0  # inside the span, because with NCCL only this waits
         if is_end:
             return
-        yield None if batch is _NO_BATCH else batch
+        yield batch
 
 
 def _refuse_workers() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,15 +15,10 @@ from ..common.checks import whole
 from ..common.files import write_whole
 from ..common.words import one_line
 
-Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's
+Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows
 Load: TypeAlias = Callable[[str], Mapping[str, Any]]
 
 _NUMBERS = "biufc"  # the kinds of numpy's types that torch has, too
-
-# numpy parses an array's header with `ast`, which sometimes fails in Python 3.11 if two threads use it at once. A fork
-# waits for the reader, because the lock of a thread that does not exist in the forked process is never released there.
-_ONE_READER = threading.Lock()
-os.register_at_fork(before=_ONE_READER.acquire, after_in_parent=_ONE_READER.release, after_in_child=_ONE_READER.release)
 
 
 class PartError(RuntimeError):
@@ -39,7 +33,7 @@ def write_parts(folder: str | os.PathLike[str], rows_per_part: int, /, **arrays:
     reader that lists it would mix the two); OSError if the folder cannot be written to.
     """
     rows_per_part = whole("rows_per_part", rows_per_part, 1)
-    part = checked_part({name: np.asarray(array) for name, array in arrays.items()})
+    part = checked_part(arrays)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     if any(target.glob("part-*.npz")):
@@ -57,11 +51,11 @@ def load_part(path: str | os.PathLike[str]) -> Part:
 
     Raises ValueError, TypeError or zipfile.BadZipFile for any other file, OSError if it cannot be opened.
     """
-    with _ONE_READER, np.load(path, allow_pickle=False) as arrays:
+    with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
-def part_error(file: str, cause: Exception) -> PartError:
+def part_error(file: str, cause: BaseException) -> PartError:
     return PartError(one_line(f"part file {file} could not be loaded: {type(cause).__name__}: {cause}"))
 
 
@@ -70,14 +64,10 @@ def checked_part(part: Any) -> Part:
     if not isinstance(part, Mapping) or not part:
         raise ValueError(f"a part must be a dict of arrays, got {part!r}")
     arrays: Part = {}
-    for name, array in part.items():
-        if isinstance(array, np.ndarray):
-            if array.dtype.kind not in _NUMBERS or not array.dtype.isnative:
-                raise ValueError(f"{name!r} must be an array of numbers of this machine, got {array.dtype}")
-            array = np.require(array, requirements=["C", "W"])
-        shape = getattr(array, "shape", ())
-        if not shape or 0 in shape[1:]:
-            raise ValueError(f"{name!r} must be an array or tensor with values in its rows, got {array!r}")
+    for name, values in part.items():
+        array = np.require(values, requirements=["C", "W"])
+        if array.dtype.kind not in _NUMBERS or not array.ndim or 0 in array.shape[1:]:
+            raise ValueError(f"{name!r} must be an array of numbers with values in its rows, got {values!r}")
         arrays[name] = array
     if len(set(map(len, arrays.values()))) > 1:
         raise ValueError(f"arrays must have the same number of rows, got {[len(array) for array in arrays.values()]}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
-from ..common.checks import each, number, of_type, whole
+from ..common.checks import each, number, whole
 from ..sampling.permutation import SEEDS
 from ..timeline import Tape, Timeline
 from .service import Service, draw
@@ -72,24 +72,40 @@ def simulate_parts(
         num_ahead = parts_ahead(whole("queue_size", queue_size, 1), num_loaders)
         lanes += map(loader_lane, range(num_loaders))
     barrier_s = number("barrier_s", barrier_s, 0)
-    trainers = _trainers(load_s, steps_per_part, step_s, whole("seed", seed, *SEEDS))
+    seed = whole("seed", seed, *SEEDS)
+    counts_of_trainers = each("steps_per_part", steps_per_part, each, whole, 0)
+    num_trainers = len(counts_of_trainers)
+    loads: Any = load_s if isinstance(load_s, list) else [load_s] * num_trainers
+    if not loads or len(loads) != num_trainers:
+        counts = f"{len(loads)} and {num_trainers}"
+        raise ValueError(f"load_s and steps_per_part must be of one trainer or more, got {counts}")
     tape = Tape()
-    num_steps = max(len(trainer.step_s) for trainer in trainers)
-    for step in range(num_steps + 1):  # trainers learn that nobody has a batch at one more barrier
-        for rank, trainer in enumerate(trainers):
-            for part in trainer.new_parts[step]:
-                seconds = trainer.load_s[part]
-                if num_ahead is None:
-                    tape.add(rank, TRAINER, "load", part, seconds)
-                    continue
-                space_s = trainer.taken_s[part - num_ahead] if part >= num_ahead else 0.0
-                loaded_s = tape.add(rank, loader_lane(part % num_loaders), "load", part, seconds, after_s=space_s)
-                trainer.taken_s.append(tape.wait(rank, TRAINER, "wait", part, loaded_s))
-        begin_s = max(tape.free_s[rank, TRAINER] for rank in range(len(trainers))) + barrier_s
-        for rank, trainer in enumerate(trainers):
+
+    def steps_of(rank: int) -> Iterator[float]:
+        """Yield the seconds of each step of a trainer; before its first step on a part, load that or wait for it."""
+        counts = counts_of_trainers[rank]
+        steps_s = iter(draw("step_s", step_s, sum(counts), seed, rank, _STEP_STREAM).tolist())
+        loads_s: list[float] = []
+        if counts:
+            loads_s = draw(f"load_s[{rank}]", loads[rank], len(counts), seed, rank, _LOAD_STREAM).tolist()
+        taken_s: list[float] = []  # when it has taken each part
+        for part, (part_s, num_steps) in enumerate(zip(loads_s, counts, strict=True)):
+            if num_ahead is None:
+                tape.add(rank, TRAINER, "load", part, part_s)
+            else:
+                space_s = taken_s[part - num_ahead] if part >= num_ahead else 0.0
+                loaded_s = tape.add(rank, loader_lane(part % num_loaders), "load", part, part_s, after_s=space_s)
+                taken_s.append(tape.wait(rank, TRAINER, "wait", part, loaded_s))
+            yield from islice(steps_s, num_steps)
+
+    trainers = list(map(steps_of, range(num_trainers)))
+    for step in range(max(map(sum, counts_of_trainers)) + 1):  # at one more barrier nobody has a batch
+        seconds_of_steps = [next(trainer, None) for trainer in trainers]
+        begin_s = max(tape.free_s[rank, TRAINER] for rank in range(num_trainers)) + barrier_s
+        for rank, seconds in enumerate(seconds_of_steps):
             tape.wait(rank, TRAINER, "barrier", step, begin_s)
-            if step < len(trainer.step_s):
-                tape.add(rank, TRAINER, "step", step, trainer.step_s[step])
+            if seconds is not None:
+                tape.add(rank, TRAINER, "step", step, seconds)
     return tape.timeline().named(lanes, ())
 
 
@@ -99,37 +115,9 @@ def idle_share(timeline: Timeline) -> float:
     >>> idle_share(simulate_parts(1.0, [[1]], 3.0))
     0.25
     """
-    trainers = of_type("timeline", timeline, Timeline).select(lane=TRAINER)
+    trainers = timeline.select(lane=TRAINER)
     steps = trainers.select(kind="step")
     busy_s = [steps.select(rank=int(rank)).busy_s for rank in np.unique(trainers.rank)]
     if not busy_s or not timeline.makespan_s:
         return 0.0
     return 1.0 - float(np.mean(busy_s)) / timeline.makespan_s
-
-
-class _Trainer(NamedTuple):
-    """The seconds to load each part and of each step, the parts taken before each step, and when they were taken."""
-
-    load_s: list[float]
-    step_s: list[float]
-    new_parts: defaultdict[int, list[int]]
-    taken_s: list[float]
-
-
-def _trainers(load_s: Any, steps_per_part: Any, step_s: Service, seed: int) -> list[_Trainer]:
-    """Return each trainer before its first step."""
-    steps = each("steps_per_part", steps_per_part, each, whole, 0)
-    loads = load_s if isinstance(load_s, list) else [load_s] * len(steps)
-    if not steps or len(loads) != len(steps):
-        raise ValueError(f"load_s and steps_per_part must be of one trainer or more, got {len(loads)} and {len(steps)}")
-    trainers = []
-    for rank, (service_s, counts) in enumerate(zip(loads, steps, strict=True)):
-        loads_s = []
-        if counts:
-            loads_s = draw(f"load_s[{rank}]", service_s, len(counts), seed, rank, _LOAD_STREAM).tolist()
-        steps_s = draw("step_s", step_s, sum(counts), seed, rank, _STEP_STREAM).tolist()
-        new_parts = defaultdict[int, list[int]](list)
-        for part in range(len(counts)):
-            new_parts[sum(counts[:part])].append(part)
-        trainers.append(_Trainer(loads_s, steps_s, new_parts, []))
-    return trainers

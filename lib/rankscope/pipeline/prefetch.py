@@ -15,12 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..common.checks import of_type, optional, whole
+from ..common.checks import whole
 from ..timeline import Recorder
 
 T = TypeVar("T")
@@ -45,44 +45,83 @@ def prefetched(loader: Iterable[T], device: str | torch.device, recorder: Record
 
     `recorder` gets a span for each copy and each step when an iteration ends, on lanes "copy" and "compute". A step
     lasts from the arrival of its batch until the device has finished all work enqueued before the next batch was
-    requested. The step in which the loop is left is not recorded, because its end is unknown. Items are batch numbers,
-    which continue over several iterations.
+    requested. The step in which the loop is left is not recorded with its copy, because its end is unknown. Items are
+    batch numbers, which continue over several iterations.
 
     For the CPU, the result is `loader` itself, and nothing is recorded. Raises ValueError if the device does not exist
-    or is neither CPU nor CUDA.
+    or is neither CPU nor CUDA; RuntimeError, by torch, if `device` is not the name of one.
 
     >>> batches = prefetched([{"x": torch.ones(2)}, {"x": torch.zeros(1)}], "cpu")
     >>> len(batches), [batch["x"].tolist() for batch in batches]
     (2, [[1.0, 1.0], [0.0]])
     """
-    if not hasattr(loader, "__iter__"):
-        raise ValueError(f"loader must be an iterable of batches, got {loader!r}")
-    optional("recorder", recorder, of_type, Recorder)
-    try:
-        where = torch.device(device)
-    except (RuntimeError, TypeError):
-        where = torch.device("meta")  # a valid device that is refused below, with the message for every wrong one
-    if where.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:' and its number, got {device!r}")
+    where = torch.device(device)
     if where.type == "cpu":
         return loader
     return Prefetched(loader, PrefetchGpu(where, recorder is not None), recorder)
 
 
-class Prefetched(Generic[T]):
+class Prefetched:
     """A loader with its batches on the device; created by `prefetched`. Each iteration starts the loader again."""
 
-    def __init__(self, loader: Iterable[T], gpu: PrefetchGpu, recorder: Recorder | None) -> None:
+    def __init__(self, loader: Iterable[Any], gpu: PrefetchGpu, recorder: Recorder | None) -> None:
         self.loader = loader
         self.gpu = gpu
         self.recorder = recorder
         self._numbers = itertools.count()  # of batches, over all iterations
 
-    def __iter__(self) -> Iterator[T]:
-        return _ahead(iter(self.loader), self.gpu, self.recorder, self._numbers)
-
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches, each after the copy of the next one has been started."""
+        gpu = self.gpu
+        batches = iter(self.loader)
+        arriving: deque[_Sent] = deque()
+        steps: deque[_Work] = deque()  # that may still run
+        works: list[_Work] = []  # all of them, for the recorder
+        try:
+            # No variable may hold a batch, because the consumer decides how long it needs memory.
+            arriving.extend(map(self._sent, itertools.islice(batches, 1)))
+            while arriving:
+                if len(steps) > 1:  # the host is too far ahead of the device
+                    steps.popleft().end.synchronize()
+                arriving.extend(map(self._sent, itertools.islice(batches, 1)))
+                copy = arriving[0].copy
+                gpu.wait_for(copy.end)
+                gpu.hand_over(arriving[0].tensors)
+                start = gpu.mark()
+                yield arriving.popleft().batch
+                # The consumer has enqueued its step, and asks for the next batch.
+                steps.append(_Work(COMPUTE, copy.item, start, gpu.mark()))
+                if self.recorder is not None:
+                    works += [copy, steps[-1]]
+        finally:
+            if self.recorder is not None:
+                to_ns = gpu.clock()
+                for work in works:
+                    work.end.synchronize()
+                    start_ns = to_ns(work.start)
+                    end_ns = max(to_ns(work.end), start_ns)  # a consumer may change its stream during a step
+                    self.recorder.add(work.lane, work.lane, work.item, start_ns, end_ns)
+
+    def _sent(self, batch: Any) -> _Sent:
+        """Start copying a batch."""
+        gpu = self.gpu
+        leaves, structure = tree_flatten(batch)
+        places = [place for place, leaf in enumerate(leaves) if _is_plain(leaf)]
+        for place in places:
+            leaves[place] = gpu.pinned(leaves[place])
+        with gpu.copying():
+            start = gpu.mark()
+            for place in places:
+                leaves[place] = gpu.copy(leaves[place])
+            copy = _Work(COPY, next(self._numbers), start, gpu.mark())
+        tensors = [leaves[place] for place in places]
+        for place, leaf in enumerate(leaves):
+            if place not in places and hasattr(leaf, "to"):
+                leaves[place] = leaf.to(gpu.device)
+        return _Sent(tree_unflatten(leaves, structure), tensors, copy)
 
 
 class _Work(NamedTuple):
@@ -94,86 +133,19 @@ class _Work(NamedTuple):
     end: Any
 
 
-class _Copy(NamedTuple):
-    """A batch whose copy was started. The sources, in pinned memory, must live until it has ended."""
+class _Sent(NamedTuple):
+    """A batch on the device whose copy was started, and the tensors that are being copied."""
 
-    work: _Work
-    sources: list[torch.Tensor]
-    targets: list[torch.Tensor]
-
-
-def _ahead(
-    batches: Iterator[Any], gpu: PrefetchGpu, recorder: Recorder | None, numbers: Iterator[int]
-) -> Iterator[Any]:
-    """Yield the batches, each after the copy of the next one has been started."""
-    copies: deque[_Copy] = deque()  # of batches to come, and of steps that may still run
-    steps: deque[_Work] = deque()  # that may still run
-    works: list[_Work] = []  # all of them, for the recorder
-
-    def sent(batch: Any) -> tuple[_Copy, Any]:
-        """Start copying a batch; return it on the device, too."""
-        copy, moved = _sent(batch, gpu, next(numbers))
-        copies.append(copy)
-        works.append(copy.work)
-        return copy, moved
-
-    try:
-        # No variable may hold a batch, because the consumer decides how long it needs memory.
-        arriving = deque(map(sent, itertools.islice(batches, 1)))
-        while arriving:
-            if len(steps) > 1:  # the host is too far ahead of the device
-                steps.popleft().end.synchronize()
-                copies.popleft()
-            arriving.extend(map(sent, itertools.islice(batches, 1)))
-            copy = arriving[0][0]
-            gpu.wait_for(copy.work.end)
-            while copy.targets:
-                gpu.hand_over(copy.targets.pop())
-            start = gpu.mark()
-            yield arriving.popleft()[1]
-            # The consumer has enqueued its step, and asks for the next batch.
-            steps.append(_Work(COMPUTE, copy.work.item, start, gpu.mark()))
-            works.append(steps[-1])
-            if recorder is None:
-                works.clear()
-    finally:
-        for copy in copies:
-            copy.work.end.synchronize()
-        if recorder is not None:
-            _record(works, recorder, gpu.clock())
-
-
-def _record(works: list[_Work], recorder: Recorder, to_ns: Callable[[Any], int]) -> None:
-    last_end_ns = {COPY: 0, COMPUTE: 0}
-    for work in works:
-        work.end.synchronize()
-        start_ns = max(to_ns(work.start), last_end_ns[work.lane])  # a lane does one thing at a time
-        end_ns = max(to_ns(work.end), start_ns)
-        last_end_ns[work.lane] = end_ns
-        recorder.add(work.lane, work.lane, work.item, start_ns, end_ns)
-
-
-def _sent(batch: Any, gpu: PrefetchGpu, item: int) -> tuple[_Copy, Any]:
-    """Start copying a batch; return it on the device, too."""
-    leaves, structure = tree_flatten(batch)
-    sources = {place: gpu.pinned(leaf) for place, leaf in enumerate(leaves) if _is_plain(leaf)}
-    with gpu.copying():
-        start = gpu.mark()
-        targets = {place: gpu.copy(source) for place, source in sources.items()}
-        work = _Work(COPY, item, start, gpu.mark())
-    for place, leaf in enumerate(leaves):
-        if place in targets:
-            leaves[place] = targets[place]
-        elif hasattr(leaf, "to"):
-            leaves[place] = leaf.to(gpu.device)
-    return _Copy(work, [*sources.values()], [*targets.values()]), tree_unflatten(leaves, structure)
+    batch: Any
+    tensors: list[torch.Tensor]
+    copy: _Work
 
 
 def _is_plain(leaf: Any) -> bool:
-    """Whether this is a tensor in plain host memory: no subclass, no autograd graph, no sparse layout."""
-    if type(leaf) is not torch.Tensor or leaf.layout != torch.strided or leaf.device.type != "cpu":
+    """Whether this is a tensor in plain host memory: no subclass, no autograd graph, no sparse or nested layout."""
+    if type(leaf) is not torch.Tensor or leaf.is_nested or leaf.requires_grad:
         return False
-    return not (leaf.is_nested or leaf.is_quantized or leaf.requires_grad)
+    return leaf.layout == torch.strided and leaf.device.type == "cpu"
 
 
 class PrefetchGpu:
@@ -184,8 +156,8 @@ class PrefetchGpu:
     """
 
     def __init__(self, device: torch.device, timed: bool) -> None:
-        if not torch.cuda.is_available():
-            raise ValueError(f"device must exist, but there is no CUDA device; got {str(device)!r}")
+        if device.type != "cuda" or not torch.cuda.is_available():
+            raise ValueError(f"device must be the CPU or a CUDA device of this machine, got {str(device)!r}")
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", whole("the device's number", index, 0, torch.cuda.device_count() - 1))
         self._timed = timed
@@ -216,9 +188,10 @@ class PrefetchGpu:
         """Make the current stream wait for an event; the host does not wait."""
         torch.cuda.current_stream(self.device).wait_event(event)
 
-    def hand_over(self, tensor: torch.Tensor) -> None:
-        """Keep the allocator from reusing the tensor's memory until the current stream has finished with it."""
-        tensor.record_stream(torch.cuda.current_stream(self.device))
+    def hand_over(self, tensors: list[torch.Tensor]) -> None:
+        """Keep the allocator from reusing the tensors' memory until the current stream has finished with it."""
+        for tensor in tensors:
+            tensor.record_stream(torch.cuda.current_stream(self.device))
 
     def clock(self) -> Callable[[torch.cuda.Event], int]:
         """Return a function from a completed, timed event to its time on the clock of `time.perf_counter_ns`.

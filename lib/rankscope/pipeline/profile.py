@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
-from ..common.words import count_of
-from ..timeline import Span
 from .cores import Cores
 from .epoch import BatchTimes, epoch
 from .service import Seconds
@@ -31,15 +30,13 @@ class LoaderSettings(msgspec.Struct, frozen=True):
     persistent_workers: bool = False
 
     def __str__(self) -> str:
-        words = ["no workers"]
-        if self.num_workers:
-            order = "in order" if self.in_order else "in_order=False"
-            words = [count_of(self.num_workers, "worker"), f"prefetch_factor {self.prefetch_factor}", order]
-        if self.pin_memory:
-            words.append("pinned")
-        if self.persistent_workers:
-            words.append("persistent_workers=True")
-        return ", ".join(words)
+        """Return the arguments of a DataLoader, without those that are its defaults."""
+        defaults = LoaderSettings(self.num_workers)
+        arguments = [f"num_workers={self.num_workers}"]
+        for name, value in asdict(self).items():
+            if value != getattr(defaults, name):
+                arguments.append(f"{name}={value}")
+        return ", ".join(arguments)
 
 
 class PinningCosts(msgspec.Struct, frozen=True):
@@ -81,17 +78,12 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     def waiting_share(self) -> float:
         """The share of the recorded time in which the training loop waited for its batch."""
         spent_s = float(self.wait_s.sum() + self.step_s.sum())
-        return float(self.wait_s.sum()) / spent_s if spent_s else 0.0
+        return float(self.wait_s.sum()) / spent_s
 
     @property
     def epoch_s(self) -> float:
         """Seconds of an epoch of `num_batches`, as recorded."""
         return float(self.wait_s.mean() + self.step_s.mean()) * self.num_batches
-
-    @property
-    def cpu_bound_s(self) -> float:
-        """The lower bound on the seconds of an epoch that these cores impose on any loader."""
-        return float(self.cpu_s.mean() + self.step_cpu_s.mean()) * self.num_batches / self.num_cores
 
     def startup_of_s(self, settings: LoaderSettings) -> float:
         """Return the seconds until workers begin to read. Those of persistent workers have passed long ago."""
@@ -101,12 +93,7 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
 
 
 def predicted_s(profile: LoaderProfile, settings: LoaderSettings, faster: str | None = None) -> float:
-    """Return the seconds of an epoch; see `predicted_spans`."""
-    return predicted_spans(profile, settings, faster)[-1].stop_s
-
-
-def predicted_spans(profile: LoaderProfile, settings: LoaderSettings, faster: str | None = None) -> list[Span]:
-    """Return the spans of an epoch with other settings; `faster` is one of `PARTS`, which is made twice as fast.
+    """Return the seconds of an epoch with other settings; `faster` is one of `PARTS`, which is made twice as fast.
 
     Batches have the times that were recorded last. If the epoch has more batches, these times are repeated. A loader
     with persistent_workers is past its first epoch. `pin_memory` may differ from that of the recording, in either
@@ -120,11 +107,21 @@ def predicted_spans(profile: LoaderProfile, settings: LoaderSettings, faster: st
         """Return a time for each batch of this epoch: the last ones, repeated if they are too few."""
         return np.resize(values_s[-profile.num_batches :], profile.num_batches) / factor(part)
 
-    pin_s, step_s = _pin_and_step_s(profile, settings)
+    pin_s = profile.pin_s
+    step_s = profile.step_s
+    if settings.pin_memory != profile.settings.pin_memory:
+        costs = profile.pinning
+        assert costs is not None
+        pin_s = np.full_like(step_s, costs.pin_s)
+        gain_s = costs.pageable_copy_s - costs.pinned_copy_s  # of the copy in a step, which pinning makes shorter
+        # A driver copies pageable memory by way of pinned memory, so a gain below 0 is noise. It makes no step without
+        # pinning shorter, but those with pinning longer, so that pinning seems no better.
+        step_s = np.maximum(step_s - gain_s, 0.0) if settings.pin_memory else step_s + max(gain_s, 0.0)
     alone_s = np.minimum(profile.receive_s, _RECEIVE_ALONE * profile.receive_s.min())
     held_s = float(np.quantile(profile.receive_s - alone_s, _HELD_QUANTILE))
-    waited_s = profile.handover_s[profile.handover_s >= 0]  # of those batches for which the loop was waiting
-    handover_s = waited_s if waited_s.size else np.zeros(1)
+    handover_s = profile.handover_s[profile.handover_s >= 0]  # of those batches for which the loop was waiting
+    if not handover_s.size:
+        handover_s = np.zeros(1)
     fetch_s = column("reading", profile.read_s) + column("collating", profile.collate_s)
     work = BatchTimes(
         fetch=fetch_s.tolist(),
@@ -140,24 +137,9 @@ def predicted_spans(profile: LoaderProfile, settings: LoaderSettings, faster: st
         fetch_cpu=_share(profile.cpu_s, profile.read_s + profile.collate_s),
         step_cpu=_share(profile.step_cpu_s, profile.step_s),
     )
-    return epoch(work, settings.num_workers, settings.prefetch_factor, settings.in_order, cores)
+    return epoch(work, settings.num_workers, settings.prefetch_factor, settings.in_order, cores)[-1].stop_s
 
 
 def _share(cpu_s: Seconds, wall_s: Seconds) -> float:
     """Return the average number of cores that were busy, or 0 if the work took no time."""
     return float(cpu_s.sum() / wall_s.sum()) if wall_s.sum() else 0.0
-
-
-def _pin_and_step_s(profile: LoaderProfile, settings: LoaderSettings) -> tuple[Seconds, Seconds]:
-    """Return the times to pin each batch and those of the steps, which include the copies: longer without pinning."""
-    was_pinned = profile.settings.pin_memory
-    if settings.pin_memory == was_pinned:
-        return profile.pin_s, profile.step_s
-    costs = profile.pinning
-    assert costs is not None
-    gain_s = costs.pageable_copy_s - costs.pinned_copy_s  # of each copy in a step
-    if was_pinned:
-        # A driver copies pageable memory by way of pinned memory, so a gain below 0 is noise.
-        return profile.pin_s, profile.step_s + max(gain_s, 0.0)
-    # Here a gain below 0 stays, although it may be noise, too: it makes the steps longer, so pinning seems no better.
-    return np.full_like(profile.step_s, costs.pin_s), np.maximum(profile.step_s - gain_s, 0.0)

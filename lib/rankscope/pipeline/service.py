@@ -45,7 +45,7 @@ class Lognormal(msgspec.Struct, frozen=True):
 Service: TypeAlias = float | Sequence[float] | Seconds | Lognormal
 
 
-def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds:
+def draw(name: str, service_s: Service | None, num_items: int, *stream: int) -> Seconds:
     """Return the times of items 0 to num_items - 1, which are the same each time for the same `stream`.
 
     Only `Lognormal` uses `stream`: the seed, the rank and the number of the stage or of the kind of times. Raises
@@ -62,7 +62,7 @@ def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds
     return np.asarray(service_s[:num_items])
 
 
-def check(name: str, service_s: Service) -> Service:
+def check(name: str, service_s: Service | None) -> Service:
     """Return a time as a float, a list as a new column of seconds, and a `Lognormal` as it is.
 
     Raises ValueError, naming the work, for anything else: times are finite and at least 0.

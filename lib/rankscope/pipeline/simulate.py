@@ -14,12 +14,9 @@ from heapq import heappop, heappush
 from itertools import chain, pairwise, repeat
 from typing import NamedTuple
 
-import numpy as np
-from msgspec.structs import replace
-
-from ..common.checks import of_type, whole
+from ..common.checks import whole
 from ..sampling.permutation import SEEDS
-from ..timeline import Timeline
+from ..timeline import Span, Timeline
 from .stages import Pipeline, Stage
 
 
@@ -41,45 +38,32 @@ def simulate(pipeline: Pipeline, items: int, seed: int = 0, num_ranks: int = 1) 
     >>> [(span.kind, span.item, span.start_s, span.stop_s) for span in spans.select(kind="train")]
     [('train', 0, 1.0, 4.0), ('train', 1, 4.0, 7.0)]
     """
-    stages = of_type("pipeline", pipeline, Pipeline).stages
+    stages = pipeline.stages
     num_items = whole("items", items, 0)
     seed = whole("seed", seed, *SEEDS)
     num_ranks = whole("num_ranks", num_ranks, 1)
     if num_ranks > 1 and stages[-1].num_workers > 1:
         raise ValueError(f"in lock-step the last stage must have 1 worker, got {stages[-1].num_workers}")
-    passages_of_ranks = []
+    spans: list[Span] = []
+    last_passages = []
     for rank in range(num_ranks):
         passages = []
         for place, stage in enumerate(stages):
-            passages.append(_Passage(stage, stage.times_s(num_items, seed, rank, place).tolist()))
+            passages.append(_Passage(stage, rank, stage.times_s(num_items, seed, rank, place).tolist(), spans))
         # The items arrive at the first stage at time 0, and at each other one as they leave the one before.
-        passages[0].arrivals = map(_Result, repeat(0.0), range(num_items))
+        passages[0].arrivals = zip(repeat(0.0), range(num_items))
         for passage, next_passage in pairwise(passages):
             # At first, all slots of the queue are free. After that, a slot is free once the next stage has taken an
             # item: the list is read while it grows, always after the entry has been appended.
-            free_slots_s = chain(repeat(0.0, passage.stage.capacity), next_passage.taken_s)
-            next_passage.arrivals = passage.flow(free_slots_s)
-        passages_of_ranks.append(passages)
-    last_passages = [passages[-1] for passages in passages_of_ranks]
+            next_passage.arrivals = passage.flow(chain(repeat(0.0, passage.stage.capacity), next_passage.taken_s))
+        last_passages.append(passages[-1])
     if num_ranks > 1:
         _lock_step(last_passages)
     else:
         for _ in last_passages[0].flow(repeat(0.0)):  # its results leave at once
             pass
-    timelines = []
-    for rank, passages in enumerate(passages_of_ranks):
-        for passage in passages:
-            wait = "barrier" if num_ranks > 1 and passage is passages[-1] else "blocked"
-            timelines += passage.timelines(rank, wait)
     lanes = [lane for stage in stages for lane in stage.lanes()]
-    return Timeline.concat(timelines).named(lanes, [stage.name for stage in stages])
-
-
-class _Result(NamedTuple):
-    """An item, and when it leaves a stage."""
-
-    left_s: float
-    item: int
+    return Timeline.of(spans).named(lanes, [stage.name for stage in stages])
 
 
 class _Visit(NamedTuple):
@@ -96,16 +80,18 @@ class _Visit(NamedTuple):
 class _Passage:
     """The passage of a rank's items through one stage; `taken_s`, when each was taken, grows meanwhile."""
 
-    def __init__(self, stage: Stage, times_s: list[float]) -> None:
+    def __init__(self, stage: Stage, rank: int, times_s: list[float], spans: list[Span]) -> None:
         self.stage = stage
+        self.rank = rank
         self.times_s = times_s
-        self.arrivals: Iterator[_Result] = iter(())
+        self.spans = spans
+        self.lanes = stage.lanes()
+        self.arrivals: Iterator[tuple[float, int]] = iter(())  # when each item arrives
         self.taken_s: list[float] = []
         self.in_hand: list[_Visit] = []  # a heap
-        self.visits: list[tuple[int, int, float, float, float]] = []  # worker, item, start, done, left
 
-    def flow(self, free_slots_s: Iterable[float]) -> Iterator[_Result]:
-        """Yield the items as they leave; `free_slots_s` are the times at which the next queue has a slot for each.
+    def flow(self, free_slots_s: Iterable[float]) -> Iterator[tuple[float, int]]:
+        """Yield when each item leaves, and the item; the next queue has a slot for each at `free_slots_s`.
 
         In each turn of the loop one item leaves, and its worker takes the next one.
         """
@@ -116,8 +102,8 @@ class _Passage:
             if not self.in_hand:
                 return
             left_s = max(left_s, self.in_hand[0].done_s, free_slot_s)
-            visit = self.leave(left_s)
-            yield _Result(left_s, visit.item)
+            visit = self.leave(left_s, "blocked")
+            yield left_s, visit.item
             self.take(visit.worker, left_s)
 
     def take(self, worker: int, free_s: float) -> None:
@@ -131,20 +117,14 @@ class _Passage:
             heappush(self.in_hand, _Visit(leaves_by, turn, item, worker, start_s, done_s))
             return
 
-    def leave(self, left_s: float) -> _Visit:
-        """Let the item leave whose turn it is."""
+    def leave(self, left_s: float, wait: str) -> _Visit:
+        """Let the item leave whose turn it is; `wait` is the kind of its wait, if there is one."""
         visit = heappop(self.in_hand)
-        self.visits.append((visit.worker, visit.item, visit.start_s, visit.done_s, left_s))
+        lane = self.lanes[visit.worker]
+        self.spans.append(Span(self.rank, lane, self.stage.name, visit.item, visit.start_s, visit.done_s))
+        if left_s > visit.done_s:
+            self.spans.append(Span(self.rank, lane, wait, visit.item, visit.done_s, left_s))
         return visit
-
-    def timelines(self, rank: int, wait: str) -> list[Timeline]:
-        """Return the spans of work, and those of waits until an item leaves."""
-        worker, item, start_s, done_s, left_s = np.array(self.visits).reshape(-1, 5).T
-        worker, item = worker.astype(int), item.astype(int)
-        ranks, kinds = np.full(item.size, rank), np.zeros(item.size, int)
-        work = Timeline(ranks, worker, kinds, item, start_s, done_s, tuple(self.stage.lanes()), (self.stage.name,))
-        waits = replace(work, start_s=done_s, stop_s=left_s, kinds=(wait,))
-        return [work, waits.take(left_s > done_s)]
 
 
 def _lock_step(passages: list[_Passage]) -> None:
@@ -157,4 +137,4 @@ def _lock_step(passages: list[_Passage]) -> None:
             return
         step_end_s = max(passage.in_hand[0].done_s for passage in passages)
         for passage in passages:
-            passage.leave(step_end_s)
+            passage.leave(step_end_s, "barrier")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from ..common.checks import check_field, each, function, of_type, optional, truth, whole
 from ..timeline.timeline import WAITS
-from .service import Lognormal, Seconds, Service, check, draw
+from .service import Seconds, Service, check, draw
 
 
 def _word(name: str, value: Any) -> str:
@@ -57,22 +58,15 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
     @property
     def mean_s(self) -> float:
         """The mean time of an item. Raises ValueError if `service_s` is None."""
-        service_s = self._known_service_s()
-        if isinstance(service_s, Lognormal):
-            return service_s.mean_s
-        return float(np.mean(service_s))
+        service_s: Any = check(f"service_s of stage {self.name!r}", self.service_s)
+        return float(np.mean(getattr(service_s, "mean_s", service_s)))
 
     def times_s(self, num_items: int, *stream: int) -> Seconds:
         """Return the times of items 0, 1, … in seconds. They depend only on `stream` (seed, rank, position).
 
         Raises ValueError if the times are unknown or too few.
         """
-        return draw(f"service_s of stage {self.name!r}", self._known_service_s(), num_items, *stream)
-
-    def _known_service_s(self) -> Service:
-        if self.service_s is None:
-            raise ValueError(f"stage {self.name!r} must have a service_s to be simulated, got None")
-        return self.service_s
+        return draw(f"service_s of stage {self.name!r}", self.service_s, num_items, *stream)
 
     def lanes(self) -> list[str]:
         """Return the names of its workers' lanes in a timeline.
@@ -118,15 +112,16 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
 
         Raises KeyError for a stage that does not exist.
         """
-        names = [stage.name for stage in self.stages]
-        if name not in names:
-            raise KeyError(f"stages are {', '.join(names)}; got {name!r}")
-        return Pipeline([replace(stage, **changes) if stage.name == name else stage for stage in self.stages])
+        stages = {stage.name: stage for stage in self.stages}
+        stages[name] = replace(stages[name], **changes)
+        return Pipeline(list(stages.values()))
 
     def bounds_per_s(self) -> dict[str, float]:
         """Return the rate of each stage in items per second if it never waited, which is workers / mean time."""
-        with np.errstate(divide="ignore"):  # the rate of a stage that takes no time is infinite
-            return {stage.name: float(stage.num_workers / np.float64(stage.mean_s)) for stage in self.stages}
+        bounds = {}
+        for stage in self.stages:
+            bounds[stage.name] = stage.num_workers / stage.mean_s if stage.mean_s else math.inf
+        return bounds
 
     @property
     def bound_per_s(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..common.checks import number, truth, whole
+from ..common.checks import number, whole
 from ..timeline import Timeline
 from .simulate import simulate
 from .stages import Pipeline, Stage
@@ -43,17 +43,15 @@ def simulate_transfer(
     if number("pin_s", pin_s, 0):
         stages.append(Stage("pin", pin_s))
     num_batches = whole("num_batches", num_batches, 0)
-    if truth("prefetched", prefetched):
+    if prefetched:
         stages += [Stage("copy", copy_s, capacity=_COPIED_AHEAD), Stage("compute", step_s)]
         return simulate(Pipeline(stages), num_batches)
-    spans = []
-    for span in simulate(Pipeline([*stages, Stage(_TURN, copy_s + step_s)]), num_batches):
-        if span.kind != _TURN:
-            spans.append(span)
-            continue
-        copied_s = min(span.start_s + copy_s, span.stop_s)  # rounding must not put it after the end of the turn
-        spans.append(span._replace(lane="copy", kind="copy", stop_s=copied_s))
-        spans.append(span._replace(lane="compute", kind="compute", start_s=copied_s))
+    timeline = simulate(Pipeline([*stages, Stage(_TURN, copy_s + step_s)]), num_batches)
+    spans = [span for span in timeline if span.kind != _TURN]
+    for turn in timeline.select(kind=_TURN):
+        copied_s = min(turn.start_s + copy_s, turn.stop_s)  # rounding must not put it after the end of the turn
+        spans.append(turn._replace(lane="copy", kind="copy", stop_s=copied_s))
+        spans.append(turn._replace(lane="compute", kind="compute", start_s=copied_s))
     return Timeline.of(spans)
 
 

@@ -15,7 +15,7 @@ from ..options import ProfilePath
 
 def show(
     path: ProfilePath,
-    everything: Annotated[bool, typer.Option("--all", help="Show all sizes, links and copies.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all sizes and the links.")] = False,
     picture: Annotated[
         Path | None, typer.Option(help="Write a picture: this box next to similar machines of the bank.")
     ] = None,

@@ -17,26 +17,20 @@ _SIZES = [2**power for power in range(10, 34, 2)]
 
 def nccl(
     box: Annotated[str, typer.Argument(help="The GPU and the number of GPUs per node, as in h100x8.", metavar="BOX")],
-    nodes: Annotated[int | None, typer.Option(help="Number of nodes. Default: 1, or the number in the log.")] = None,
-    version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2. A log states its own.")] = "2.30",
+    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
+    version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2.")] = "2.30",
     collective: Collective = "allreduce",
     num_bytes: Sizes = None,
-    log: Annotated[
-        Path | None, typer.Option(help="A log of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING.")
-    ] = None,
     topo: Annotated[
         Path | None,
         typer.Option(help="NCCL's topology XML (NCCL_TOPO_DUMP_FILE), or the output of nvidia-smi topo -m."),
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="Write an SVG of the topology given by --topo.")] = None,
-    profile: Annotated[str | None, typer.Option(help="A measured profile of the box: a file or bank:NAME.")] = None,
 ) -> None:
     """Show, for each size, the algorithm and protocol that NCCL chooses, the time it expects, and our estimate."""
     from ...common.files import check_output
     from ...common.units import bytes_words, cell_words
     from ...figures.svg import save_svg
-    from .. import Profile
-    from ..figures.choices import pair_words
     from ..figures.topology import draw_topology
     from ..nccl import GPUS, Model
     from ..nccl.constants import Gpu
@@ -45,9 +39,7 @@ def nccl(
     match = _BOX.fullmatch(box.strip().lower())
     if match is None:
         raise ValueError(f"BOX must be a GPU and the number of GPUs per node, as in h100x8, got {box!r}")
-    fields: dict[str, Any] = {"gpu": match[1], "gpus_per_node": int(match[2])}
-    if nodes is not None:
-        fields["num_nodes"] = nodes
+    cards: dict[str, Any] = {}
     if picture is not None and topo is None:
         raise ValueError("--picture requires --topo, the topology that it draws")
     if topo is not None:
@@ -60,12 +52,10 @@ def nccl(
             lacking = ", ".join(Gpu._fields)
             print_parts([f"NCCL's choices are not shown, because its model lacks {lacking} of the GPU {match[1]!r}."])
             return
-        fields["nics"] = len(topology.nics) or None
+        cards["nics"] = len(topology.nics) or None
         if topology.nic_gb_per_s:
-            fields["nic_bytes_per_s"] = topology.nic_gb_per_s * 1e9
-    model = Model(version=version, **fields) if log is None else Model.from_log(log, **fields)
-    if profile is not None:
-        model = model.with_readings(Profile.load(profile))
+            cards["nic_bytes_per_s"] = topology.nic_gb_per_s * 1e9
+    model = Model(match[1], int(match[2]), nodes, version, **cards)
     stated = ".".join(map(str, model.version)).removesuffix(".99")  # `Model` has 99 if no third number is stated
     title = f"{collective} on {model.num_nodes} × {model.gpus_per_node} {model.gpu.upper()}, NCCL {stated}"
     table = table_of(title, "size", "algorithm", "channels", "NCCL's estimate", "our model")
@@ -73,7 +63,7 @@ def nccl(
         choice = model.choose(collective, size)
         table.add_row(
             bytes_words(size),
-            pair_words(choice.algorithm, choice.protocol),
+            choice.words,
             str(choice.channels),
             cell_words(choice.nccl_s),
             cell_words(choice.time_s),

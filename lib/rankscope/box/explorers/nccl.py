@@ -8,10 +8,8 @@ from ...common.units import parse_bytes, times_in_one_unit
 from ...explorers.explorer import Explorer, Now, Setting, Steps, sizes
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
-from ..figures.choices import draw_nccl_choices, pair_words
 from ..nccl import GPUS, Model
 
-VERSIONS = ("2.20", "2.22", "2.27", "2.29", "2.30")
 PRESETS: dict[str, dict[str, Any]] = {
     "a ring, three protocols": {"gpu": "a100"},
     "16 nodes: trees first": {"num_nodes": 16},
@@ -20,29 +18,25 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def _model(now: Now, version: str) -> Model:
-    return Model(now.gpu, now.gpus_per_node, now.num_nodes, version, nics=now.nics)
+def _model(now: Now) -> Model:
+    return Model(now.gpu, now.gpus_per_node, now.num_nodes, now.version, nics=now.nics)
 
 
 def draw(now: Now) -> list[Drawing]:
-    """The choice by size in each version, and at the size that is set the times that it compares."""
-    models = {f"NCCL {version}": _model(now, version) for version in VERSIONS}
-    expected_s = {}
-    for estimate in _model(now, now.version).compare(now.collective, parse_bytes("message", now.message)):
-        expected_s[pair_words(estimate.algorithm, estimate.protocol)] = estimate.nccl_s
+    """The times that NCCL compares."""
+    estimates = _model(now).compare(now.collective, parse_bytes("message", now.message))
+    expected_s = {estimate.words: estimate.nccl_s for estimate in estimates}
     title = f"NCCL {now.version}: {now.collective} of {now.message}"
-    ranking = draw_ranking(expected_s, title=title, deck="the times that NCCL expects; it runs the shortest")
-    return [draw_nccl_choices(models, now.collective), ranking]
+    return [draw_ranking(expected_s, title=title, deck="the times that NCCL expects; it runs the shortest")]
 
 
 def report(now: Now) -> list[str]:
-    """The choice at the size that is set, its time as NCCL and our model estimate it, and the limits of the model."""
-    model = _model(now, now.version)
+    """The choice, its time as NCCL and our model estimate it, and the limits of the model."""
+    model = _model(now)
     choice = model.choose(now.collective, parse_bytes("message", now.message))
     nccl, ours = times_in_one_unit(choice.nccl_s, choice.time_s)
-    words = pair_words(choice.algorithm, choice.protocol)
     return [
-        f"{now.message}: {words} on {choice.channels} of {model.num_channels} channels",
+        f"{now.message}: {choice.words} on {choice.channels} of {model.num_channels} channels",
         f"NCCL expects {nccl}; our estimate, which includes launch, hops and tails, is {ours}",
         *model.notes,
     ]
@@ -58,6 +52,6 @@ def nccl() -> Explorer:
         Setting("nics", 8, Steps((1, 2, 4, 8)), "network cards per node", lambda now: now.num_nodes > 1),
         Setting("collective", "allreduce", ("allreduce", "allgather", "reduce_scatter", "broadcast"), "collective"),
         Setting("message", "1 MiB", sizes(10, 30), "message"),
-        Setting("version", "2.30", VERSIONS, "NCCL"),
+        Setting("version", "2.30", ("2.20", "2.22", "2.27", "2.29", "2.30"), "NCCL"),
     )
     return Explorer(settings, draw, report, PRESETS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 from ...figures.marks import LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Mark, Text, row_name
 from ...figures.palette import ramp
 from ..nccl.topology import WAYS, Topology, kind_of
@@ -16,13 +14,12 @@ _ROW_PX = 26.0
 def draw_topology(box: Topology, title: str | None = None) -> Drawing:
     """Draw how each GPU reaches each other GPU and network card, by the words of ``nvidia-smi topo -m``.
 
-    Cells that are too narrow contain no word; all have it as a tip.
+    Cells that are too narrow contain no word.
     """
     num_gpus = len(box.ways)
     names = [*[f"{gpu}" for gpu in range(num_gpus)], *box.nics]
     cell_px = min((RIGHT_PX - LEFT_PX) / len(names), 56.0)
     marks: list[Mark] = []
-    tips: dict[Hashable, str] = {}
 
     def fitting(words: str) -> str:
         return words if cell_px >= LETTER_PX * len(words) + 4 else ""
@@ -35,8 +32,6 @@ def draw_topology(box: Topology, title: str | None = None) -> Drawing:
         for column, way in enumerate(ways):
             if way != "X":
                 x = LEFT_PX + column * cell_px
-                fill = _FILLS[kind_of(way)]
-                marks.append(Box(x, y, cell_px - 2, _ROW_PX - 2, fill, text=fitting(way), key=(row, column)))
-                tips[row, column] = f"GPU {row} and {names[column]}: {way}"
+                marks.append(Box(x, y, cell_px - 2, _ROW_PX - 2, _FILLS[kind_of(way)], text=fitting(way)))
     title = title or f"{num_gpus} GPUs and {len(box.nics)} network cards"
-    return Drawing(title, marks, _HEAD_PX + num_gpus * _ROW_PX, "from each GPU to GPUs and network cards", tips)
+    return Drawing(title, marks, _HEAD_PX + num_gpus * _ROW_PX, "from each GPU to GPUs and network cards")

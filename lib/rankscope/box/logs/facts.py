@@ -15,37 +15,34 @@ _OWN_NETWORK = re.compile(r"Using network (?=(?:IB|Socket)\b)")  # elsewhere NCC
 _WAY = re.compile(r"Using network (\w[^\n]*)|(GPU Direct RDMA (?:En|Dis)abled)|via (P2P|SHM|NET/\w+)")
 _PATH = re.compile(r"via NET/(?!Socket)[\w ]+/([^\n]*)")
 _CARDS = re.compile(r"NET/\w+ ?: Using ([^\n]*)")
-_CARD = re.compile(r"\[\d+\](\w+):\d+/\w+")
+_CARD = re.compile(r"(\w+):\d+/\w+")
 _SPEED = re.compile(r"(?:name=(\w+)|(\w+):uverbs\S+)[^\n]*? speed=(\d+)000\b")
-_NVLS = re.compile(r"NVLS multicast support is (no)?(?:t )?available")
 _VERSIONS = {
     "nccl": re.compile(r"CCL version *:? *(\d+(?:\.\d+)+)"),
-    "cuda": re.compile(r"\+cuda([\d.]+)"),
     "driver": re.compile(r"(?:cudaDriverVersion|Driver Version:) ([\d.]+)"),
 }
 _LIBRARY = re.compile(r"nccl-library=(\d)(\d\d)(\d\d)\b")
 _TESTS = re.compile(r"nccl-tests version (\S+)")
-_WORDS = re.compile(r"CCL|nccl|iters:|Driver")  # each pattern needs one of them, and logs are long
 _ITERATIONS = re.compile(r"warmup iters: (\d+) +iters: (\d+)")
 
 
 class Facts(msgspec.Struct, frozen=True):
     """Facts in the words of a profile; empty where nothing is stated."""
 
-    program: str = "nccl-tests"
-    software: dict[str, str] = {}
-    network: str = ""
-    environment: str = ""
-    repetitions: dict[str, int] = {}
+    program: str
+    software: dict[str, str]
+    network: str
+    environment: str
+    repetitions: dict[str, int]
 
 
 def facts_of(lines: Sequence[str]) -> Facts:
-    text = "\n".join(filter(_WORDS.search, lines))
+    text = "\n".join(lines)
     found = {name: pattern.search(text) for name, pattern in _VERSIONS.items()}
     software = {name: version[1] for name, version in found.items() if version}
     library = _LIBRARY.search(text)
-    if library and "nccl" not in software:
-        software["nccl"] = ".".join(str(int(digits)) for digits in library.groups())
+    if library:
+        software.setdefault("nccl", ".".join(str(int(digits)) for digits in library.groups()))
     repetitions = {}
     iterations = _ITERATIONS.search(text)
     if iterations:
@@ -61,7 +58,7 @@ def facts_of(lines: Sequence[str]) -> Facts:
 
 
 def _network(text: str) -> Iterator[str]:
-    """Yield how ranks communicate, in the order of the log; the cards of the node that names most; paths; NVLS."""
+    """Yield how ranks communicate, in the order of the log; the cards of the node that names most; and paths."""
     ways = _WAY.findall(_OWN_NETWORK.sub("via NET/", text))
     yield from dict.fromkeys("".join(way).strip() for way in ways)
     gbits = {virtual or card: f" {gbits} Gbit/s" for virtual, card, gbits in _SPEED.findall(text)}
@@ -71,5 +68,3 @@ def _network(text: str) -> Iterator[str]:
     for has_gpudirect, word in ((True, "with"), (False, "without")):
         if paths[has_gpudirect]:
             yield f"paths {word} GDRDMA: {paths[has_gpudirect]}"
-    for negation in _NVLS.findall(text)[:1]:
-        yield f"{negation} NVLS".strip()

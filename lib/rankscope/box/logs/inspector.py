@@ -9,28 +9,21 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..nccl.constants import COLLECTIVES, SPLIT
 from ..points import NATIVE
 from ..profile import Profile
 from .log import Log, timed
 
-_COLLECTIVE = {
-    "AllReduce": "allreduce",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-    "AllGather": "allgather",
-    "ReduceScatter": "reduce_scatter",
-}
-_OF_ONE_RANK = ("allgather", "reduce_scatter")  # whose stated size is one rank's part
 _NOTE = "a time includes the wait for other ranks, if the file has only one rank of the call"
 
 
-def inspector(log: Log) -> Iterator[Profile]:
+def inspector(log: Log, text: str) -> Iterator[Profile]:
     """Yield a profile for each number of ranks and nodes of the communicators."""
     # By ranks and nodes, then by call. The last rank to call waits for no other, so its time is the shortest.
     shortest_us: dict[tuple[int, int], dict[tuple[Any, ...], int]] = {}
     notes = [_NOTE]
     header: Mapping[str, Any] = {}
-    for number, line in enumerate(log.lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         try:
             record = json.loads(line or "{}")
         except json.JSONDecodeError:
@@ -38,11 +31,11 @@ def inspector(log: Log) -> Iterator[Profile]:
             continue
         header = record.get("header", header)
         call = record.get("coll_perf", {})
-        collective = _COLLECTIVE.get(call.get("coll"))
-        if collective is None or not call["coll_exec_time_us"]:  # a message between two ranks, or less than 1 µs
+        collective = call.get("coll", "").lower().replace("reducescatter", "reduce_scatter")
+        if collective not in COLLECTIVES or not call["coll_exec_time_us"]:  # between two ranks, or less than 1 µs
             continue
         num_bytes = call["coll_msg_size_bytes"]
-        if collective in _OF_ONE_RANK:
+        if collective in SPLIT:  # the stated size is one rank's part
             num_bytes *= header["n_ranks"]
         calls = shortest_us.setdefault((header["n_ranks"], header["nnodes"]), {})
         key = (collective, num_bytes, header["id"], call["coll_sn"])

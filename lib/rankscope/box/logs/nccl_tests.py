@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-from msgspec.structs import replace
 
 from ...common.words import count_of
 from ..profile import Profile
-from .clean import without_info
 from .facts import facts_of
 from .log import Log
 from .table import FAULT, TYPE_BYTES, Half, Rank, Table, is_whole, profile_of
@@ -29,55 +26,45 @@ _RANK = re.compile(
     r"\[(?P<bus>[^\[\]]*)\] *(?P<card>.*)"
 )
 _NAME = re.compile(r"^(?!.*(?:Linking|concluded)).*?\b(\w+?)_perf(?:_mpi)?\b")  # not where it was built, or has ended
-_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([\d.]+)")
-_CELL = re.compile(r"[a-z]*|(?:[A-Z]|Direct)\w*|N/A|[+-]?\d[\d.]*(?:[eE][+-]?\d+)?")
-_EMPTY_HALF = re.compile(r" {32,}(?=\S)")  # stands for an out-of-place half that was not measured
 
 
 def nccl_tests_text(log: Log) -> Iterator[Profile]:
     table = Table()
-    for line, text in without_info(log.lines):
-        if _ends_before(table, text):
+    for number, line in enumerate(log.lines, 1):
+        if _ends_before(table, line):
             yield from _profiles(log, table)
-            table = Table(table.last_line + 1)
-        _read_line(table, line, text)
+            table = Table()
+        _read_line(table, number, line)
     yield from _profiles(log, table)
 
 
-def _ends_before(table: Table, text: str) -> bool:
+def _ends_before(table: Table, line: str) -> bool:
     """Return whether a line belongs to another table: this one has its average, or has lost it."""
-    if not table.halves and not table.averages:
+    if not table.halves and not table.num_averages:
         return False
-    num_runs = len(_runs(table))
-    if len(table.averages) >= max(table.num_headers, num_runs):
+    if table.num_averages >= max(table.num_headers, 1):
         return True
-    if num_runs > 1:
-        return False
-    rank = _RANK.search(text)
-    if rank is not None:
-        return rank["number"] == "0" and any(rank["host"] == other.host for other in table.ranks)
-    return _HEADER.search(text) is not None
+    rank = _RANK.search(line)
+    is_first_rank = rank is not None and rank["number"] == "0"
+    return (is_first_rank or _HEADER.search(line) is not None) and len(_separate(table)) < 2
 
 
-def _read_line(table: Table, line: int, text: str) -> None:
-    table.last_line = line
-    row = _ROW.search(text.partition("#")[0])  # "#" begins every other line of nccl-tests
-    header = _HEADER.search(text)
-    rank = _RANK.search(text)
-    average = _AVERAGE.search(text)
+def _read_line(table: Table, number: int, line: str) -> None:
+    table.lines.append(line)
+    row = _ROW.search(line.partition("#")[0])  # "#" begins every other line of nccl-tests
+    header = _HEADER.search(line)
+    rank = _RANK.search(line)
     if row:
-        _add_row(table, line, row)
+        _add_row(table, f"line {number}", row)
     elif rank:
-        card = rank["card"].strip()
-        table.ranks.append(Rank(int(rank["number"]), rank["host"], rank["pid"], rank["bus"], card))
+        table.ranks.append(Rank(int(rank["number"]), rank["host"], rank["pid"], rank["bus"], rank["card"].strip()))
     elif header:
-        columns = header[1].replace("cputime", "time").split()
-        table.columns = [column for column in columns if column != "timestamp"]  # whose cells are removed as dates
+        table.columns = header[1].split()
         table.num_headers += 1
-    elif average:
-        table.averages.append(float(average[1]))
-    elif "_perf" in text and _NAME.search(text):  # without the first, a long line would take long
-        table.collective = _collective(text)
+    elif "Avg bus bandwidth" in line:
+        table.num_averages += 1
+    elif "_perf" in line and _NAME.search(line):  # without the first, a long line would take long
+        table.collective = _collective(line)
 
 
 def _collective(text: str) -> str:
@@ -85,65 +72,69 @@ def _collective(text: str) -> str:
     return next((COLLECTIVE.get(name, "") for name in _NAME.findall(text)), "")
 
 
-def _add_row(table: Table, line: int, match: re.Match[str]) -> None:
+def _add_row(table: Table, where: str, row: re.Match[str]) -> None:
     """Add the halves of a row, or a note about one that is cut or damaged."""
-    columns = table.columns
-    starts = [index for index, column in enumerate(columns) if column == "time"]
-    width = starts[-1] - starts[0] or len(columns) - starts[0]
-    cells = _EMPTY_HALF.sub(" N/A" * width + " ", match["cells"]).split()
-    if "redop" in columns and not (cells and cells[0].isalpha()):  # some versions leave it blank
-        cells.insert(0, "")
-    if len(cells) == len(columns) - 1 and columns[-1] in ("#wrong", "error"):  # pasted without its right edge
-        cells.append("N/A")
-    if len(cells) != len(columns) or not all(map(_CELL.fullmatch, cells)):
-        table.notes.append(f"line {line} is cut or damaged, and left out")
-        return
-    shared = {"dtype": match["type"], **dict(zip(columns[: starts[0]], cells, strict=False))}
-    for start in starts:
-        by_column = dict(zip(columns[start : start + width], cells[start:], strict=False))
-        if cells[start] != "N/A":
-            sizes = (int(match["size"]), int(match["count"]))
-            table.halves.append(Half(f"line {line}", *sizes, start > starts[0], shared, by_column))
+    by_column: dict[str, str] = {}
+    shared = by_column
+    halves: list[dict[str, str]] = []
+    try:
+        for column, cell in zip(table.columns, row["cells"].split(), strict=True):
+            if column == "time":  # begins a half
+                by_column = {}
+                halves.append(by_column)
+            by_column[column] = cell
+        table.halves += [_half(where, row, shared, half, number > 0) for number, half in enumerate(halves)]
+    except ValueError:
+        table.notes.append(f"{where} is cut or damaged, and left out")
+
+
+def _half(where: str, row: re.Match[str], shared: Mapping[str, str], cells: Mapping[str, str], in_place: bool) -> Half:
+    """Return a half from its cells. Raises ValueError if one is no number."""
+    wrong = cells.get("#wrong", "N/A")
+    iterations_us = []
+    if "i_min" in cells:
+        iterations_us = [float(cells[column]) for column in ("i_min", "time", "i_max")]
+    return Half(
+        where,
+        int(row["size"]),
+        int(row["count"]),
+        row["type"],
+        shared.get("redop", ""),
+        shared.get("root", ""),
+        in_place,
+        float(cells["time"]),
+        float(cells["algbw"]),
+        float(cells["busbw"]),
+        num_wrong=None if wrong == "N/A" else float(wrong),
+        variation_percent=float(cells.get("i_cv%", 0)),
+        p99_us=float(cells.get("i_p99", 0)),
+        iterations_us=iterations_us,
+    )
 
 
 def _profiles(log: Log, table: Table) -> Iterator[Profile]:
-    """Yield the profile of each run. Rows of several are told apart by their sizes, which ascend in each."""
-    runs = _runs(table)
-    notes = list(table.notes)
-    if len(runs) > 1:
+    """Yield the profile of a table, if it has rows. The times of separate runs are iterations of the same points."""
+    if not table.halves:
+        return
+    runs = _separate(table)
+    starts = [index for index, rank in enumerate(table.ranks) if rank.number == 0]
+    table.ranks = table.ranks[max(starts, default=0) :]  # an earlier run may have failed before its table
+    if len(runs) > 1 and table.num_headers > 1:
+        table.ranks = runs[0]
         what = "which exchanged nothing"
         if len({ranks[0].host for ranks in runs}) == len(runs):
             what = "each on its own host: nothing crossed the network"
         num_ranks = count_of(len(runs[0]), "rank")
-        notes.append(f"{FAULT}{len(runs)} separate runs of {num_ranks} each, {what}. Build nccl-tests with MPI=1")
-    facts = facts_of(log.lines[table.first_line - 1 : table.last_line])
-    tables = [replace(table, ranks=ranks, halves=[], notes=notes, facts=facts) for ranks in runs]
-    for half in table.halves:
-        fitting = [run for run in tables if _last(run) < (half.num_bytes, half.in_place)]
-        max(fitting or tables, key=_last).halves.append(half)
-    for run in tables:
-        if run.halves:
-            yield profile_of(log, run)
+        table.notes.append(f"{FAULT}{len(runs)} separate runs of {num_ranks} each, {what}. Build nccl-tests with MPI=1")
+    yield profile_of(log, table, facts_of(table.lines))
 
 
-def _last(table: Table) -> tuple[int, bool]:
-    """Return the size of the last half, and whether it is in place."""
-    if not table.halves:
-        return (-1, False)
-    return (table.halves[-1].num_bytes, table.halves[-1].in_place)
-
-
-def _runs(table: Table) -> list[list[Rank]]:
-    """Return the ranks of each run. A process that lists ranks from 0 on is a run; with MPI it lists only its own."""
+def _separate(table: Table) -> list[list[Rank]]:
+    """Return the ranks of each process that lists them from 0 on. With MPI, there is one such process in a run."""
     by_process: dict[tuple[str, str], list[Rank]] = {}
     for rank in table.ranks:
         by_process.setdefault((rank.host, rank.pid), []).append(rank)
-    hosts = {rank.host for rank in table.ranks}
-    are_at_once = table.num_headers > 1 or len(hosts) > 1  # otherwise an earlier one has failed before its table
-    if len(by_process) > 1 and are_at_once and all(map(is_whole, by_process.values())):
-        return list(by_process.values())
-    starts = [index for index, rank in enumerate(table.ranks) if rank.number == 0]
-    return [table.ranks[max(starts, default=0) :]]
+    return [ranks for ranks in by_process.values() if is_whole(ranks)]
 
 
 # ---- JSON
@@ -157,39 +148,37 @@ def nccl_tests_json(log: Log, content: Mapping[str, Any]) -> Iterator[Profile]:
     for process in config["devices"]:
         for _ in range(num_per_process):
             ranks.append(Rank(len(ranks), process["hostname"], "", "", process["device_info"]))
-    library = f"nccl-library={content['nccl_version']}"
-    iterations = f"warmup iters: {config['warmup_iters']} iters: {config['iterations']}"
     table = Table(
         collective=_collective(" ".join(content["args"])),
         ranks=ranks,
         halves=list(_json_halves(content["results"])),
-        averages=[content["average_bus_bandwidth"]["bandwidth"]],
-        facts=facts_of([*content["env"], library, iterations]),  # in the words of the text
         date=content["start_time"],
     )
-    yield profile_of(log, table)
+    library = f"nccl-library={content['nccl_version']}"
+    iterations = f"warmup iters: {config['warmup_iters']} iters: {config['iterations']}"
+    yield profile_of(log, table, facts_of([*content["env"], library, iterations]))  # in the words of the text
 
 
-def _json_halves(results: Sequence[Mapping[str, Any]]) -> Iterator[Half]:
+def _json_halves(results: list[Mapping[str, Any]]) -> Iterator[Half]:
     for index, result in enumerate(results):
-        shared = {"dtype": result["type"], "redop": result["redop"], "root": result["root"].strip()}
         for name in ("out_of_place", "in_place"):
             half = result[name]
             if half is None:  # not measured
                 continue
-            time_us = half.get("time", half.get("cpu_time"))
-            cells = {"time": time_us, "algbw": half["alg_bw"], "busbw": half["bus_bw"]}
-            if half["nwrong"] is not None:
-                cells["#wrong"] = half["nwrong"]
             each = result.get(f"{name}_per_iter", {})
             skipped = each.get("skipped_iterations", 0)
             yield Half(
                 f"results[{index}]",
                 result["size"],
                 result["count"],
+                result["type"],
+                result["redop"],
+                result["root"].strip(),
                 name == "in_place",
-                shared,
-                cells,
-                each.get("times_us", [])[skipped:],
-                [times_us[skipped:] for times_us in each.get("per_process_max_times_us", [])],
+                half["time"],
+                half["alg_bw"],
+                half["bus_bw"],
+                half["nwrong"],
+                iterations_us=each.get("times_us", [])[skipped:],
+                process_times_us=[times_us[skipped:] for times_us in each.get("per_process_max_times_us", [])],
             )

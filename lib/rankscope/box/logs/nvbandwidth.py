@@ -11,7 +11,7 @@ import msgspec
 from ..profile import Profile
 from .log import Log, timed
 
-_DEVICE = re.compile(r"^ *(?:Device|GPU) \d+: (.+?)(?: \(|$)")
+_DEVICE = re.compile(r"^ *(?:Device|GPU) \d+: (.+?)(?: \(|$)", re.MULTILINE)
 _RUNNING = re.compile(r"^ *Running (\w+)\.")
 _TITLE = re.compile(r"[CG]PU\((?:row|column)\)")
 _CELL = re.compile(r"\d+\.\d\d\d*|N/A")
@@ -22,10 +22,7 @@ _OTHER = re.compile(
     r"\bAll G(?:PU|pu)s\b|all_to_one|one_to_all|\(ns\)|\b(?:Read[12]|Write[12]|Total) bandwidth|multinode_"
 )
 # A test of such a name copies in one direction at a time, or in both between the host and one GPU.
-_MEMCPY = re.compile(
-    r"(?:host|device)_to_(?:host|device)(?P<both>_bidirectional)?_memcpy"
-    r"(?:_(?P<end>read|write))?_(?P<engine>ce|sm)"
-)
+_MEMCPY = re.compile(r"(?:host|device)_to_(?:host|device)(_bidirectional)?_memcpy(?:_(read|write))?_(?:ce|(sm))")
 _NUM_BYTES = 10**9  # assumed for a copy, because only its rate is printed
 _SIZE_NOTE = "the size of a copy is not stated: times are those of 1 GB at the rate that is printed"
 
@@ -42,18 +39,6 @@ class _Test(msgspec.Struct):
     def is_between_gpus(self) -> bool:
         return "GPU(row)" in self.title
 
-    @property
-    def why_not(self) -> str:
-        """Why the test is left out; "" if it is not."""
-        if _OTHER.search(f"{self.title} {self.name}") or not _TITLE.search(self.title):
-            return "it has no copies that run alone"
-        num_rows = 1
-        if self.is_between_gpus:
-            num_rows = self.num_columns
-        if not self.name or len(self.rows) != num_rows:
-            return "it is cut"
-        return ""
-
     def read(self, words: list[str]) -> None:
         """Add a line below the title: the numbers of the columns, or a row. One that is cut is left out."""
         if not self.num_columns:
@@ -68,9 +53,7 @@ def nvbandwidth_json(log: Log, content: Mapping[str, Any]) -> list[Profile]:
         rows = case.get("bandwidth_matrix")
         if rows:  # otherwise it was not run
             tests.append(_Test(case["name"], case["bandwidth_description"], len(rows[0]), rows))
-    # As in "0: NVIDIA H100 80GB HBM3 (00000000:0c:00): (host)".
-    names = [gpu.partition(": ")[2].rsplit(" (", 2)[0] for gpu in content.get("GPU Device list", ())]
-    return _profiles(log, tests, names)
+    return _profiles(log, tests, "\n".join(f"GPU {gpu}" for gpu in content.get("GPU Device list", ())))
 
 
 def nvbandwidth_text(log: Log) -> list[Profile]:
@@ -88,17 +71,24 @@ def nvbandwidth_text(log: Log) -> list[Profile]:
             tests[-1].name = tests[-1].name or total[1]
         elif tests and words and words[0].isdigit():
             tests[-1].read(words)
-    return _profiles(log, tests, [gpu[1] for gpu in map(_DEVICE.search, log.lines) if gpu])
+    return _profiles(log, tests, "\n".join(log.lines))
 
 
-def _profiles(log: Log, tests: Sequence[_Test], gpu_names: Sequence[str]) -> list[Profile]:
-    """Return the profile of all copies; none if there are no tests."""
+def _profiles(log: Log, tests: Sequence[_Test], devices: str) -> list[Profile]:
+    """Return the profile of all copies; none if there are no tests. `devices` has a line for each GPU."""
     points = []
     notes = [_SIZE_NOTE]
     num_gpus = 0
     for test in tests:
-        if test.why_not:
-            notes.append(f"{test.name or test.title} is left out: {test.why_not}")
+        num_rows = 1
+        if test.is_between_gpus:
+            num_rows = test.num_columns
+        is_other = _OTHER.search(f"{test.title} {test.name}") or not _TITLE.search(test.title)
+        if is_other or not test.name or len(test.rows) != num_rows:
+            why = "it is cut"
+            if is_other:
+                why = "it has no copies that run alone"
+            notes.append(f"{test.name or test.title} is left out: {why}")
             continue
         num_gpus = max(num_gpus, test.num_columns)
         for row, words in enumerate(test.rows):
@@ -109,9 +99,9 @@ def _profiles(log: Log, tests: Sequence[_Test], gpu_names: Sequence[str]) -> lis
                     points.append(timed("transfer", _NUM_BYTES, [seconds], _options(test, row, column)))
     if not points:
         return []
-    gpus = []
-    if len(gpu_names) == num_gpus:  # otherwise nobody knows which one is missing
-        gpus = [{"name": name} for name in gpu_names]
+    gpus = [{"name": name} for name in _DEVICE.findall(devices)]
+    if len(gpus) != num_gpus:  # nobody knows which one is missing
+        gpus = []
     return [log.profile(points, "nvbandwidth", notes, backend="cuda", num_ranks=num_gpus, gpus=gpus, num_nodes=1)]
 
 
@@ -121,25 +111,24 @@ def _options(test: _Test, row: int, column: int) -> dict[str, Any]:
     Between GPUs, that of the row copies: it reads from the memory of the column's, or writes into it. The arrows of the
     titles point the other way than the bytes go.
     """
-    method = "device"
+    method = "pinned"
+    direction = "h2d"
     ends = {"gpu": column}
+    memcpy = _MEMCPY.fullmatch(test.name)
     if test.name == "device_local_copy":
+        method = "device"
         direction = "d2d"
     elif test.is_between_gpus:
+        method = "device"
         direction = "p2p"
         ends = {"src": row, "dst": column}
         if "_read_" in test.name:
             ends = {"src": column, "dst": row}
-    else:
-        method = "pinned"
-        direction = "h2d"
-        if test.name.startswith(("device_to_host", "all_to_host")):
-            direction = "d2h"
-    memcpy = _MEMCPY.fullmatch(test.name)
+    elif test.name.startswith(("device_to_host", "all_to_host")):
+        direction = "d2h"
     if memcpy:
-        special = [memcpy["end"], memcpy["engine"].removeprefix("ce")]  # the copy engine is usual
-        method = " ".join(filter(None, special)) or method
+        method = " ".join(filter(None, memcpy.groups()[1:])) or method  # the copy engine is usual
     elif direction != "d2d":
         method = test.name
-    is_both_ways = memcpy is not None and memcpy["both"] is not None
+    is_both_ways = memcpy is not None and memcpy[1] is not None
     return {"direction": direction, "method": method, "pieces": 1, "both": is_both_ways, **ends, "size": "not stated"}

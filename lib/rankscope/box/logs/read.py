@@ -17,7 +17,6 @@ from .inspector import inspector
 from .log import Log, joined
 from .nccl_tests import COLLECTIVE, nccl_tests_json, nccl_tests_text
 from .nvbandwidth import nvbandwidth_json, nvbandwidth_text
-from .table import FAULT
 
 
 def read_log(
@@ -26,9 +25,9 @@ def read_log(
     """Return the measurements in a log: a profile per table of collectives, and one of all copies.
 
     The programs are nccl-tests, rccl-tests, nvbandwidth and the NCCL Inspector. A profile has only facts that the log
-    states or that follow from its figures. Its source's notes say what was left out because it is cut; those that begin
-    with `FAULT` come first. `num_ranks` selects tables by their number of ranks; like `collective` (by the library's
-    name or that of nccl-tests) it is also assumed for tables that do not state it.
+    states or that follow from its figures. Its source's notes say what was left out because it is cut and, after
+    `FAULT`, what is wrong with the run. `num_ranks` selects tables by their number of ranks; like `collective` (by the
+    library's name or that of nccl-tests) it is also assumed for tables that do not state it.
 
     Raises FileError (a one-line ValueError that names the file, and the line if one is to blame) if the file is not
     such a log or contradicts itself; OSError if it cannot be opened.
@@ -56,7 +55,7 @@ def read_log(
 
 def _profiles(log: Log, text: str) -> Iterator[Profile]:
     if '"n_ranks"' in text:
-        yield from inspector(log)
+        yield from inspector(log, text)
     elif text.lstrip().startswith("{"):
         content = json.loads(text)
         if "nvbandwidth" in content:
@@ -68,24 +67,21 @@ def _profiles(log: Log, text: str) -> Iterator[Profile]:
         yield from nvbandwidth_text(log)
 
 
-# What must agree in profiles that are merged; other facts, such as iterations, are left out where they differ.
-_SAME = ("backend", "num_ranks", "num_nodes", "ranks_per_node", "gpus", "environment", "device", "dtype", "statistic")
+_SAME = ("backend", "num_ranks", "ranks_per_node", "gpus", "environment")  # in profiles that are merged
 
 
 def merged(profiles: Sequence[Profile], name: str) -> Profile:
     """Return one profile from several logs of a machine. Times of the same operation become iterations of one point.
 
-    Raises ValueError if they are of different machines or numbers of ranks.
+    Facts that differ, such as the number of iterations, are left out. Raises ValueError if the machines differ.
     """
     first = profiles[0]
-    notes = set()
     for profile in profiles:
-        problem = difference({**first.provenance, **first.protocol}, {**profile.provenance, **profile.protocol}, _SAME)
+        problem = difference(first.provenance, profile.provenance, _SAME)
         if problem:
             raise ValueError(f"the logs are of different machines or ranks (select with --num-ranks): {problem}")
-        notes.add(profile.provenance["source"].get("notes", ""))
-    faults_first = sorted(notes, key=lambda text: (not text.startswith(FAULT), text))
-    source = {**first.provenance["source"], "notes": "; ".join(filter(None, faults_first))}
+    notes = dict.fromkeys(profile.provenance["source"].get("notes", "") for profile in profiles)
+    source = {**first.provenance["source"], "notes": "; ".join(filter(None, notes))}
     provenance = {**_common([profile.provenance for profile in profiles]), "name": name, "source": source}
     protocol = _common([profile.protocol for profile in profiles])
     return Profile(provenance, protocol, joined(point for profile in profiles for point in profile.points))

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...collectives import build, execute
-from ...collectives.timing import Ranks, TimedTask
 from ..points import NATIVE, PointKey
 from .plan import ITEM_BYTES, words_of
+from .timing import Ranks, TimedTask
 
 MOST_ITEM = 61  # sums of so large whole numbers over up to 270,000 ranks are exact in float32
 

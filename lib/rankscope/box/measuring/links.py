@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from ...collectives.process_group import Message, backend_of, starter, takes_batches
-from ...collectives.timing import Ranks, TimedTask, nothing
 from ..points import PointKey
 from .plan import ITEM_BYTES
+from .timing import Ranks, TimedTask, nothing
 
 # An iteration has several exchanges in sequence: at most so many, and so many bytes, but at least two, so that one does
 # not begin when all ranks do.

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...collectives.timing import Ranks, network_id
 from ...provenance import of_machine
 from ..points import Point, PointKey
 from .collectives import collective_tasks
 from .links import link_task
 from .plan import Protocol, measure_in_turns
+from .timing import Ranks, network_id
 from .transfers import Gpu, transfer_points
 
 

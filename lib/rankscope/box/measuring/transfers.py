@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...collectives.timing import stolen_ticks
 from ..points import Point, PointKey
 from .plan import ITEM_BYTES, Protocol, measure_in_turns, words_of
+from .timing import stolen_ticks
 
 KINDS = ("pageable", "pinned", "gpu")  # of memory
 

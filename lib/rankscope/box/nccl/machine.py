@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from ...common.checks import check_field, number, one_of, optional, whole
-from .constants import CPUS, GPUS, VERSIONS, Generation, Gpu, Graph, Row, Terms, Version
+from ...common.checks import check_field, number, optional, whole
+from .constants import GPUS, VERSIONS, Generation, Gpu, Graph, Row, Terms, Version
 
 _VERSION = re.compile(r"2\.(\d{1,2})(?:\.(\d{1,2}))?")
 UNSTATED_PATCH = 99  # of a version without its third number: the latest
@@ -18,7 +18,7 @@ UNSTATED_PATCH = 99  # of a version without its third number: the latest
 
 def _version(name: str, value: Any) -> tuple[int, int, int]:
     """Return a version of NCCL, a text or numbers, as three numbers."""
-    text = ".".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    text = value if isinstance(value, str) else ".".join(map(str, value))
     match = _VERSION.fullmatch(text)
     if match is None or int(match[1]) < 19:
         raise ValueError(f"{name} must be from NCCL 2.19 to 2.99, as in (2, 29) or '2.29.2', got {value!r}")
@@ -32,13 +32,10 @@ class Machine(msgspec.Struct, frozen=True, dict=True, eq=False):
     gpus_per_node: int = 8
     num_nodes: int = 1
     version: Any = (2, 30)  # a text or numbers, kept as three numbers
-    cpu: str = "intel"
     nics: int | None = None
     nic_bytes_per_s: float | None = None
     graphs: Mapping[str, Graph] = {}
     terms: Terms | None = None
-    minimum_s: float = 0.0
-    printed: Mapping[tuple[str, str, str], tuple[float, float]] = {}
 
     def __post_init__(self) -> None:
         if self.gpu not in GPUS:
@@ -47,7 +44,6 @@ class Machine(msgspec.Struct, frozen=True, dict=True, eq=False):
         check_field(self, "gpus_per_node", whole, 1, 72)
         check_field(self, "num_nodes", whole, 1, 4096)
         check_field(self, "version", _version)
-        check_field(self, "cpu", one_of, tuple(CPUS))
         check_field(self, "nics", optional, whole, 1, 64)
         check_field(self, "nic_bytes_per_s", optional, number, above=0)
         if self.num_ranks < 2:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from msgspec.structs import replace
+from typing import NamedTuple
 
 from ...common.checks import whole
 from .constants import LIMITS
-from .log import read_log
 from .machine import UNSTATED_PATCH
 from .times import terms_us
 from .tuner import Tuner
 
-if TYPE_CHECKING:
-    from ..profile import Profile
-
-_LEAST_READING_BYTES = 1024  # the smallest size of the curves that the terms were fitted to
+_NAMES = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}  # of protocols
 
 
 class Estimate(NamedTuple):
@@ -37,15 +30,21 @@ class Estimate(NamedTuple):
     def time_s(self) -> float:
         return sum(self.terms_s.values())
 
+    @property
+    def words(self) -> str:
+        """The algorithm and the protocol; of NVLS, which has only one, the algorithm."""
+        if self.algorithm.startswith("nvls"):
+            return self.algorithm.replace("nvls", "NVLS").replace("_", " ")
+        return f"{self.algorithm} {_NAMES[self.protocol]}"
+
 
 class Model(Tuner, frozen=True, dict=True, eq=False):
     """NCCL's cost model of a cluster: the algorithm and protocol that it chooses for a collective, and their times.
 
-    `gpu` is one of GPUS, `version` is NCCL's, and `cpu` is "intel", "amd" or "other". Each node has `nics` network
-    cards of `nic_bytes_per_s` each; by default one card per GPU, at the usual rate of such machines. `graphs` replaces
-    the paths that NCCL is expected to find, by algorithm ("ring", "tree", "nvls"). `terms` are the constants that
-    NCCL's model omits, by default those of the GPU's generation; `minimum_s` is the minimum host time per collective.
-    `with_readings` determines it from measurements. `printed` contains the figures of NCCL's log; see `from_log`.
+    `gpu` is one of GPUS, and `version` is NCCL's. Each node has `nics` network cards of `nic_bytes_per_s` each; by
+    default one card per GPU, at the usual rate of such machines. `graphs` replaces the paths that NCCL is expected to
+    find, by algorithm ("ring", "tree", "nvls"). `terms` are the constants that NCCL's model omits, by default those of
+    the GPU's generation.
 
     Raises ValueError if an argument is out of range or unknown.
 
@@ -65,8 +64,6 @@ class Model(Tuner, frozen=True, dict=True, eq=False):
     def notes(self) -> list[str]:
         """The limitations of `time_s`."""
         notes = [LIMITS[self.network]]
-        if self.facts.generation == "volta":
-            notes.append("No measurements of Volta were available to fit, so the terms are those of Ampere.")
         if self.version > (2, 30, UNSTATED_PATCH):
             notes.append("The constants are those of NCCL 2.30.7, the latest known version.")
         return notes
@@ -89,40 +86,6 @@ class Model(Tuner, frozen=True, dict=True, eq=False):
     def choose(self, collective: str, num_bytes: int) -> Estimate:
         """Return NCCL's choice: the pair whose time it expects to be the lowest.
 
-        Raises as `compare`, and if NCCL's log states no bandwidth for the collective.
+        Raises as `compare`.
         """
-        estimates = self.compare(collective, num_bytes)
-        if not estimates:
-            raise ValueError(f"collective must be one with a bandwidth in NCCL's log, got {collective!r}")
-        return min(estimates, key=lambda estimate: estimate.nccl_s)
-
-    def with_readings(self, profile: Profile) -> Model:
-        """Return the model with the host's minimum time, from a profile with the model's number of ranks.
-
-        It is the time of the smallest native allreduce of at least 1 KiB. If the model is slower than that, its launch
-        becomes shorter instead. Raises ValueError if the profile has none, or another number of ranks.
-        """
-        if profile.num_ranks != self.num_ranks:
-            raise ValueError(f"profile must be of {self.num_ranks} ranks, got {profile.num_ranks}")
-        readings = profile.native_s("allreduce")
-        num_bytes = min([size for size in readings if size >= _LEAST_READING_BYTES], default=0)
-        if not num_bytes:
-            raise ValueError("profile must have a native allreduce of 1 KiB or more")
-        seconds = readings[num_bytes]
-        missing_s = seconds - replace(self, minimum_s=0.0).choose("allreduce", num_bytes).time_s
-        if missing_s >= 0:
-            return replace(self, minimum_s=seconds)
-        terms = self.terms or self.generation.terms
-        launch_us = max(terms.launch_us + missing_s * 1e6, 0.0)
-        return replace(self, minimum_s=0.0, terms=replace(terms, launch_us=launch_us))
-
-    @classmethod
-    def from_log(cls, path: str | os.PathLike[str], gpu: str | None = None, **arguments: Any) -> Model:
-        """Return the model of a job from its log, with the latencies and bandwidths that NCCL itself printed.
-
-        The job runs with ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING``. `gpu` is required if the log does not
-        name exactly one GPU of GPUS. `arguments` are further arguments of `Model`; they override the log.
-
-        Raises ValueError if the log does not contain NCCL's tuning table; OSError if it cannot be opened.
-        """
-        return cls(**{**read_log(path, gpu), **arguments})
+        return min(self.compare(collective, num_bytes), key=lambda estimate: estimate.nccl_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
 from itertools import combinations
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
@@ -50,7 +49,7 @@ def read_topology(path: str | os.PathLike[str]) -> Topology:
     text = read_bytes(path).decode("utf-8-sig", "replace")
     try:
         return _of_xml(text) if text.lstrip().startswith("<") else _of_matrix(text)
-    except (ValueError, ParseError) as error:
+    except (ValueError, LookupError, ParseError) as error:
         raise FileError(
             path, f"it is neither NCCL's topology XML nor a table of nvidia-smi topo -m: {error}"
         ) from error
@@ -69,56 +68,54 @@ def _of_matrix(text: str) -> Topology:
     return Topology(ways, names[num_gpus:])
 
 
-Device = tuple[Element, tuple[Element, ...]]  # with the tags around it, the outermost first
-
-
-def _walk(tag: Element, above: tuple[Element, ...] = ()) -> Iterator[Device]:
-    yield tag, above
-    for child in tag:
-        yield from _walk(child, (*above, tag))
-
-
-def _bridges(above: tuple[Element, ...]) -> tuple[Element, ...]:
-    """Return the tags around a port without its own: a nic, usually in a PCI device."""
-    return above[:-2] if above[-2].tag == "pci" else above[:-1]
-
-
 def _of_xml(text: str) -> Topology:
     """Parse nested tags of the system, its CPUs, PCIe bridges and devices, and their NVLinks."""
-    tags = [*_walk(fromstring(text.lower()))]
-    gpus = [(tag, above) for tag, above in tags if tag.get("class", "").startswith(_GPU)]
+    system = fromstring(text.lower())
+    outer = {inner: tag for tag in system.iter() for inner in tag}
+
+    def around(device: Element) -> list[Element]:
+        """Return the tags around a device, the outermost first."""
+        tags = [outer[device]]
+        while tags[0] in outer:
+            tags.insert(0, outer[tags[0]])
+        return tags
+
+    gpus = [tag for tag in outer if tag.get("class", "").startswith(_GPU)]
     # A network card is a port that is fast enough, or a PCI device whose ports the file does not state.
-    cards = [(tag, _bridges(above)) for tag, above in tags if int(tag.get("speed", 0)) >= _LEAST_NIC_MBIT]
-    cards += [one for one in tags if one[0].get("class", "").startswith(_CARD) and one[0].find(".//net") is None]
+    ports = [tag for tag in outer if int(tag.get("speed", 0)) >= _LEAST_NIC_MBIT]
+    cards = {}  # with what stands in a bridge or in a CPU
+    for port in ports:
+        cards[port] = outer[port]
+        if outer[outer[port]].tag == "pci":
+            cards[port] = outer[outer[port]]
+    cards |= {tag: tag for tag in outer if tag.get("class", "").startswith(_CARD) and tag.find(".//net") is None}
     if not gpus:
         raise ValueError("it has no GPU")
     nvlinks = Counter[tuple[str | None, str | None]]()  # from a GPU to another one or to the switches
-    for gpu, _ in gpus:
+    for gpu in gpus:
         for link in gpu.iter("nvlink"):
             target = link.get("target")
             if link.get("tclass", "").startswith(_NVSWITCH):
                 target = _NVSWITCH
             nvlinks[gpu.get("busid"), target] += int(link.get("count", 0))
 
-    def way(gpu: Device, other: Device) -> str:
+    def way(gpu: Element, other: Element) -> str:
         if gpu is other:
             return "X"
-        one = gpu[0].get("busid")
-        two = other[0].get("busid")
+        one = gpu.get("busid")
+        two = other.get("busid")
         num_nvlinks = nvlinks[one, two] or min(nvlinks[one, _NVSWITCH], nvlinks[two, _NVSWITCH])
         if num_nvlinks:
             return f"NV{num_nvlinks}"
-        shared = [tag for tag, theirs in zip(gpu[1], other[1], strict=False) if tag is theirs]
+        shared = [tag for tag, theirs in zip(around(gpu), around(other), strict=False) if tag is theirs]
         if shared[-1].tag == "pci":
-            has_one_bridge = len(shared) == len(gpu[1]) == len(other[1])
-            return "PIX" if has_one_bridge else "PXB"
+            return "PIX" if outer[gpu] is outer[other] else "PXB"
         return "PHB" if shared[-1].tag == "cpu" else "SYS"
 
-    slowest_mbit = min([int(card.get("speed", 0)) for card, _ in cards], default=0)
     return Topology(
-        ways=[[way(gpu, other) for other in (*gpus, *cards)] for gpu in gpus],
-        nics=[card.get("name", card.get("busid", "")) for card, _ in cards],
-        nic_gb_per_s=slowest_mbit / _MBIT_PER_GB or None,
+        ways=[[way(gpu, other) for other in (*gpus, *cards.values())] for gpu in gpus],
+        nics=[card.get("name", card.get("busid", "")) for card in cards],
+        nic_gb_per_s=min([int(port.get("speed", 0)) / _MBIT_PER_GB for port in ports], default=None),
     )
 
 
@@ -137,15 +134,11 @@ def explained(box: Topology) -> list[str]:
     if num_indirect:
         pairs_words = count_of(num_indirect, "pair")
         lines.append(f"By default, NCCL sends through host memory, or NVLinks of a third GPU, for {pairs_words}.")
-    if not box.nics:
-        return lines
-    near: dict[tuple[str, ...], list[int]] = {}
     for gpu in gpus:
         ways = box.ways[gpu][num_gpus:]
-        nearest = min(ways, key=WAYS.index)
+        nearest = min(ways, key=WAYS.index, default="")
         cards = [name for name, way in zip(box.nics, ways, strict=True) if way == nearest]
-        near.setdefault((nearest, *cards), []).append(gpu)
-    for (way, *cards), some in near.items():
-        gpu_direct = "" if way in _DIRECT else "; without GPUDirect RDMA by default, except on Grace"
-        lines.append(f"{listed('GPU', some)}: {way} to {and_joined(cards)}{gpu_direct}.")
+        gpu_direct = "" if nearest in _DIRECT else "; without GPUDirect RDMA by default, except on Grace"
+        if cards:
+            lines.append(f"GPU {gpu}: {nearest} to {and_joined(cards)}{gpu_direct}.")
     return lines

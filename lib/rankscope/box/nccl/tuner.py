@@ -6,7 +6,7 @@ import math
 from functools import cached_property
 
 from ...common.checks import one_of
-from .constants import COLLECTIVES, CORRECTION, CPUS, GENERATIONS, MOST_CHANNELS, PROTOCOLS, SPLIT, Graph
+from .constants import COLLECTIVES, CORRECTION, GENERATIONS, MOST_CHANNELS, PROTOCOLS, SPLIT, Graph
 from .machine import Machine
 from .paths import expected_graphs
 
@@ -41,9 +41,6 @@ class Tuner(Machine, frozen=True, dict=True, eq=False):
         Raises ValueError if the collective is not in COLLECTIVES.
         """
         one_of("collective", collective, COLLECTIVES)
-        if self.printed:
-            printed = self.printed.items()
-            return [(name, protocol) for (what, name, protocol), (_, rate) in printed if what == collective and rate]
         has_nvls = self.is_on_nvlink and self.generation.has_nvls and self.gpus_per_node > 1
         has_nvls = has_nvls and self.graph("nvls").num_channels > 1
         is_alone = self.gpus_per_node == 1 and self.version >= (2, 23)
@@ -70,8 +67,6 @@ class Tuner(Machine, frozen=True, dict=True, eq=False):
 
     def latency_us(self, collective: str, algorithm: str, protocol: str) -> float:
         """Return the latency in µs of an eligible pair: a base, and hops within nodes and between them."""
-        if self.printed:
-            return self.printed[collective, algorithm, protocol][0]
         base = self.hop_us("base", algorithm, protocol)
         if algorithm == "ring":
             return base + self._ring_hops_us(collective, protocol)
@@ -99,7 +94,7 @@ class Tuner(Machine, frozen=True, dict=True, eq=False):
         if self.num_nodes == 1:
             return steps * intra
         # With several nodes, NCCL charges the network's overhead for each step within a node, too.
-        intra = max(intra, self.hop_us("overhead", self.cpu, protocol))
+        intra = max(intra, self.hop_us("overhead", "ring", protocol))
         inter = self.hop_us("net", "ring", protocol)
         if self.gpus_per_node == 1:  # nothing hides latencies, so NCCL has the tree's
             inter = self.hop_us("net", "tree", protocol)
@@ -110,8 +105,6 @@ class Tuner(Machine, frozen=True, dict=True, eq=False):
 
     def bandwidth(self, collective: str, algorithm: str, protocol: str) -> float:
         """Return the bandwidth in GB/s of an eligible pair: that of all channels, and how much the buffer has of it."""
-        if self.printed:
-            return self.printed[collective, algorithm, protocol][1]
         graph = self.graph(algorithm)
         generation = self.generation
         bus = graph.num_channels * self.by_nodes((graph.intra, graph.intra, graph.inter))
@@ -142,10 +135,11 @@ class Tuner(Machine, frozen=True, dict=True, eq=False):
         return bus * self.num_ranks / self.num_steps(collective)
 
     def _most_ll(self) -> float:
-        """Return the most that LL reaches. For several nodes, NCCL chooses the row of its table by CPU, not by GPU."""
-        if self.num_nodes == 1:
-            return self.generation.ll_max[0]
-        return self.by_nodes(GENERATIONS[CPUS[self.cpu]].ll_max)
+        """Return the most that LL reaches. For several nodes and an Intel CPU, NCCL chooses the row of Volta."""
+        generation = self.generation
+        if self.num_nodes > 1:
+            generation = GENERATIONS["volta"]
+        return self.by_nodes(generation.ll_max)
 
     def _nvls_channel(self, collective: str, graph: Graph) -> float:
         """Return the bandwidth of the whole buffer on a channel of NVLS or NVLSTree."""

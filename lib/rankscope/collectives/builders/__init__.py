@@ -1,5 +1,5 @@
 """Builders of schedules with their records, a module for each family; the order of a collective's records is theirs."""
 
-from . import rooted, halving, rings, double_tree, bidirectional, swing, exchange, switch  # noqa: I001
+from . import rooted, halving, rings, double_tree, both_ways, exchange, switch  # noqa: I001
 
-__all__ = ["bidirectional", "double_tree", "exchange", "halving", "rings", "rooted", "swing", "switch"]
+__all__ = ["both_ways", "double_tree", "exchange", "halving", "rings", "rooted", "switch"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..algorithms import SEGMENTS, algorithm
-from ..forms import Terms
+from ..cost import Terms
 from ..schedule import Schedule
 from ..steps import Ints, Step
 

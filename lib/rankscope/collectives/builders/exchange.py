@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...common.checks import each, several, whole
 from ..algorithms import algorithm
-from ..forms import Terms, doubling_added_s, doubling_of_powers_s, doubling_s, one_by_one_added_s, one_by_one_s
+from ..cost import Terms, doubling_added_s, doubling_of_powers_s, doubling_s, one_by_one_added_s, one_by_one_s
 from ..schedule import Schedule
 from ..steps import Step
 from .halving import halves
@@ -117,10 +116,9 @@ def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | Non
     ranks = np.arange(n)
     weights = None
     if counts is not None:
-        rows = [each("counts", row, whole, 0) for row in several("counts", counts)]
-        if [len(row) for row in rows] != [n] * n:
+        if [len(row) for row in counts] != [n] * n:
             raise ValueError(f"counts must be {n} rows of {n} whole numbers, one per rank, got {counts!r}")
-        weights = tuple(count for row in rows for count in row)
+        weights = tuple(count for row in counts for count in row)
 
     def steps() -> Iterator[Step]:
         for distance in range(1, n):

@@ -16,7 +16,7 @@ import numpy as np
 from ...cluster import Cluster
 from ...common.checks import several, whole
 from ..algorithms import SEGMENTS, algorithm
-from ..forms import Terms
+from ..cost import Terms
 from ..schedule import Schedule
 from ..steps import Ints, Step
 from .rooted import backwards, to_leaders
@@ -88,9 +88,8 @@ def nodes_of(n: int, gpus_per_node: int | None) -> tuple[int, int]:
     ValueError: gpus_per_node must divide num_ranks = 12, got 5
     """
     if gpus_per_node is None:
-        nodes, gpus = shape_of(n, None, 2)
-        return nodes, gpus
-    if n % whole("gpus_per_node", gpus_per_node, 1, n):
+        _, gpus_per_node = shape_of(n, None, 2)
+    if n % whole("gpus_per_node", gpus_per_node, 1):
         raise ValueError(f"gpus_per_node must divide num_ranks = {n}, got {gpus_per_node}")
     return n // gpus_per_node, gpus_per_node
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from ..algorithms import SEGMENTS, Builder, algorithm
-from ..forms import Terms, doubling_of_powers_s, one_by_one_s
+from ..cost import Terms, doubling_of_powers_s, one_by_one_s
 from ..schedule import SUMS, Schedule
 from ..steps import Ints, Step
 
@@ -141,13 +141,12 @@ def _chain_s(t: Terms, num_segments: int = 8) -> object:
 def broadcast_chain(num_ranks: int, num_segments: int = 8, *, root: int = 0) -> Schedule:
     """Every rank passes the buffer on to the next one, in segments, so that all links are busy at once."""
     num_hops = num_ranks - 1
+    places = np.arange(num_hops)  # in the chain, counted from the root; the last rank only receives
 
     def steps() -> Iterator[Step]:
         for step in range(num_hops + num_segments - 1 if num_hops else 0):  # the last segment starts after all others
-            # The rank at a place of the chain, counted from the root, sends segment `step - place`, if there is one.
-            first = max(0, step - num_segments + 1)
-            last = min(step, num_hops - 1)  # the last rank of the chain only receives
-            place = np.arange(first, last + 1)
+            # The rank at a place sends segment `step - place`, if there is one.
+            place = places[(places <= step) & (places > step - num_segments)]
             yield Step.of((place + root) % num_ranks, (place + 1 + root) % num_ranks, step - place)
 
     return Schedule("broadcast", "chain", num_ranks, num_segments, steps, root)

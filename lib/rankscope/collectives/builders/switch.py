@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..algorithms import IN_SWITCH, SEGMENTS, Algorithm
-from ..forms import Terms
+from ..cost import Terms
 from ..schedule import Schedule
 from ..steps import Ints, Step
 from .double_tree import double_binary_tree, double_binary_tree_s

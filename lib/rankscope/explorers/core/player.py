@@ -80,7 +80,7 @@ def report(now: Now) -> list[str]:
     """What each sends, and how long it takes."""
     lines = []
     for play in plays(now):
-        sent = play.schedule.traffic(play.num_bytes).sent_bytes.max()
+        sent = play.schedule.traffic(play.num_bytes).sum(1).max()  # over receivers, of the busiest sender
         counts = f"{count_of(play.schedule.num_steps, 'step')}, {count_of(play.src.size, 'message')}"
         name = f"{play.schedule.algorithm} {play.schedule.collective}"
         lines.append(f"{name}: {counts}; the busiest rank sends {bytes_words(sent)}; {time_words(play.finish_s)}")

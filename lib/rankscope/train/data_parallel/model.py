@@ -122,7 +122,7 @@ def traffic(sizes: StepSizes, num_devices: int, how: str = "data_parallel") -> N
     """
     messages = messages_of(sizes, num_devices)
     if one_of("how", how, HOW) == "ddp":
-        link_bytes = build("allreduce", "ring", num_devices).traffic(sizes.parameter_bytes).link_bytes
+        link_bytes = build("allreduce", "ring", num_devices).traffic(sizes.parameter_bytes)
         return np.asarray(link_bytes.sum(axis=0) + link_bytes.sum(axis=1))
     port_bytes = np.zeros(num_devices)
     for message in messages:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import statistics
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from .process_group import backend_of, group_of, takes_batches
+from ...collectives.process_group import backend_of, group_of, takes_batches
 
 AWAKE_S = 0.001  # a rank stops sleeping this long before the start, because a sleeping core wakes slowly
 REST_S = 0.001  # shortest pause after an iteration, so that no rank takes a core while others finish
@@ -23,9 +22,9 @@ REST_S = 0.001  # shortest pause after an iteration, so that no rank takes a cor
 # 4 MiB had ended on all ranks when the pause of the first one ended; with no such share 83 %, with twice as much 98 %.
 REST_SHARE = 0.25
 MOST_REST_S = 0.005  # longest such pause
-# Number of agreements, to estimate the time of one and to compare clocks; the first ones do not count. Over Gloo on two
-# cores, the first took 5 to 9 times as long as later ones, the next three about twice as long. Twice the median of the
-# other 8, the margin, was in 95 % of cases at least 1.4 times the median of 2,000.
+# Number of agreements, to estimate the time of one; the first ones do not count. Over Gloo on two cores, the first took
+# 5 to 9 times as long as later ones, the next three about twice as long. Twice the median of the other 8, the margin,
+# was in 95 % of cases at least 1.4 times the median of 2,000.
 AGREEMENTS = 12
 WARM_UP_AGREEMENTS = 4
 PRIORITY = 10  # of all threads after `go_first`, from 1 to 99: any puts them before those without real-time priority
@@ -51,9 +50,8 @@ class TimedTask(NamedTuple):
 def stolen_ticks() -> int:
     """Return the CPU time that the host has stolen from this machine, in ticks of 10 ms; 0 if unknown."""
     try:
-        first_line = Path("/proc/stat").read_text().splitlines()[0]
-        # of all cores: cpu user nice system idle iowait irq softirq steal …
-        return int(first_line.split()[8])
+        # The first line is for all cores: cpu user nice system idle iowait irq softirq steal …
+        return int(Path("/proc/stat").read_text().split()[8])
     except (OSError, IndexError, ValueError):
         return 0
 
@@ -77,7 +75,8 @@ def network_id() -> str:
 class Ranks:
     """A process group whose ranks start together, as seen from this rank. All ranks create it at the same point.
 
-    `clock_offset_s` is how far this rank's instant may be off that of rank 0: 0 if all share a machine and its clock.
+    Ranks on one machine share its clock. On several machines they start when an agreement has ended: `clock_offset_s`
+    is how far this rank's instant may then be off that of rank 0, at most about the time of an agreement.
     """
 
     # Attributes, so that a test can give a rank another clock, other stolen ticks or another machine.
@@ -95,7 +94,9 @@ class Ranks:
         if is_nccl:  # it sends tensors on GPUs only
             everyone = [dist.get_global_rank(self.group, rank) for rank in range(self.size)]
             self._control = dist.new_group(everyone, backend="gloo")
-        self._agree_on_clocks()
+        self.margin_s = AWAKE_S + self._agreement_s()
+        self.is_one_machine = len(set(self.numbered(self.machine()))) == 1
+        self.clock_offset_s = 0.0 if self.is_one_machine else self.margin_s
 
     def slowest(self, values: list[float]) -> list[float]:
         """Return the element-wise maximum over all ranks."""
@@ -112,49 +113,31 @@ class Ranks:
         >>> in_threads(3, lambda rank, group: Ranks(group).numbered(["b", "a", "b"][rank]))[0]
         [0, 1, 0]
         """
-        row = torch.tensor([zlib.crc32(mine.encode())])  # a number, which a tensor can carry
-        rows = [torch.zeros_like(row) for _ in range(self.size)]
-        self._control.allgather([rows], [row]).wait()
-        hashes = [row_of_rank.item() for row_of_rank in rows]
+        own = zlib.crc32(mine.encode())  # a number, which a tensor can carry
+        hashes = self.slowest([own * (rank == self.rank) for rank in range(self.size)])
         first_seen = list(dict.fromkeys(hashes))
         return [first_seen.index(number) for number in hashes]
 
-    def _agree_on_clocks(self) -> None:
-        """Find out how far this rank's clock is ahead of rank 0's, and by how much that may be wrong.
+    def _agreement_s(self) -> float:
+        """Return how long before a start all ranks agree on it, so that all know it in time.
 
-        An agreement ends on each rank after it has begun on every rank, so each gives a lower and an upper bound. Also
-        find out how long before a start all ranks agree on it, so that all know it in time: the median time of an
-        agreement, on the rank where it is longest, counts twice, because single agreements take longer than the median.
-        The time to wake up is added.
+        That is twice the median time of an agreement, on the rank where it is longest, because single agreements take
+        longer than the median.
         """
         times_s = []
-        low_s, high_s = -math.inf, math.inf
         for _ in range(AGREEMENTS):
             begin_s = self.clock()
-            (begin_of_rank_0_s,) = self.slowest([begin_s if self.rank == 0 else -math.inf])
-            end_s = self.clock()
-            (end_of_rank_0_s,) = self.slowest([end_s if self.rank == 0 else -math.inf])
-            times_s.append(end_s - begin_s)
-            low_s = max(low_s, begin_s - end_of_rank_0_s)
-            high_s = min(high_s, end_s - begin_of_rank_0_s)
-        (for_agreement_s,) = self.slowest([2 * statistics.median(times_s[WARM_UP_AGREEMENTS:])])
-        self.margin_s = AWAKE_S + for_agreement_s
-        machines = self.numbered(self.machine())
-        if machines[self.rank] == machines[0]:  # ranks on one machine share its clock
-            low_s = high_s = 0.0
-        self._ahead_s = (low_s + high_s) / 2
-        self.clock_offset_s = (high_s - low_s) / 2
+            self.slowest([begin_s])
+            times_s.append(self.clock() - begin_s)
+        return self.slowest([2 * statistics.median(times_s[WARM_UP_AGREEMENTS:])])[0]
 
     def together(self) -> tuple[float, bool]:
-        """Wait for an instant that all ranks agree on.
-
-        Return it by this rank's clock, and whether this rank was on time.
-        """
+        """Wait for an instant that all ranks agree on; return it, and whether this rank was on time."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # work that the GPU still has would delay the timed run
-        proposed = self.clock() + self.margin_s - self._ahead_s  # by rank 0's clock
-        (latest_proposed,) = self.slowest([proposed])
-        instant = latest_proposed + self._ahead_s  # by this rank's clock
+        (instant,) = self.slowest([self.clock() + self.margin_s])
+        if not self.is_one_machine:  # clocks differ, but all ranks learn at about the same time that all are ready
+            instant = self.clock() + AWAKE_S
         is_on_time = self.clock() < instant
         time.sleep(max(0.0, instant - AWAKE_S - self.clock()))
         while self.clock() < instant:
