@@ -58,7 +58,7 @@ def test_the_script_prints_every_table_and_writes_every_point(
     assert "failed" not in said.err
     profile = Profile.load(dry)
     assert f"{len(profile.points)} points in gpu.json, " in said.out
-    for word in ("Copies to the GPU", "8 ranks, in process"):
+    for word in ("h2d pinned", "8 ranks, in process"):
         assert word in said.out
     assert said.out.count(", traced in steps_") == 2
     assert {path.name for path in dry.parent.glob("steps_*")} == {
