@@ -59,13 +59,14 @@ def test_the_recorded_profiles_are_shipped() -> None:
 def test_a_profile_has_a_cost_and_a_network() -> None:
     own = profile([*links(), *[point("allreduce", 2**p, 2.0**p / 1e9, algorithm="native") for p in (10, 20)]])
     assert own.cost()([2**10, 2**19, 2**20]).tolist() == pytest.approx([2**10 / 1e9, 2**19 / 1e9, 2**20 / 1e9], 1e-4)
-    assert float(own.cost(num_ranks=6)(2**20)) == own.predict("allreduce", "ring", 2**20, num_ranks=6).makespan_s
+    ring = point("allreduce", 2**20, 1.0, algorithm="ring")
+    assert float(own.cost(num_ranks=6)(2**20)) == own.predict(ring, num_ranks=6).makespan_s
     network = own.network("mine")
     assert (network.name, network.label, network.num_ranks) == ("mine", "mine (4 ranks)", 4)
     assert network.about == ("network: made up, 4 ranks, measured with gloo",)
     assert network.cost(2)(2**10) == own.cost()(2**10)
     unmeasured = profile(links())
-    assert unmeasured.cost()(2**20) == unmeasured.predict("allreduce", "ring", 2**20).makespan_s
+    assert unmeasured.cost()(2**20) == unmeasured.predict(ring).makespan_s
 
 
 def test_a_cost_of_ddp_is_that_of_the_profile_or_of_a_ring() -> None:

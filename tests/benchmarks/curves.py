@@ -26,7 +26,7 @@ def peer(curves: list[Published], first: int) -> Floats:
     for measured in curves:
         sizes = list(measured.measured_s)
         fit = fit_link(sizes[first:], [measured.measured_s[size] for size in sizes[first:]])
-        errors += [fit.seconds(size) / measured.measured_s[size] - 1 for size in sizes[1 - first :: 2]]
+        errors += [fit.link.seconds(size) / measured.measured_s[size] - 1 for size in sizes[1 - first :: 2]]
     return np.array(errors)
 
 
@@ -45,11 +45,9 @@ def table(curves: list[Published]) -> None:
     both = [list(left_out(curves, first)) for first in (0, 1)]
     left = both[0] + both[1]
     errors, holds = np.array([size_left.error for size_left in left]), np.array([size_left.holds for size_left in left])
-    odd = {measured.name: curve.Curve(measured.measured_s).odd for measured in curves}
     where = {
         "between sizes": [inside(size_left) for size_left in left],
         "outside of them": [not inside(size_left) for size_left in left],
-        "not odd in the whole curve": [size_left.num_bytes not in odd[size_left.published.name] for size_left in left],
         "below 64 KiB": [size_left.num_bytes < 2**16 for size_left in left],
         "from 64 KiB, below 64 MiB": [2**16 <= size_left.num_bytes < 2**26 for size_left in left],
         "from 64 MiB": [size_left.num_bytes >= 2**26 for size_left in left],

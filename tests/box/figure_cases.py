@@ -6,8 +6,6 @@ They are for the battery in `tests/figures/test_every_figure.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -17,13 +15,7 @@ from rankscope.box import Profile
 from rankscope.box.link_facts import stated
 from rankscope.figures.marks import Drawing
 
-EMULATED = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
 FACTS = stated(4)
-
-
-@cache
-def recorded() -> Profile:
-    return Profile.load(EMULATED)
 
 
 def bank_of(*names: str) -> dict[str, Profile]:
@@ -33,8 +25,7 @@ def bank_of(*names: str) -> dict[str, Profile]:
 # of each public figure, and of each of its views, a call as the notebooks make it
 FIGURES: dict[str, Callable[..., Axes]] = {
     "copies": lambda **on: figures.copies(FACTS, **on),
-    "profile": lambda **on: figures.profile(recorded(), "time", **on),
-    "profile of several": lambda **on: figures.profile(bank_of("h100_8", "l40s_8", "a100_80gb_8"), "busbw", **on),
+    "profile": lambda **on: figures.profile(bank_of("h100_8", "l40s_8", "a100_80gb_8"), **on),
 }
 
 DRAWINGS: dict[str, Drawing] = {}

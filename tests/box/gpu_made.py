@@ -10,9 +10,9 @@ from torch import Tensor, empty, int32
 
 from rankscope.box import Protocol
 from rankscope.box.measuring import rank
-from rankscope.box.measuring.plan import transfer_keys
+from rankscope.box.measuring.plan import DIRECTIONS, METHODS, key_of
 from rankscope.box.measuring.transfers import transfer_points
-from rankscope.box.points import Point
+from rankscope.box.points import Point, PointKey
 
 from .made import PROVENANCE
 
@@ -50,14 +50,13 @@ class Made:
     def forget_pinned(self) -> None:
         self.kept.clear()
 
-    def copy(self, target: Tensor, source: Tensor, non_blocking: bool) -> None:
+    def copy(self, target: Tensor, source: Tensor) -> None:
         kinds = {self.kinds[tensor.data_ptr()] for tensor in (target, source)}
         (host,) = kinds - {"gpu"}
         self.host_s += CALL_S
         self.link_s = max(self.host_s, self.link_s) + LATENCY_S + target.numel() * 4 / RATES[host]
         self.pending.append((target, source))
-        if host == "pageable" or not non_blocking:
-            self.synchronize()
+        self.synchronize()
 
     def mark(self) -> float:
         return max(self.host_s, self.link_s)
@@ -71,13 +70,16 @@ class Made:
             target.copy_(source)
         self.pending.clear()
 
-    def clock(self) -> float:
-        return self.host_s
+
+def ways(size: int) -> list[PointKey]:
+    """Return the keys of all copies of a size."""
+    options = [{"direction": way, "method": method} for way in DIRECTIONS for method in METHODS]
+    return [key_of("transfer", size, pieces=1, both=False, **one) for one in options]
 
 
 def copies(gpu: Any, protocol: Protocol, *sizes: int) -> list[Point]:
     """Return the points of all copies of these sizes."""
-    return [point for size in sizes for point in transfer_points(transfer_keys(size), protocol, gpu)]
+    return [point for size in sizes for point in transfer_points(ways(size), protocol, gpu)]
 
 
 # ---- a made GPU in the ranks of a measuring run
@@ -90,7 +92,8 @@ def put_into_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _survey(*args: Any) -> Any:  # in a rank, where nothing is patched
-    return {**rank.survey(*args), "gpus": PROVENANCE["gpus"]}
+    machine, *others = rank.survey(*args)
+    return {**machine, "gpus": PROVENANCE["gpus"]}, *others
 
 
 def _measure_keys(*args: Any) -> list[Point]:

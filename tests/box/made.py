@@ -92,7 +92,7 @@ def collective(
 def as_predicted(base: Profile, names: Sequence[str], share: float = 1.0, noise: float = 0.02) -> Profile:
     """Return the profile with an allreduce that takes what is predicted, or a share of that."""
     times = {
-        name: lambda size, name=name: share * base.predict("allreduce", name, size).makespan_s  # type: ignore[misc]
+        name: lambda size, name=name: share * base.predict(point("allreduce", size, 1.0, algorithm=name)).makespan_s  # type: ignore[misc]
         for name in names
     }
     return collective(base, times, noise=noise)

@@ -24,9 +24,9 @@ OF_MPIRUN = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8", "MASTER_A
         (8, None, {}, "nccl", 8),
         (8, 2, {}, "nccl", 2),
         (8, 9, {}, "gloo", 9),  # NCCL has no two ranks on a GPU
-        (8, None, OF_TORCHRUN, "nccl", 16),
-        (4, None, OF_TORCHRUN, "gloo", 16),
-        (0, None, OF_MPIRUN, "gloo", 8),
+        (8, None, OF_TORCHRUN, "nccl", None),
+        (4, None, OF_TORCHRUN, "gloo", None),
+        (0, None, OF_MPIRUN, "gloo", None),
     ],
 )
 def test_nccl_measures_where_each_rank_has_a_gpu_of_its_own(
@@ -34,15 +34,14 @@ def test_nccl_measures_where_each_rank_has_a_gpu_of_its_own(
     asked: int | None,
     launcher: dict[str, str],
     backend: str,
-    num_ranks: int,
+    num_ranks: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     for name, value in launcher.items():
         monkeypatch.setenv(name, value)
-    assert run.default_backend(asked) == backend
-    assert run.num_ranks_of(asked, backend) == num_ranks
+    assert run.backend_and_ranks(None, asked) == (backend, num_ranks)
     assert run.writes() is (launcher is not OF_MPIRUN)
 
 

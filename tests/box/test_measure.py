@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rankscope.box.measuring import collectives, rank
-from rankscope.box.measuring.collectives import check, collective_tasks
+from rankscope.box.measuring.collectives import buffers, collective_tasks, native
 from rankscope.box.measuring.links import ring_of
 from rankscope.box.measuring.plan import (
     FEW_ALGORITHMS,
     MEASURED,
     Protocol,
-    builder_options,
     collective_keys,
     guess_s,
     key_of,
     keys_of,
+    measure_in_turns,
 )
 from rankscope.box.measuring.rank import points_of
 from rankscope.box.measuring.run import measure
@@ -51,13 +51,13 @@ def ranks_with(group: Any, **readings: Callable[[], Any]) -> Ranks:
 
 def test_the_slowest_rank_of_each_iteration_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     def task(key: Any, ranks: Ranks, nodes: Any) -> TimedTask:
-        return TimedTask(lambda: time.sleep(0.05 * (ranks.rank + 1)))
+        return TimedTask(lambda: time.sleep(0.05 * (ranks.rank + 1)), times=2)
 
     monkeypatch.setattr(rank, "link_task", task)
     (point,), *others = in_threads(3, lambda _, group: points_of([SUM], [0], Ranks(group), QUICK))
     assert others == [[point]] * 2
     assert len(point.seconds) == 6
-    assert 0.15 <= min(point.seconds) < 0.3, "that is the sum over the ranks"
+    assert 0.075 <= min(point.seconds) < 0.15, "that is the sum over the ranks, or over the times"
 
 
 @pytest.mark.parametrize("margin_s", [0.02, -0.001])
@@ -67,15 +67,15 @@ def test_an_iteration_that_is_disturbed_on_any_rank_is_not_clean(
     """By the host, which steals time from rank 1 in the second counted iteration, or by a start that comes too late."""
 
     def work(rank: int, group: Any) -> tuple[bool, ...]:
-        reads = itertools.count()  # two an iteration: the first two iterations are for the estimate, the third warms up
+        reads = itertools.count()  # two an iteration: the first one warms up
         ticks = itertools.count()
         ranks = ranks_with(
             group,
-            stolen=lambda: int(rank == 1 and margin_s > 0 and next(reads) >= 2 * 4 + 1),
+            stolen=lambda: int(rank == 1 and margin_s > 0 and next(reads) >= 2 * 2 + 1),
             clock=lambda: next(ticks) * 1e-3,
         )
         ranks.margin_s = margin_s
-        return points_of([SUM], [0], ranks, Protocol(iterations=3, budget_s=0.1))[0].clean
+        return points_of([SUM], [0], ranks, Protocol(iterations=3))[0].clean
 
     monkeypatch.setattr(rank, "link_task", lambda *_: TimedTask(lambda: None))
     assert in_threads(2, work) == [(True, False, True) if margin_s > 0 else (False,) * 3] * 2
@@ -96,20 +96,21 @@ def test_ranks_of_other_machines_start_together_in_spite_of_their_clocks() -> No
     assert max(instants) - min(instants) < 20
 
 
-def test_methods_take_turns() -> None:
-    order: list[str] = []
-    found = Protocol(warm_up=0, iterations=5, budget_s=10).in_turns("abc", order.append, time.monotonic)
-    assert "".join(order) == "abcabc" + "aaabbbccc" + "bbbcccaaa"
-    assert found == dict.fromkeys("abc", [None] * 5)
+@pytest.mark.parametrize(("budget_s", "most", "turns"), [(100.0, 7, 3), (100.0, 300, 100), (1e-9, 300, 2)])
+def test_methods_take_turns_within_the_iterations_and_the_budget(budget_s: float, most: int, turns: int) -> None:
+    keys = [key_of("add", size) for size in (4, 8, 12)]
+    order = []
 
+    def once(key: Any) -> tuple[float, bool]:
+        order.append(keys.index(key))
+        return 1.0 + len(order), True
 
-@given(st.floats(1e-6, 1e3), st.integers(1, 300), st.floats(1e-3, 100), st.integers(0, 5))
-def test_turns_keep_to_the_budget_and_to_the_iterations(
-    seconds: float, iterations: int, budget_s: float, warm_up: int
-) -> None:
-    turns = Protocol(warm_up, iterations, budget_s).turns(seconds)
-    assert 1 <= turns <= 2 or seconds * turns * (warm_up + 3) <= budget_s
-    assert min(6, iterations) <= turns * 3 < iterations + 3
+    points = measure_in_turns(keys, once, Protocol(iterations=most, budget_s=budget_s))
+    rounds = [[first, (first + 1) % 3, (first + 2) % 3] for first in range(turns)]
+    assert order == [place % 3 for of_round in rounds for place in of_round for _ in range(4)]
+    assert [point.key for point in points] == keys
+    assert {len(point.seconds) for point in points} == {min(most, 3 * turns)}
+    assert points[0].seconds[0] == 3.0  # the first one warmed up
 
 
 # ---- links
@@ -142,43 +143,32 @@ def test_links_and_memory_are_measured_on_nodes_of_any_size() -> None:
 
 @pytest.mark.parametrize(("num_ranks", "size"), [(3, 1000), (2, 4096)])
 def test_all_collectives_of_all_algorithms_are_checked_and_measured(num_ranks: int, size: int) -> None:
-    keys = [collective_keys(Protocol(thorough=True), name, size, [num_ranks]) for name in MEASURED]
+    keys = [collective_keys(Protocol(thorough=True), name, size, num_ranks) for name in MEASURED]
 
     def work(rank: int, group: Any) -> list[list[Point]]:
-        ranks, protocol = Ranks(group), Protocol(iterations=1, budget_s=0.01)
+        ranks, protocol = Ranks(group), Protocol(iterations=1)
         return [points_of(of_collective, [0] * num_ranks, ranks, protocol) for of_collective in keys]
 
     assert [[point.key for point in points] for points in in_threads(num_ranks, work)[0]] == keys
     names = {dict(key.options)["algorithm"] for of_collective in keys for key in of_collective}
-    assert {"native", "ring", "segmented_ring", "bruck", "chain"} <= names
+    assert {"native", "ring", "segmented_ring", "bruck"} <= names
 
 
 @pytest.mark.parametrize("collective", MEASURED)
 def test_what_a_collective_leaves_undone_is_caught(collective: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An executor that only copies what a rank passes: a wrong result, or one of the wrong size, on some rank."""
     monkeypatch.setattr(collectives, "execute", lambda schedule, tensor, group: tensor.clone())
-    (name, *_) = [name for name in ALGORITHMS[collective] if name != "segmented_ring"]
-    keys = collective_keys(Protocol(algorithms=[name]), collective, 4096, [2])
-    with pytest.raises(RankError, match=f"{collective} {name}"):
+    keys = collective_keys(Protocol(algorithms=[next(iter(ALGORITHMS[collective]))]), collective, 4096, 2)
+    with pytest.raises(RankError, match=collective):
         in_threads(2, lambda rank, group: collective_tasks(keys, Ranks(group)) and None)
-
-
-@pytest.mark.parametrize("element", [0, 17, 1023])
-def test_one_wrong_element_is_caught_wherever_it_is(element: int) -> None:
-    right = torch.arange(1024.0)
-    check("", right, right)
-    wrong = right.clone()
-    wrong[element] += 1
-    with pytest.raises(RuntimeError, match=rf"element {element} is .*; 1 of 1024 "):
-        check("", wrong, right)
 
 
 @pytest.mark.parametrize("collective", MEASURED)
 def test_the_backends_own_result_is_what_the_ranks_numbers_give(collective: str) -> None:
     def work(rank: int, group: Any) -> tuple[list[float], list[float]]:
         ranks = Ranks(group)
-        buffers = collectives.Buffers(collective, 4096, ranks)
-        return buffers.input.tolist(), collectives.native(collective, buffers, ranks)().tolist()
+        numbers, out = buffers(collective, 4096, ranks)
+        return numbers.tolist(), native(collective, numbers, out, ranks)().tolist()
 
     (first, first_out), (second, second_out) = in_threads(2, work)
     assert first != second
@@ -186,9 +176,7 @@ def test_the_backends_own_result_is_what_the_ranks_numbers_give(collective: str)
     expected = {
         "allreduce": (total, total),
         "reduce_scatter": (total[:512], total[512:]),
-        "broadcast": (first, first),
         "allgather": (first + second,) * 2,
-        "all_to_all": (first[:512] + second[:512], first[512:] + second[512:]),
     }
     assert (first_out, second_out) == expected[collective]
 
@@ -206,7 +194,7 @@ def test_keys_are_all_different_and_of_whole_elements(sizes: list[int], quads: i
 
 
 def test_quick_is_a_part_of_thorough_and_native_is_measured_in_both_places() -> None:
-    quick, thorough = (keys_of(Protocol(thorough=every), "gloo", [4], True) for every in (False, True))
+    quick, thorough = (keys_of(Protocol(thorough=every), "gloo", [4], has_gpu=False) for every in (False, True))
     assert set(quick) < set(thorough)
     options = [dict(key.options) for key in quick if key.what == "allreduce"]
     assert {one["algorithm"] for one in options} == set(FEW_ALGORITHMS)
@@ -214,17 +202,9 @@ def test_quick_is_a_part_of_thorough_and_native_is_measured_in_both_places() -> 
     assert 10 < guess_s(quick, Protocol(), "gloo") < 60 < guess_s(thorough, Protocol(), "gloo")
 
 
-def test_a_builder_is_arranged_by_its_own_record() -> None:
-    assert builder_options("allreduce", "segmented_ring", 2**24, [8]) == {"num_segments": 4}
-    assert builder_options("allreduce", "torus_2d", 2**24, [8] * 2) == {"shape": (2, 8)}
-    assert builder_options("allreduce", "hierarchical_ring", 2**24, [4, 4]) == {"gpus_per_node": 4}
-    assert builder_options("allreduce", "hierarchical_ring", 2**20, [3, 5]) == {}
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_nccl(tmp_path: Path) -> None:
     some: dict[str, Any] = {"sizes": [4096, 2**22], "algorithms": ["native", "ring"], "collectives": MEASURED}
     profile = measure(tmp_path / "gpu.json", replace(QUICK, **some), num_ranks=2, backend="nccl")
-    assert profile.protocol["clock"] == "cuda events"
     assert len(profile.select("allreduce", in_place=True)) == 4

@@ -20,20 +20,19 @@ from msgspec.structs import replace
 from rankscope import cli
 from rankscope.box import Profile, Protocol, measure
 from rankscope.box.measuring import rank, run
-from rankscope.box.points import Point
 from rankscope.ranks import RankError
 
 from ..ports import free_port
-from ..processes import NOT_HANGING_S, children, hears_hangups, server_pid, soon
+from ..processes import NOT_HANGING_S, children, server_pid, soon
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "lib")}
 SMALL = ["--num-ranks", "2", "--sizes", "1KiB,4KiB", "--algorithms", "native,ring", "--iterations", "3"]
-MANY = Protocol(iterations=3, budget_s=0.05, sizes=[2**power for power in range(10, 16)], algorithms=["native", "ring"])
+MANY = Protocol(iterations=3, budget_s=0.05, sizes=[2**10, 2**12, 2**14], algorithms=["native", "ring"])
 FEW = replace(MANY, sizes=[1024])
-NUM_POINTS = 4 + 5 + 2 * 3  # sums, messages up to 64 KiB, collectives: native in both places, and the ring
+NUM_POINTS = 1 + 5 + 2 * 3  # a sum, messages up to 64 KiB, collectives: native in both places, and the ring
 
 
 @pytest.fixture(autouse=True)
@@ -76,10 +75,10 @@ def test_a_second_run_measures_what_is_missing(first: tuple[Path, str, str], tmp
     before = Profile.load(path)
     assert profile_command(path, *SMALL)[0] == 0
     assert Profile.load(path) == before
-    assert profile_command(path, *SMALL, "--sizes", "1KiB:8KiB")[0] == 0
+    assert profile_command(path, *SMALL, "--sizes", "8KiB")[0] == 0
     found = Profile.load(path)
     assert found.points[: len(before.points)] == before.points
-    assert {point.num_bytes for point in found.select("allreduce")} == {1024 << power for power in range(4)}
+    assert {point.num_bytes for point in found.select("allreduce")} == {2**10, 2**12, 2**13}
 
 
 def test_a_file_of_another_setting_or_of_something_else_is_left_alone(
@@ -91,8 +90,8 @@ def test_a_file_of_another_setting_or_of_something_else_is_left_alone(
         (["--num-ranks", "3"], whole, "num_ranks is 2 there and 3 here"),
         (["--iterations", "4"], whole, "iterations is 3 there and 4 here"),
         ([], whole[:-20], "machine"),
-        (["--fresh"], b"import torch", "--force"),
-        (["--sizes", "4KiB:1KiB"], whole, "--sizes"),
+        ([], b"import torch", "--force"),
+        (["--sizes", "much"], whole, "--sizes"),
         (["--backend", "tcp"], whole, "backend"),
     ):
         path.write_bytes(content)
@@ -125,8 +124,8 @@ def wrong_on_rank_1(*args: Any) -> Any:
 
 def test_a_wrong_result_ends_the_run_and_what_was_right_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank, "measure_keys", wrong_on_rank_1)
-    monkeypatch.setattr(run, "POINTS_PER_LAUNCH", 9)
-    with pytest.raises(RankError, match=r"rank 1 failed: .*allreduce ring, 1 KiB gave a wrong result: element 5"):
+    monkeypatch.setattr(run, "POINTS_PER_LAUNCH", 6)
+    with pytest.raises(RankError, match="rank 1 failed: .*allreduce ring, 1 KiB gave another result"):
         measure(tmp_path / "a.json", FEW, num_ranks=2)
     assert {point.what for point in Profile.load(tmp_path / "a.json").points} == {"together", "add"}
 
@@ -146,44 +145,48 @@ def test_a_rank_that_hangs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         measure(tmp_path / "a.json", MANY, num_ranks=2, report=impatient)
 
 
+def on_two_nodes(stored: Any) -> Any:
+    machine, _, stored = rank.survey(stored)
+    return machine, [0, 0, 1], stored
+
+
+def test_links_within_and_between_nodes_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank, "survey", on_two_nodes)
+    profile = measure(tmp_path / "a.json", FEW, num_ranks=3)
+    assert (profile.num_ranks, profile.num_nodes, profile.ranks_per_node) == (3, 2, (2, 1))
+    assert len(profile.select("together", link="intra")) == len(profile.select("together", link="inter")) == 5
+
+
 # ---- interrupted
 
 
-def test_kills_lose_nothing(tmp_path: Path) -> None:
+def test_a_kill_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "machine.json"
-    known: dict[Any, Point] = {}
     driver = (
         "import sys; from rankscope.box.measuring import run; from rankscope.box import Protocol, measure\n"
         "run.POINTS_PER_LAUNCH = 3\n"
         f"measure(sys.argv[1], {MANY}, num_ranks=2, report=lambda progress: print(progress.num_done, flush=True))"
     )
-    for lines in (2, 4):
-        command = [sys.executable, "-c", driver, str(path)]
-        with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            num_done = [int(process.stdout.readline()) for _ in range(lines)][-1]
-            process.kill()
-        points = {point.key: point for point in Profile.load(path).points}
-        assert len(points) >= num_done > len(known)
-        assert {key: points[key] for key in known} == known
-        known = points
+    command = [sys.executable, "-c", driver, str(path)]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        num_done = [int(process.stdout.readline()) for _ in range(3)][-1]
+        process.kill()
+    known = Profile.load(path).points
+    assert len(known) >= num_done > 0
     profile = measure(path, MANY, num_ranks=2)
-    assert {point.key: point for point in profile.points}.items() >= known.items()
+    assert profile.points[: len(known)] == known
     assert profile == Profile.load(path)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_a_run_and_says_how_to_go_on(sent: signal.Signals, tmp_path: Path) -> None:
-    long = ["--iterations", "10000", "--budget", "600"]  # so that the first points are not there yet
-    words = [sys.executable, "-m", "rankscope", "profile", "-o", "machine.json", *SMALL[:-2], *long]
-    with subprocess.Popen(
-        words, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, preexec_fn=hears_hangups
-    ) as process:
+def test_ctrl_c_ends_a_run_and_says_how_to_go_on(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "rankscope", "profile", "-o", "machine.json", *SMALL[:-2], "--iterations", "10000"]
+    with subprocess.Popen(words, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith(f"0 of {NUM_POINTS} points")
-        process.send_signal(sent)
+        process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=NOT_HANGING_S)
-    assert process.returncode == 128 + sent
+    assert process.returncode == 128 + signal.SIGINT
     assert f"0 of {NUM_POINTS} points are in machine.json" in said
 
 

@@ -19,12 +19,8 @@ from rankscope.box import (
     verdict,
 )
 from rankscope.box.curve import Curve
-from rankscope.box.explorers.boxes import boxes
-from rankscope.box.explorers.machine import machine
-from rankscope.box.explorers.transfers import transfers
 from rankscope.box.figures.boxes import draw_with_peers
 from rankscope.box.measuring.plan import keys_of
-from rankscope.box.measuring.run import num_ranks_of
 from rankscope.box.points import Point
 from rankscope.networks import CostTable, Network
 
@@ -56,12 +52,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a verdict of no profile": (lambda: verdict(ANY), "profile"),
     # links, predictions, curves
     "no link": (lambda: profile().cluster(), "link"),
+    "no algorithm": (lambda: profile(links()).predict(point("allreduce", 4, 1.0, algorithm="rung")), "algorithm"),
     "too few sizes": (lambda: profile(links(sizes=SIZES[:3])).cluster(), "5"),
     "uneven nodes": (lambda: profile(links(), ranks_per_node=[3, 1], num_nodes=2).cluster(), "nodes"),
     "half a node": (lambda: profile(links(), ranks_per_node=[2, 2], num_nodes=2).cluster(3), "num_ranks"),
-    "no algorithm": (lambda: profile(links()).predict("allreduce", "rung", 1024), "algorithm"),
-    "no bytes": (lambda: profile(links()).predict("allreduce", "ring"), "num_bytes"),
-    "a point with options": (lambda: profile(links()).predict(point("allreduce", 4, 1.0), "ring"), "point"),
     "no network": (lambda: profile(links()).network("mine"), "two sizes"),
     "no curve": (lambda: Curve(dict.fromkeys(range(5), 1e-5)), "5 sizes"),
     "a negative size": (lambda: Curve(dict.fromkeys(SIZES, 1e-5)).seconds(-1), "num_bytes"),
@@ -79,33 +73,29 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "an algorithm of others": (lambda: keys_of(Protocol(algorithms=["rings"]), "gloo", [4], False), "rings"),
     "an algorithm for other ranks": (
         lambda: keys_of(Protocol(collectives=["allgather"], algorithms=["recursive_doubling"]), "gloo", [6], False),
-        "6 ranks",
+        "power of two",
     ),
     "measuring no protocol": (lambda: measure("a.json", ANY or {}), "protocol"),
-    "one rank": (lambda: num_ranks_of(1, "gloo"), "num_ranks"),
     # NCCL's model
     "an unknown GPU": (lambda: nccl.Model("h300"), "gpu"),
     "one GPU on one node": (lambda: nccl.Model(gpus_per_node=1), "gpus_per_node"),
     "an old version": (lambda: nccl.Model(version=(2, 18)), "version"),
     "a collective that NCCL lacks": (lambda: MODEL.choose("all_to_all", 1024), "collective"),
     "a buffer of 0": (lambda: MODEL.choose("allreduce", 0), "num_bytes"),
-    # figures and explorers
-    "a figure of no profile": (lambda: figures.profile(ANY), "profile"),
-    "no view": (lambda: figures.profile(TWO, "rate"), "view"),
+    # figures
+    "a figure of no profiles": (lambda: figures.profile(ANY), "profiles"),
+    "a figure of another value": (lambda: figures.profile({"a": ANY}), "profile"),
     "no lines": (lambda: figures.profile({}), "lines"),
-    "a machine without it": (lambda: figures.profile(TWO, collective="gather"), "gather"),
+    "a machine without it": (lambda: figures.profile(TWO, "gather"), "gather"),
     "bandwidth of one rank": (
         lambda: figures.profile(
             {"a": profile([point("allreduce", 2048, 1.0, algorithm="native")], num_ranks=1, ranks_per_node=[1])}
         ),
-        "view",
+        "bandwidth",
     ),
     "peers of nothing": (lambda: draw_with_peers(profile()), "allreduce"),
     "copies of nothing": (lambda: figures.copies(None), "facts"),
     "copies of no direction": (lambda: figures.copies(stated(4), direction="up"), "direction"),
-    "machines of nothing": (lambda: machine({}), "profiles"),
-    "boxes of no profile": (lambda: boxes({"a": ANY}), "profiles"),
-    "transfers without copies": (lambda: transfers(profile()), "copies"),
     # networks of explorers
     "a network without a cost": (lambda: Network("a", "a", ANY), "cost_of"),
     "a table of one size": (lambda: CostTable((1.0,), (1.0,)), "two"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from rankscope import box
 from rankscope.box.compare import compare  # what the command of that name prints
+from rankscope.collectives import build, simulate
 
 from .values import Cases, attempt, floats, plain
 
@@ -65,7 +67,7 @@ def profile(read: box.Profile) -> dict[str, Any]:
     operations: dict[str, list[Any]] = {}
     for point in read.points:
         options = ", ".join(f"{key}={value}" for key, value in sorted(point.options.items()))
-        row = (point.num_bytes, point.median_s, len(point.seconds), point.num_clean)
+        row = (point.num_bytes, point.median_s, len(point.seconds), sum(point.clean))
         operations.setdefault(f"{point.what} {options}".strip(), []).append(row)
     points = {}
     for name, rows in operations.items():
@@ -76,7 +78,7 @@ def profile(read: box.Profile) -> dict[str, Any]:
         "machine": {key: plain(read.provenance[key]) for key in _MACHINE if key in read.provenance},
         "points": points,
         "all times": floats([sum(point.seconds) for point in read.points]),
-        "predicted": floats([read.point_s(point) or -1 for point in read.points]),
+        "predicted": floats([_predicted_s(read, point) for point in read.points]),
         "verdict": [figures(sentence) for sentence in box.verdict(read)],
         "links": {where: attempt(_link, read, where) for where in ("intra", "inter")},
         "expected": {name: attempt(_expected, read, name) for name in collectives},
@@ -89,8 +91,19 @@ def figures(sentence: str) -> list[Any]:
     return [_RULE.findall(sentence), [number.rstrip(".,") for number in _NUMBER.findall(sentence)]]
 
 
+def _predicted_s(read: box.Profile, point: Any) -> float:
+    """Return what the links predict for a point; -1 if nothing can be predicted."""
+    with suppress(ValueError):
+        cluster = read.cluster()
+        schedule = build(point.what, str(point.options.get("algorithm")), cluster.num_ranks, **point.builder_options)
+        return simulate(schedule, point.num_bytes, cluster, "ranks", executor=True).makespan_s
+    return -1.0
+
+
 def _link(read: box.Profile, where: str) -> list[float]:
-    link = read.best_link(where).link
+    if not read.links:
+        raise ValueError("no link")
+    link = read.links.get(where, next(iter(read.links.values()))).link
     return [float(link.alpha_s), float(link.bytes_per_s)]
 
 

@@ -1,4 +1,4 @@
-"""`Curve`: measured times interpolated to every size, with an interval and the points that look wrong."""
+"""`Curve`: measured times interpolated to every size, with an interval."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ import numpy as np
 from ..common.checks import check_field, number
 from .fit import LEAST_SIZES, Times
 
-# In log time: by how much more than each neighbour an odd size takes, …
-_PEAK = math.log(1.2)
-# … or by how much it is off from three lines through its neighbours.
-_ODD = math.log(1.5)
+_PEAK = math.log(1.2)  # by so much longer in log time than at either neighbour: the measurement was disturbed
 # From curves in published logs; python -m tests.benchmarks.curves --calibrate finds them again.
 _TYPICAL = 0.05  # the median residual per octave
 _TRUST = 0.3  # weight of that median, in sizes of the curve itself
@@ -26,9 +23,9 @@ _MOST = math.log(1e6)  # largest half-width: beyond it nothing is known
 
 
 def _measured(name: str, value: Any) -> dict[int, float]:
-    """Return the seconds by size, in ascending order of size. Raises ValueError for too few sizes above 0."""
-    sizes = sorted(value)
-    if sum(size > 0 for size in sizes) < LEAST_SIZES:
+    """Return the seconds by size above 0, in ascending order. Raises ValueError for too few sizes."""
+    sizes = sorted(size for size in value if size > 0)
+    if len(sizes) < LEAST_SIZES:
         raise ValueError(f"{name} must be of at least {LEAST_SIZES} sizes above 0, got {sizes}")
     return {size: value[size] for size in sizes}
 
@@ -39,8 +36,8 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
     Between measured sizes, `seconds` is a monotone cubic (Fritsch and Carlson 1980, as scipy's PchipInterpolator) in
     the logarithms of size and time, so it does not overshoot and it keeps a protocol switch. Below the smallest size
     the time stays constant; above the largest, each further byte costs what it cost between the last two sizes. A
-    measured size, 0 included, has its measured time. `odd` sizes do not affect others, because a disturbance makes a
-    measurement slower.
+    measured size has its measured time; one of 0 is left out. A size that takes at least 1.2 times as long as either
+    neighbour does not affect others, because a disturbance makes a measurement slower.
 
     `interval_s` covers 90 % of further measurements. Its width comes from split conformal prediction with a local scale
     (Lei et al. 2018). Each size is left out in turn, and its residual is divided by its distance from its neighbours in
@@ -53,8 +50,8 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
     Times must be above 0, as those of points are. Raises ValueError for fewer than 5 sizes above 0.
 
     >>> curve = Curve({2**power: 10e-6 + 2**power / 1e9 for power in range(10, 22)})
-    >>> print(f"{curve.seconds(48 * 1024) * 1e6:.1f} µs; {dict(curve.odd)}")
-    59.1 µs; {}
+    >>> print(f"{curve.seconds(48 * 1024) * 1e6:.1f} µs")
+    59.1 µs
     """
 
     measured_s: Mapping[int, float]
@@ -78,8 +75,8 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
         return float(seconds + max(num_bytes - last_bytes, 0.0) * s_per_byte)
 
     def covers(self, num_bytes: float) -> bool:
-        """Return whether `num_bytes` lies within the range of measured sizes above 0."""
-        return min(filter(None, self.measured_s)) <= num_bytes <= max(self.measured_s)
+        """Return whether `num_bytes` lies within the range of measured sizes."""
+        return min(self.measured_s) <= num_bytes <= max(self.measured_s)
 
     def interval_s(self, num_bytes: float) -> tuple[float, float]:
         """Return the ends, in seconds, of the range that covers 90 % of measurements. Raises as `seconds` does."""
@@ -95,30 +92,20 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
         return seconds / factor, seconds * factor
 
     @cached_property
-    def odd(self) -> Mapping[int, float]:
-        """The sizes that take too long next to their neighbours, each with its time as a multiple of the one expected.
-
-        An odd size takes at least 1.2 times as long as either neighbour, or more than 1.5 times as long as each of
-        three lines in the logarithms says: between its neighbours, through the two sizes below and through the two
-        above. A protocol switch agrees with one side, so it is not odd. The largest size is never odd, because no size
-        above it can show whether a protocol switch begins there.
-        """
-        octaves, log_s = self._all
-        off = [_off(octaves, log_s, index) for index in range(len(octaves) - 1)]
-        sizes = filter(None, self.measured_s)
-        return {size: math.exp(too_long) for size, too_long in zip(sizes, off, strict=False) if too_long}
-
-    @cached_property
     def _all(self) -> tuple[Times, Times]:
-        """The octaves (log2 of bytes) and log seconds of all sizes above 0."""
-        sizes = [size for size in self.measured_s if size]
-        return np.log2(sizes), np.log([self.measured_s[size] for size in sizes])
+        """The octaves (log2 of bytes) and log seconds of all sizes."""
+        return np.log2(list(self.measured_s)), np.log(list(self.measured_s.values()))
 
     @cached_property
     def _knots(self) -> tuple[Times, Times]:
-        """Those of `_all` that the curve goes through, which are not odd."""
+        """Those of `_all` that the curve goes through: all but peaks.
+
+        The largest size is none, because no size above it can show whether it begins another protocol.
+        """
         octaves, log_s = self._all
-        is_even = [size not in self.odd for size in self.measured_s if size]
+        before = np.append(-math.inf, log_s[:-1])
+        after = np.append(log_s[1:], math.inf)
+        is_even = log_s - np.maximum(before, after) <= _PEAK
         return octaves[is_even], log_s[is_even]
 
     @cached_property
@@ -129,8 +116,8 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
     def _residuals(self) -> tuple[Times, Times]:
         """The octave of each inner size, and how far it is off the curve through the others, per octave of distance.
 
-        A size is inner if the curve has smaller and larger sizes. Odd sizes are not among the others, but have a
-        residual: further measurements may be disturbed, too.
+        A size is inner if the curve has smaller and larger sizes. Peaks are not among the others, but have a residual:
+        further measurements may be disturbed, too.
         """
         knots, knots_log_s = self._knots
         rows = []
@@ -141,24 +128,6 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
                 rows.append((octave, abs(off) / _distance(knots[others], octave)))
         inner, per_octave = np.array(rows).T
         return inner, per_octave
-
-
-def _off(octaves: Times, log_s: Times, index: int) -> float:
-    """Return the log of the ratio of a size's time to the time that its neighbours suggest; 0 if it is not odd.
-
-    `index` is that of any size but the largest.
-    """
-    off_lines = []
-    # Three lines: between the neighbours, through the two sizes below, and through the two above.
-    for first, second in ((index - 1, index + 1), (index - 2, index - 1), (index + 1, index + 2)):
-        if 0 <= second < len(octaves):
-            slope = 0.0  # below the smallest size, the time is constant
-            if first >= 0:
-                slope = (log_s[second] - log_s[first]) / (octaves[second] - octaves[first])
-            off_lines.append(float(log_s[index] - log_s[second] - slope * (octaves[index] - octaves[second])))
-    neighbours = np.delete(log_s[max(index - 1, 0) : index + 2], min(index, 1))
-    is_peak = log_s[index] - neighbours.max() > _PEAK
-    return off_lines[0] if is_peak or min(off_lines) > _ODD else 0.0  # from the line between its neighbours
 
 
 def _octave(num_bytes: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -91,14 +91,8 @@ class Box(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def rates(self) -> dict[str, dict[int, float]]:
-        """The busbw of the native backend in bytes/s, by collective and size, where it is above 0."""
-        rates: dict[str, dict[int, float]] = {}
-        for collective, points in self.profile.native.items():
-            for size, point in points.items():
-                rate = point.busbw_bytes_per_s(self.profile.num_ranks)
-                if rate > 0:  # not on one rank, nor for a barrier
-                    rates.setdefault(collective, {})[size] = rate
-        return rates
+        """The busbw of the native backend in bytes/s, by collective and size, where it has one."""
+        return {collective: self.profile.busbw(collective) for collective in self.profile.native}
 
     @cached_property
     def best(self) -> Reached:
@@ -110,7 +104,7 @@ class Box(msgspec.Struct, frozen=True, dict=True):
         return max(reached)
 
     @cached_property
-    def rows(self) -> tuple[ComparedSize, ...]:
+    def rows(self) -> list[ComparedSize]:
         """What the native backend reached, at the sizes that lie within a similar machine's measured range."""
         rows = []
         for collective, rates in self.rates.items():
@@ -122,7 +116,7 @@ class Box(msgspec.Struct, frozen=True, dict=True):
                 expected = [factor * size / curve.seconds(size) for curve, factor in curves if curve.covers(size)]
                 if expected:
                     rows.append(ComparedSize(collective, size, rate, min(expected), max(expected)))
-        return tuple(rows)
+        return rows
 
     @cached_property
     def worst(self) -> Worst:
@@ -131,14 +125,12 @@ class Box(msgspec.Struct, frozen=True, dict=True):
         for collective in self.rates:
             large = [row for row in self.rows if row.collective == collective and row.num_bytes >= LARGE_BYTES]
             if large:
-                share = float(np.median([row.share for row in large]))
-                known.append(Worst(share, self.small_share(collective), large[-1]))
+                known.append(Worst(_median_share(large), self.small_share(collective), large[-1]))
         return min(known, key=lambda one: one.share, default=Worst())
 
     def small_share(self, collective: str) -> float:
         """Return the median share of a collective's small sizes; nan if there are none."""
-        small = [row.share for row in self.rows if row.collective == collective and row.num_bytes <= SMALL_BYTES]
-        return float(np.median(small)) if small else math.nan
+        return _median_share([r for r in self.rows if r.collective == collective and r.num_bytes <= SMALL_BYTES])
 
     @property
     def limit(self) -> float:
@@ -153,6 +145,10 @@ class Box(msgspec.Struct, frozen=True, dict=True):
     def share_of_limit(self) -> float:
         """The best rate as a share of `limit`; 0 if that is not known, or if something else decides."""
         return self.best.rate / self.limit if self.limit and self.best.is_of_links else 0.0
+
+
+def _median_share(rows: Sequence[ComparedSize]) -> float:
+    return float(np.median([row.share for row in rows])) if rows else math.nan
 
 
 def compare_with_peers(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Box:

@@ -1,4 +1,4 @@
-"""`fit_link`: the latency and bandwidth of a link, fitted to messages of many sizes, with intervals and an error."""
+"""`fit_link`: the latency and bandwidth of a link, fitted to messages of many sizes, and how far it is off."""
 
 from __future__ import annotations
 
@@ -11,50 +11,39 @@ from numpy.typing import NDArray
 
 from ..cluster import Link
 from ..common.checks import each, number, whole
-from ..common.units import percent_words, rate_words, times_in_one_unit
+from ..common.units import percent_words, rate_words, time_words
 
 LEAST_SIZES = 5  # of a fit
 _NOISE = 0.02  # share of a time: residuals far above it count by their size, not by its square, so outliers do little
+_EXACT = 1e-12  # relative change at which the fit ends
 _NOTHING = 1e-6  # share of a time that counts as 0
 
 Times = NDArray[np.float64]
 
 
 class LinkFit(msgspec.Struct, frozen=True):
-    """A link, fitted to every second size. The sizes in between are held out.
-
-    The intervals are 95 % intervals. `held_out_error` is the median relative error at the sizes that were not fitted.
-    """
+    """A link, fitted to every second size. `held_out_error` is the median relative error at the sizes in between."""
 
     link: Link
-    alpha_s_interval: tuple[float, float]
-    bytes_per_s_interval: tuple[float, float]
     held_out_error: float
 
-    def seconds(self, num_bytes: float) -> float:
-        """Return the time of a message of `num_bytes` in seconds."""
-        return self.link.seconds(number("num_bytes", num_bytes, 0))
-
     def __str__(self) -> str:
-        alpha, low, high = times_in_one_unit(self.link.alpha_s, *self.alpha_s_interval)
-        rate, least, most = map(_rate, (self.link.bytes_per_s, *self.bytes_per_s_interval))
         off = percent_words(self.held_out_error, 1)
-        return f"α {alpha} ({low} to {high}), B {rate} ({least} to {most}); {off} off on held-out sizes"
+        return f"α {time_words(self.link.alpha_s)}, B {rate_words(self.link.bytes_per_s)}; {off} off on held-out sizes"
 
 
 def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
     """Fit latency and bandwidth to the times of messages.
 
-    `seconds` contains, for each size in `num_bytes`, one time or a sequence of samples, whose median counts. Sizes may
-    come in any order; samples of equal sizes are merged. The residuals are logarithms, so microseconds weigh as much as
-    seconds, and their loss is soft L1, so outliers do little (`scipy.optimize.least_squares`). The intervals follow
-    from the residuals by Student's t. Every second size is held out.
+    `seconds` contains, for each size in `num_bytes`, one time or a sequence of samples, whose median counts;
+    samples of equal sizes are merged. The residuals are logarithms, so microseconds weigh as much as seconds, and their
+    loss is soft L1, so outliers do little (`scipy.optimize.least_squares`). Every second size is held out.
 
     Raises ValueError if there are fewer than 5 sizes or if a time is outside 1e-12 to 1e9 s.
 
     >>> sizes = [4**power for power in range(5, 13)]
     >>> print(fit_link(sizes, [5e-3 + size / 12.5e6 for size in sizes]))  # 5 ms and 100 Mbit/s
-    α 5 ms (5 ms to 5 ms), B 12.5 MB/s (12.5 MB/s to 12.5 MB/s); 0.0 % off on held-out sizes
+    α 5 ms, B 12.5 MB/s; 0.0 % off on held-out sizes
     """
     by_size: dict[int, list[float]] = {}
     for size, samples in zip(num_bytes, seconds, strict=True):
@@ -65,20 +54,16 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
         raise ValueError(f"num_bytes must be at least {LEAST_SIZES} different sizes, got {ordered}")
     sizes = np.array(ordered, dtype=float)
     medians_s = np.array([np.median(by_size[size]) for size in ordered])
-    (alpha_s, s_per_byte), low, high = _line(sizes[::2], medians_s[::2])
+    alpha_s, s_per_byte = _line(sizes[::2], medians_s[::2]).tolist()
     predicted_s = alpha_s + sizes[1::2] * s_per_byte
-    return LinkFit(
-        link=Link(float(alpha_s), _inverse(s_per_byte)),
-        alpha_s_interval=(float(low[0]), float(high[0])),
-        bytes_per_s_interval=(_inverse(high[1]), _inverse(low[1])),  # the higher β, the lower the bandwidth
-        held_out_error=float(np.median(np.abs(predicted_s / medians_s[1::2] - 1))),
-    )
+    bytes_per_s = 1 / s_per_byte if s_per_byte else np.inf  # without bound if bytes cost no time
+    error = float(np.median(np.abs(predicted_s / medians_s[1::2] - 1)))
+    return LinkFit(Link(alpha_s, bytes_per_s), error)
 
 
-def _line(sizes: Times, seconds: Times) -> tuple[Times, Times, Times]:
-    """Fit α and β (seconds per byte), both at least 0; return them, and the lower and upper ends of their intervals."""
+def _line(sizes: Times, seconds: Times) -> Times:
+    """Fit α and β (seconds per byte), both at least 0."""
     from scipy.optimize import least_squares  # here: without scipy, everything else works
-    from scipy.special import stdtrit
 
     unit = np.array([seconds[0], seconds[-1] / sizes[-1]])  # so that both parameters are about 1
 
@@ -86,19 +71,14 @@ def _line(sizes: Times, seconds: Times) -> tuple[Times, Times, Times]:
         alpha_s, s_per_byte = parameters * unit
         return np.asarray(np.log((alpha_s + sizes * s_per_byte) / seconds))
 
-    limits = {"ftol": 1e-12, "xtol": 1e-12, "gtol": 1e-12}
-    fit = least_squares(residuals, (1.0, 1.0), bounds=(0, np.inf), loss="soft_l1", f_scale=_NOISE, **limits)
-    freedom = sizes.size - 2  # two parameters are fitted
-    variance = 2 * fit.cost / freedom * np.diag(np.linalg.pinv(fit.jac.T @ fit.jac))
-    half_width = stdtrit(freedom, 0.975) * np.sqrt(variance)
-    line = np.where(fit.x < _NOTHING, 0.0, fit.x)
-    return line * unit, np.maximum(line - half_width, 0) * unit, (line + half_width) * unit
-
-
-def _inverse(s_per_byte: float) -> float:
-    """Return the bytes/s of a slope: without bound if bytes cost no time."""
-    return float(1 / s_per_byte) if s_per_byte else np.inf
-
-
-def _rate(bytes_per_s: float) -> str:
-    return rate_words(bytes_per_s) if np.isfinite(bytes_per_s) else "unlimited"
+    fit = least_squares(
+        residuals,
+        (1.0, 1.0),
+        bounds=(0, np.inf),
+        loss="soft_l1",
+        f_scale=_NOISE,
+        ftol=_EXACT,
+        xtol=_EXACT,
+        gtol=_EXACT,
+    )
+    return np.asarray(np.where(fit.x < _NOTHING, 0.0, fit.x) * unit)

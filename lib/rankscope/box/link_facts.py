@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..common.checks import number, one_of
-from .measuring.plan import DIRECTIONS, METHODS, ON_THE_FLY
+from .measuring.plan import DIRECTIONS, METHODS
 from .pcie import pcie_bytes_per_s
 from .points import Point
 from .profile import Profile
@@ -52,7 +52,7 @@ class LinkFacts(msgspec.Struct, frozen=True):
         bytes_s = num_bytes / self.bytes_per_s(direction)
         if method.startswith("pageable"):
             bytes_s = max(bytes_s, host_s)
-        elif method in ON_THE_FLY and direction == "h2d":  # from the GPU, new pinned memory receives the bytes at once
+        elif method == "pin_on_the_fly" and direction == "h2d":  # else the new memory receives them
             bytes_s += host_s
         return self.start_s + bytes_s
 

@@ -6,7 +6,6 @@ one.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from functools import cache
@@ -54,13 +53,11 @@ def published(path: str | os.PathLike[str]) -> msgspec.Raw | None:
     Raises ValueError if the bank has no such name.
     """
     text = os.fspath(path)
-    if not isinstance(text, str) or not text.startswith(PREFIX):  # a path may be bytes
+    if not text.startswith(PREFIX):
         return None
     name = text.removeprefix(PREFIX)
     if name not in bank():
-        near = difflib.get_close_matches(name, bank())
-        meant = f"Did you mean {' or '.join(near)}? " if near else ""
-        raise ValueError(one_line(f"the bank has no {name!r}. {meant}`box.bank()` in Python lists all machines"))
+        raise ValueError(one_line(f"the bank has no {name!r}. `box.bank()` in Python lists all machines"))
     return _profiles()[name]
 
 

@@ -25,29 +25,6 @@ def sizes_of(texts: Sequence[str] | None) -> list[int]:
     return [parse_bytes("--num-bytes", text) for text in texts or ()]
 
 
-def parse_sizes(text: str) -> list[int]:
-    """Return the sizes in bytes that a string states.
-
-    >>> parse_sizes("1KiB:4KiB"), parse_sizes("512,1.5MiB")
-    ([1024, 2048, 4096], [512, 1572864])
-    """
-    from ..common.units import parse_bytes
-    from .measuring.plan import Protocol
-
-    first, colon, last = text.partition(":")
-    if not colon:
-        return [parse_bytes("--sizes", each) for each in text.split(",")]
-    low, high = parse_bytes("--sizes", first), parse_bytes("--sizes", last)
-    if not 0 < low <= high:
-        raise ValueError(f"--sizes must increase from a size above 0, got {text!r}")
-    return Protocol(thorough=True).powers(low, high)  # powers of two
-
-
-def names_of(text: str) -> list[str]:
-    """Return the names in a list with commas."""
-    return [name.strip() for name in text.split(",")]
-
-
 def check_profile_output(path: Path, force: bool) -> None:
     """Raise ValueError if there is a file that is no profile of ours, unless it may be replaced by `force`."""
     from ..common.files import read_start

@@ -16,10 +16,7 @@ from ..provenance import converted
 
 LEAST_CLEAN = 4  # iterations: with fewer clean ones, all are used
 NATIVE = "native"  # stands for the backend's own collective instead of an algorithm's name
-TRANSFERS = ("transfer", "transfer_host", "pin")
-PATTERNS = ("together", "ping_pong")  # of messages over a link
-LINKS = ("inter", "intra")
-WHAT = (*COLLECTIVES, *PATTERNS, "add", "copy", *TRANSFERS)
+WHAT = (*COLLECTIVES, "together", "ping_pong", "add", "copy", "transfer", "transfer_host", "pin")
 _NAMED = ("algorithm", "in_place", "link")  # options that are no arguments of a builder
 _SPLIT = ("reduce_scatter", "allgather", "all_to_all", "scatter", "gather")  # a rank keeps or brings only its part
 
@@ -43,7 +40,8 @@ class Point(msgspec.Struct, frozen=True, dict=True):
     """One measured operation at one size: the seconds of each iteration, those of its slowest rank.
 
     `what` is a collective ("allreduce", …), "ping_pong" (a one-way message on an idle network), "together" (every rank
-    sends to the next at once), "add" or "copy" (in memory), or one of TRANSFERS (see `measuring.transfers`).
+    sends to the next at once), "add" or "copy" (in memory), "transfer" (to or from a GPU, see `measuring.transfers`),
+    "transfer_host" (the same by the host's clock) or "pin" (memory).
     `num_bytes` is the whole buffer of a collective, otherwise the message. `options` holds the rest: for a collective
     ``algorithm`` (one of ALGORITHMS, or "native" for the backend's own), ``in_place`` and the builder's arguments; for
     messages ``link``, "intra" or "inter". `clean` says for each iteration whether it ran undisturbed: it started on
@@ -52,8 +50,8 @@ class Point(msgspec.Struct, frozen=True, dict=True):
     Raises ValueError for values that no measurement can give.
 
     >>> point = Point("allreduce", 1024, (3e-3, 1e-3, 2e-3), (True, False, True), {"algorithm": "ring"})
-    >>> point.median_s, point.num_clean
-    (0.002, 2)
+    >>> point.median_s
+    0.002
     """
 
     what: str
@@ -77,10 +75,6 @@ class Point(msgspec.Struct, frozen=True, dict=True):
     @property
     def key(self) -> PointKey:
         return PointKey(self.what, self.num_bytes, tuple(sorted(self.options.items())))
-
-    @property
-    def num_clean(self) -> int:
-        return sum(self.clean)
 
     @cached_property
     def used_s(self) -> tuple[float, ...]:

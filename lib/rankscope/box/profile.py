@@ -24,7 +24,7 @@ from ..provenance import MeasuredHow, Provenance, converted
 from .curve import Curve
 from .fit import LinkFit, fit_link
 from .machines import origin_of, published
-from .points import LINKS, NATIVE, PATTERNS, WHAT, Point
+from .points import NATIVE, WHAT, Point
 
 if TYPE_CHECKING:
     from ..timeline import Timeline
@@ -76,12 +76,8 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
 
     def select(self, what: str | None = None, num_bytes: int | None = None, **options: Any) -> tuple[Point, ...]:
         """Return the points that match all arguments, in their order."""
-        selected = []
-        for point in self.points:
-            is_asked_for = what in (None, point.what) and num_bytes in (None, point.num_bytes)
-            if is_asked_for and options.items() <= point.options.items():
-                selected.append(point)
-        return tuple(selected)
+        points = [point for point in self.points if options.items() <= point.options.items()]
+        return tuple(p for p in points if what in (None, p.what) and num_bytes in (None, p.num_bytes))
 
     @cached_property
     def native(self) -> Mapping[str, Mapping[int, Point]]:
@@ -100,6 +96,12 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
     def native_s(self, collective: str) -> dict[int, float]:
         """Return the median time in seconds of each size in `native`, or an empty dict if the collective is missing."""
         return {size: point.median_s for size, point in self.native.get(collective, {}).items()}
+
+    def busbw(self, collective: str) -> dict[int, float]:
+        """Return the bus bandwidth in bytes/s of each size in `native` that has one: none on one rank, for example."""
+        points = self.native.get(collective, {}).values()
+        rates = {point.num_bytes: point.busbw_bytes_per_s(self.num_ranks) for point in points}
+        return {size: rate for size, rate in rates.items() if rate > 0}  # not nan either
 
     @property
     def num_ranks(self) -> int:
@@ -138,45 +140,26 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         iterations = self.protocol.get("iterations", "several")
         return ", ".join([*words, f"each time is the {statistic} of {iterations} iterations"])
 
-    def link(self, where: str = "inter", how: str = "together") -> LinkFit:
-        """Return the fit of messages between nodes ("inter") or within a node ("intra").
-
-        `how` is "together" (all ranks send at once) or "ping_pong". Raises ValueError unless measured at 5 sizes.
-        """
-        if (where, how) not in self._links:
-            raise ValueError(f"this profile has too few {how} points of link {where!r}, or none")
-        return self._links[where, how]
-
     @cached_property
-    def _links(self) -> dict[tuple[str, str], LinkFit]:
-        """The fits of all links that were measured at enough sizes."""
+    def links(self) -> Mapping[str, LinkFit]:
+        """The fits of messages that all ranks send at once, within a node ("intra") and between nodes ("inter").
+
+        A link that was measured at fewer than 5 sizes has none.
+        """
         fits = {}
-        for where in LINKS:
-            for how in PATTERNS:
-                points = self.select(how, link=where)
-                with suppress(ValueError):  # too few sizes
-                    fits[where, how] = fit_link([p.num_bytes for p in points], [p.used_s for p in points])
+        for where in ("inter", "intra"):
+            points = self.select("together", link=where)
+            with suppress(ValueError):  # too few sizes
+                fits[where] = fit_link([point.num_bytes for point in points], [point.used_s for point in points])
         return fits
 
-    def best_link(self, where: str) -> LinkFit:
-        """Return the best fit of a link: with all ranks at once, else ping-pong, else of the other link, else raise."""
-        ordered = sorted(self._links, key=lambda link: link[0] != where)  # `_links` are in the order of PATTERNS
-        if not ordered:
-            raise ValueError("this profile has no link that was measured at 5 sizes or more")
-        return self._links[ordered[0]]
-
-    @cached_property
-    def gamma_s_per_byte(self) -> float:
-        """The seconds per byte of a sum, the median over sizes; 0 if none was measured."""
-        points = self.select("add")
-        return float(np.median([point.median_s / point.num_bytes for point in points])) if points else 0.0
-
     def cluster(self, num_ranks: int | None = None) -> Cluster:
-        """Return a `Cluster` with the profile's nodes and ranks, the links of `best_link`, and `gamma_s_per_byte`.
+        """Return a `Cluster` with the profile's nodes, ranks and links, and the time of a sum in memory.
 
-        `num_ranks` changes the number of nodes or, if there is one node or they fit on one, the number of ranks on it.
-        Raises ValueError if no link was measured, if the nodes are not stated or have different numbers of ranks, or if
-        `num_ranks` is larger than a node and does not fill its nodes.
+        A link that was not measured counts as the other one. `num_ranks` changes the number of nodes or, if there is
+        one node or they fit on one, the number of ranks on it. Raises ValueError if no link was measured, if the nodes
+        are not stated or have different numbers of ranks, or if `num_ranks` is larger than a node and does not fill its
+        nodes.
         """
         ranks = self.ranks_per_node
         if len(set(ranks)) != 1:
@@ -185,51 +168,32 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         ranks_per_node = num_ranks if len(ranks) == 1 else min(num_ranks, ranks[0])
         if num_ranks % ranks_per_node:
             raise ValueError(f"num_ranks must be a multiple of the {ranks[0]} ranks on a node, got {num_ranks}")
-        intra = self.best_link("intra").link
-        inter = self.best_link("inter").link
-        return Cluster(num_ranks // ranks_per_node, ranks_per_node, intra, inter, self.gamma_s_per_byte)
+        if not self.links:
+            raise ValueError("this profile has no link that was measured at 5 sizes or more")
+        any_link = next(iter(self.links.values()))
+        intra = self.links.get("intra", any_link).link
+        inter = self.links.get("inter", any_link).link
+        sums = [point.median_s / point.num_bytes for point in self.select("add")]
+        gamma_s_per_byte = float(np.median(sums)) if sums else 0.0
+        return Cluster(num_ranks // ranks_per_node, ranks_per_node, intra, inter, gamma_s_per_byte)
 
-    def predict(
-        self,
-        collective: str | Point,
-        algorithm: str | None = None,
-        num_bytes: int | None = None,
-        num_ranks: int | None = None,
-        detail: str = "messages",
-        **options: Any,
-    ) -> Timeline:
-        """Predict the timeline of `execute` with this algorithm on the `cluster` of the profile.
+    def predict(self, point: Point, num_ranks: int | None = None) -> Timeline:
+        """Predict the timeline of `execute` for a measured point: its algorithm and size on the `cluster`.
 
-        A measured point, as in ``profile.predict(point)``, supplies its algorithm, bytes and builder `options`.
-        `num_ranks` is as for `cluster`, `detail` as for `simulate`, which follows the executor here. Raises ValueError
-        if a name is unknown, if the builder rejects the options, or if `cluster` has no links or rejects `num_ranks`.
+        `num_ranks` is as for `cluster`. Raises ValueError if the point has no algorithm of ALGORITHMS, if that does not
+        exist for so many ranks, or as `cluster`.
         """
-        if isinstance(collective, Point):
-            if algorithm is not None or num_bytes is not None or options:
-                raise ValueError("a point has its own algorithm, bytes and options: add only num_ranks and detail")
-            point = collective
-            algorithm = str(point.options.get("algorithm"))  # "None", if it has none, is refused by `build`
-            return self.predict(point.what, algorithm, point.num_bytes, num_ranks, detail, **point.builder_options)
-        num_bytes = whole("num_bytes", num_bytes, 0)
         cluster = self.cluster(num_ranks)
-        schedule = build(collective, str(algorithm), cluster.num_ranks, **options)
-        return simulate(schedule, num_bytes, cluster, detail, executor=True)
+        algorithm = str(point.options.get("algorithm"))
+        schedule = build(point.what, algorithm, cluster.num_ranks, **point.builder_options)
+        return simulate(schedule, point.num_bytes, cluster, executor=True)
 
-    def point_s(self, point: Point) -> float | None:
-        """Return the time that the links predict for a measured point in seconds, or None if nothing can be predicted.
-
-        Only collectives with an algorithm of ALGORITHMS can, on a number of ranks for which it exists.
-        """
-        with suppress(ValueError):
-            return self.predict(point, detail="ranks").makespan_s  # only the end counts, and no message is drawn
-        return None
-
-    def curve(self, collective: str, in_place: bool | None = None, **options: Any) -> Curve:
+    def curve(self, collective: str, **options: Any) -> Curve:
         """Return the curve through the measured times of a collective, copy or message.
 
-        `in_place` selects points, by default those in place if there are any. `options` are those of a point:
-        ``algorithm`` of a collective ("native", the backend's own, by default), ``direction`` and ``method`` of
-        "transfer" (``pieces`` is 1 and ``both`` is False by default), ``link`` of "together" and "ping_pong".
+        `options` are those of a point: ``algorithm`` of a collective ("native", the backend's own, by default) and
+        ``in_place`` (by default true, if there are such points); ``direction`` and ``method`` of "transfer" (``pieces``
+        is 1 and ``both`` is False by default); ``link`` of "together" and "ping_pong".
 
         Raises ValueError if such points were measured at too few sizes (see `Curve`), or in several ways.
 
@@ -240,46 +204,34 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         20.0 µs
         """
         one_of("collective", collective, WHAT)
-        wanted: dict[str, Any] = {}
         if collective in COLLECTIVES:
-            wanted["algorithm"] = NATIVE
+            options = {"algorithm": NATIVE, **options}
         elif collective == "transfer":
-            wanted |= {"pieces": 1, "both": False}
-        wanted |= options
-        key = (collective, in_place, *sorted(wanted.items()))
-        if key not in self._curves:
-            points = self.select(collective, **wanted)
-            place = in_place is None or in_place  # by default in place, if there are such points
-            in_that_place = tuple(point for point in points if point.options.get("in_place") == place)
-            if in_that_place or in_place is not None:
-                points = in_that_place
-            measured_s = {point.num_bytes: point.median_s for point in points}
-            named = ", ".join(f"{name}={value}" for name, value in wanted.items())
-            with while_processing(f"{collective} ({named})"):
-                if len(measured_s) < len(points):
-                    raise ValueError("a size has several points; select one by further options")
-                self._curves[key] = Curve(measured_s)
-        return self._curves[key]
+            options = {"pieces": 1, "both": False, **options}
+        points = self.select(collective, **{"in_place": True, **options}) or self.select(collective, **options)
+        measured_s = {point.num_bytes: point.median_s for point in points}
+        named = ", ".join(f"{name}={value}" for name, value in options.items())
+        with while_processing(f"{collective} ({named})"):
+            if len(measured_s) < len(points):
+                raise ValueError("a size has several points; select one by further options")
+            return Curve(measured_s)
 
-    @cached_property
-    def _curves(self) -> dict[tuple[Any, ...], Curve]:
-        """What `curve` has made so far."""
-        return {}
-
-    def predicted_s(self, collective: str, num_bytes: float, in_place: bool | None = None, **options: Any) -> float:
+    def predicted_s(self, collective: str, num_bytes: float, **options: Any) -> float:
         """Return the time of `num_bytes` in seconds, interpolated by `curve`, whose arguments and errors apply."""
-        return self.curve(collective, in_place, **options).seconds(num_bytes)
+        return self.curve(collective, **options).seconds(num_bytes)
 
     def cost(self, num_ranks: int | None = None) -> CostTable:
         """Return a function from bytes to seconds, the time of one allreduce without other traffic.
 
         It joins the medians of the backend's own allreduce by straight lines or, for other ranks than the profile's or
-        fewer than two sizes, what `predict` says of a ring. Raises ValueError if that cannot be predicted.
+        fewer than two sizes, what a ring takes on the `cluster`. Raises ValueError as `cluster` does.
         """
         measured_s = self.native_s("allreduce")
         if num_ranks in (None, self.num_ranks) and len(measured_s) > 1:
             return CostTable(tuple(measured_s), tuple(measured_s.values()))
-        seconds = (self.predict("allreduce", "ring", size, num_ranks).makespan_s for size in _PREDICTED_BYTES)
+        cluster = self.cluster(num_ranks)
+        ring = build("allreduce", "ring", cluster.num_ranks)
+        seconds = [simulate(ring, size, cluster, executor=True).makespan_s for size in _PREDICTED_BYTES]
         return CostTable(_PREDICTED_BYTES, tuple(seconds))
 
     def network(self, name: str) -> Network:

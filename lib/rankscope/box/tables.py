@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -14,7 +13,7 @@ from ..cli.output import marked, table_of
 from ..common.units import bytes_words, cell_words, rate_words
 from . import Profile, verdict
 from .expected import Box, compare_with_peers
-from .points import LINKS, Point
+from .points import Point
 from .sentences import BySize, fastest_of, groups
 
 _FEW = 4  # rows of a table, unless all are asked for
@@ -29,9 +28,8 @@ def overview(profile: Profile, everything: bool = False) -> Iterator[RenderableT
         every = 1 if everything else math.ceil(len(by_size) / _FEW)
         shown = sorted(list(by_size)[::-every])  # the largest size is always among them
         yield _sizes_table(box, collective, {size: by_size[size] for size in shown})
-    for where in LINKS if everything else ():
-        with suppress(ValueError):  # not measured, or at too few sizes
-            yield Text(f"link {where}: {profile.link(where)}")
+    for where, fit in profile.links.items() if everything else ():
+        yield Text(f"link {where}: {fit}")
     if profile.select("transfer"):
         yield _copies_table(profile.select("transfer"))
     if not everything:

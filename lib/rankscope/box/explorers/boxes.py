@@ -1,18 +1,16 @@
-"""The explorer of notebook 05: how long a collective takes on GPU boxes, those of the bank and your own."""
+"""The explorer of notebook 05: how long a collective takes on the GPU boxes of the bank."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from ...common.units import parse_bytes, rate_words, times_in_one_unit
+from ...common.units import parse_bytes, rate_words, time_words
 from ...explorers.explorer import Explorer, Now, Setting, Steps, sizes
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from .. import Profile, bank
 from ..machines import origin_of
 from ..points import busbw_factor
-from .machine import by_name
 
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "all_to_all")
 PRESETS: dict[str, dict[str, Any]] = {
@@ -22,16 +20,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
-    """Return controls over the time of collectives on machines with as many GPUs, from the bank or your own.
-
-    `profiles`, by name, come before those of the bank; the first one is marked. Raises ValueError if one of them is not
-    a profile.
-    """
-    own = by_name(profiles or {})
-    machines = {name: Profile.load(f"bank:{name}") for name in bank()} | own
-    yours = next(iter(own), "")
-    num_ranks = machines[yours or "h100_8"].num_ranks
+def boxes() -> Explorer:
+    """Return controls over the time of collectives on the bank's machines with as many GPUs."""
+    machines = {name: Profile.load(f"bank:{name}") for name in bank()}
 
     def times_s(now: Now) -> dict[str, float]:
         """Return the seconds of each machine that was measured at this size. Raises ValueError if none was."""
@@ -47,23 +38,21 @@ def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
         return seconds
 
     def draw(now: Now) -> list[Drawing]:
-        title = f"{now.collective} of {now.message} on {now.num_ranks} GPUs"
-        return [draw_ranking(times_s(now), chosen=yours, title=title)]
+        return [draw_ranking(times_s(now), title=f"{now.collective} of {now.message} on {now.num_ranks} GPUs")]
 
     def report(now: Now) -> list[str]:
         """The time of each machine, its bus bandwidth, and where it is from."""
-        seconds = times_s(now)
         num_bytes = busbw_factor(now.collective, now.num_ranks) * parse_bytes("message", now.message)
         lines = []
-        for (name, time_s), time in zip(seconds.items(), times_in_one_unit(*seconds.values()), strict=True):
+        for name, time_s in times_s(now).items():
             about = machines[name].provenance
             origin = "; ".join([about["name"], *origin_of(about.get("source", {}))])
-            lines.append(f"{name}: {time}, busbw {rate_words(num_bytes / time_s)}; {origin}")
+            lines.append(f"{name}: {time_words(time_s)}, busbw {rate_words(num_bytes / time_s)}; {origin}")
         return lines
 
     settings = (
         Setting("collective", "allreduce", COLLECTIVES, "collective"),
-        Setting("num_ranks", num_ranks, Steps(sorted({2, 4, 8, 16, num_ranks})), "GPUs"),
+        Setting("num_ranks", 8, Steps((2, 4, 8, 16)), "GPUs"),
         Setting("message", "64 MiB", sizes(10, 33), "message"),
     )
     return Explorer(settings, draw, report, PRESETS)

@@ -12,19 +12,10 @@ from ..points import PointKey
 from .plan import ITEM_BYTES
 from .timing import Ranks, TimedTask, nothing
 
-# An iteration has several exchanges in sequence: at most so many, and so many bytes, but at least two, so that a
-# receive is posted ahead while the clock runs.
+# An iteration has several exchanges in sequence: at most so many, and so many bytes, but at least two, so that one does
+# not begin when all ranks do.
 MOST_EXCHANGES = 8
 MOST_EXCHANGED_BYTES = 2**20
-SUMMED_BYTES = 2**22  # in an iteration, unless a single sum has more
-
-
-def link_task(key: PointKey, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
-    """Return this rank's task for a key of a link or of memory; `nodes` has the node of each rank."""
-    if key.what == "add":
-        return _sums(key.num_bytes, ranks)
-    ring = ring_of(nodes, ranks.rank, inside=dict(key.options)["link"] == "intra")
-    return _together(key.num_bytes, ranks, ring)
 
 
 def ring_of(nodes: Sequence[int], rank: int, inside: bool) -> list[int]:
@@ -43,44 +34,40 @@ def ring_of(nodes: Sequence[int], rank: int, inside: bool) -> list[int]:
     return ring[index:] + ring[:index]
 
 
-def _together(num_bytes: int, ranks: Ranks, ring: Sequence[int]) -> TimedTask:
-    """Return the task of several exchanges in sequence: in each step, every rank sends to the next rank of its ring.
+def link_task(key: PointKey, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
+    """Return this rank's task for a key of memory or of a link; `nodes` has the node of each rank.
 
-    As in `execute`, Gloo posts each receive one step ahead, the first before the clock starts, so that no send waits
-    for its receiver. NCCL does not, because it starts sends and receives together.
+    The latter is several exchanges in sequence: in each, every rank sends to the next one of its ring. Gloo posts the
+    receives before the clock starts, so that no send waits for its receiver. NCCL does not, because it starts the send
+    and the receive of a step together.
     """
-    num_steps = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // num_bytes))
+    items = key.num_bytes // ITEM_BYTES
+    if key.what == "add":
+        target, source = torch.zeros((2, items), device=ranks.device)
+        return TimedTask(lambda: target.add_(source))
+    ring = ring_of(nodes, ranks.rank, inside=dict(key.options)["link"] == "intra")
+    num_steps = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // key.num_bytes))
     if len(ring) == 1:  # Each rank divides the slowest one's seconds by `times`, also one that has nobody to send to.
         return TimedTask(nothing, times=num_steps)
-    # Two receives may be posted at the same time, so they use buffers 1 and 2 in turn.
-    buffers = torch.zeros((3, num_bytes // ITEM_BYTES), device=ranks.device)
-    sends = [Message(0, sends=True, peer=ring[1], step=step) for step in range(num_steps)]
-    receives = [Message(1 + step % 2, sends=False, peer=ring[-1], step=step) for step in range(num_steps)]
-    start = starter(ranks.group, buffers)
-    ahead = 0 if takes_batches(backend_of(ranks.group, buffers)) else 1
+    tensors = torch.zeros((num_steps + 1, items), device=ranks.device)  # the last one is sent
+    receives = [Message(step, sends=False, peer=ring[-1], step=step) for step in range(num_steps)]
+    sends = [Message(num_steps, sends=True, peer=ring[1], step=step) for step in range(num_steps)]
+    start = starter(ranks.group, tensors)
+    steps = [[send] for send in sends]
+    early = receives
+    if takes_batches(backend_of(ranks.group, tensors)):
+        steps = [list(pair) for pair in zip(sends, receives, strict=True)]
+        early = []
     works: dict[Message, Any] = {}
 
     def prepare() -> None:
-        start(receives[:ahead], buffers.__getitem__, works)
+        start(early, tensors.__getitem__, works)
 
     def run() -> None:
-        for step in range(num_steps):
-            start([sends[step], *receives[step + ahead :][:1]], buffers.__getitem__, works)
-            works[receives[step]].wait()
-            if step > 0:  # A send may last until the next step has received.
-                works[sends[step - 1]].wait()
-        works[sends[-1]].wait()
+        for messages, receive in zip(steps, receives, strict=True):
+            start(messages, tensors.__getitem__, works)
+            works[receive].wait()
+        for send in sends:
+            works[send].wait()
 
     return TimedTask(run, prepare, times=num_steps)
-
-
-def _sums(num_bytes: int, ranks: Ranks) -> TimedTask:
-    """Return the task of several sums of two buffers in this rank's memory."""
-    times = max(1, SUMMED_BYTES // num_bytes)
-    target, source = torch.zeros((2, num_bytes // ITEM_BYTES), device=ranks.device)
-
-    def run() -> None:
-        for _ in range(times):
-            target.add_(source)
-
-    return TimedTask(run, times=times)

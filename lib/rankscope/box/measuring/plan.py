@@ -7,51 +7,38 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from ...cluster import Cluster, Link
 from ...collectives import ALGORITHMS, build
-from ...common.checks import check_field, each, number, of_type, one_of, optional, truth, whole
+from ...common.checks import check_field, each, number, of_type, one_of, optional, whole
 from ...common.units import bytes_words
-from ..points import NATIVE, TRANSFERS, PointKey
+from ..points import NATIVE, Point, PointKey
 
-MEASURED = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
+MEASURED = ("allreduce", "allgather", "reduce_scatter")
 FEW_ALGORITHMS = (NATIVE, "ring", "recursive_doubling", "halving_doubling", "binomial_tree")
 ITEM_BYTES = 4  # bytes of a float32
 MOST_BYTES = {"gloo": 2**24, "nccl": 2**30}  # of a collective, unless sizes are named
-MEMORY_BYTES = (2**12, 2**16, 2**20, 2**24)  # of a sum in memory
-SEGMENT_BYTES = 2**19  # fits into cache for the sum, and is worth a message
-MOST_SEGMENTS = 256  # more gain nothing and take long to plan
-TRANSFER_METHODS = ("pageable", "pinned", "pageable_non_blocking", "pinned_non_blocking")
-ON_THE_FLY = ("pin_on_the_fly", "pin_on_the_fly_cached")
-METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
+SUMMED_BYTES = 2**20  # of a sum in memory
+METHODS = ("pageable", "pinned", "pin_on_the_fly")  # of copies
 DIRECTIONS = {"h2d": "to the GPU", "d2h": "to the host"}  # of copies
-IN_A_ROW = 3  # counted iterations per turn of a method
-Name = TypeVar("Name")
-Sample = TypeVar("Sample")
-_ANY_LINK = Link(alpha_s=0.0, bytes_per_s=1.0)  # where only the arrangement of a cluster matters
+WARM_UP = 1  # iterations of each turn that do not count
+IN_A_ROW = 3  # counted iterations of each turn
 # For guesses of how long it will take.
 _ITERATION_S = 6e-3  # of no bytes, mostly to agree on its start
-_COPY_S = 5e-4
 _BYTES_PER_S = {"gloo": 2.5e8, "nccl": 2e10}
-_COPIED_BYTES_PER_S = 5e9
 
 
 class Protocol(msgspec.Struct, frozen=True):
     """What to measure, and how often.
 
-    Methods that are compared take turns; the first `warm_up` iterations of each turn do not count. A point has
-    `iterations` iterations, or fewer if they would take more than `budget_s`, but at least six (or `iterations`). If
-    `real_time` is true, the ranks run at real-time priority, above everything else on the machine (Linux, root only).
-
-    Each of `collectives` is measured with each of `algorithms` at each of `sizes` in bytes; "native" is the backend's
-    own algorithm. By default these are `FEW_ALGORITHMS` and powers of four; if `thorough`, they are all algorithms that
-    send messages, and powers of two. If `transfers` is true, copies to and from the GPU of rank 0 are measured, if it
-    has one.
+    A point has `iterations` iterations, or fewer if they would take more than `budget_s`, but at least six (or
+    `iterations`). Each of `collectives` is measured with each of `algorithms` at each of `sizes` in bytes; "native" is
+    the backend's own algorithm. By default these are `FEW_ALGORITHMS` and powers of four; if `thorough`, they are all
+    algorithms that send messages, and powers of two.
 
     Raises ValueError if a value is out of range.
 
@@ -60,22 +47,16 @@ class Protocol(msgspec.Struct, frozen=True):
     ValueError: iterations must be a whole number from 1 to 10000, got 0
     """
 
-    warm_up: int = 1
     iterations: int = 40
     budget_s: float = 0.3
-    real_time: bool = False
     thorough: bool = False
     sizes: Sequence[int] | None = None
     collectives: Sequence[str] = ("allreduce",)
     algorithms: Sequence[str] | None = None
-    transfers: bool = True
 
     def __post_init__(self) -> None:
-        check_field(self, "warm_up", whole, 0, 1000)
         check_field(self, "iterations", whole, 1, 10_000)
         check_field(self, "budget_s", number, above=0)
-        check_field(self, "real_time", truth)
-        check_field(self, "thorough", truth)
         check_field(self, "sizes", optional, each, whole, ITEM_BYTES)
         check_field(self, "collectives", each, one_of, MEASURED)
         check_field(self, "algorithms", optional, each, of_type, str)
@@ -89,40 +70,41 @@ class Protocol(msgspec.Struct, frozen=True):
         step = 1 if self.thorough else 2
         return [low << power for power in range(0, (high // low).bit_length(), step)]
 
-    def turns(self, iteration_s: float) -> int:
-        """Return the number of turns of a method whose iterations take so long, including the wait to start.
+    @property
+    def most_turns(self) -> int:
+        """The number of turns that `iterations` need."""
+        return math.ceil(self.iterations / IN_A_ROW)
 
-        They are as many as the budget allows, but at least two, and no more than the iterations need.
-        """
-        needed = math.ceil(self.iterations / IN_A_ROW)
-        in_budget = int(self.budget_s / (iteration_s * (self.warm_up + IN_A_ROW)))
-        return min(needed, max(2, in_budget))  # the iterations of one turn would be too few to have a spread
 
-    def in_turns(
-        self,
-        names: Sequence[Name],
-        once: Callable[[Name], Sample],
-        clock: Callable[[], float],
-        slowest: Callable[[list[float]], list[float]] = lambda seconds: seconds,
-    ) -> dict[Name, list[Sample]]:
-        """Call `once` for each name alternately, and return its results per name, without the warm-up.
+def measure_in_turns(
+    keys: Sequence[PointKey],
+    once: Callable[[PointKey], tuple[float, bool]],
+    protocol: Protocol,
+    slowest: Callable[[list[float]], list[float]] = list,
+) -> list[Point]:
+    """Return a point for each key. `once` runs an iteration, and returns its seconds and whether it was undisturbed.
 
-        Each turn begins with the next name, so that no name always comes first, or last, in a turn. The number of turns
-        depends on the time of a second round, by the `clock` of the `slowest` rank; the first round warms up.
-        """
-        for name in names:
-            once(name)
-        begin = clock()
-        for name in names:
-            once(name)
-        (round_s,) = slowest([clock() - begin])
-        samples: dict[Name, list[Sample]] = {name: [] for name in names}
-        for turn in range(self.turns(round_s / len(names))):
-            first = turn % len(names)
-            for name in [*names[first:], *names[:first]]:
-                in_a_row = [once(name) for _ in range(self.warm_up + IN_A_ROW)]
-                samples[name] += in_a_row[self.warm_up :]
-        return {name: some[: self.iterations] for name, some in samples.items()}  # whole turns may have more
+    Keys take turns, and each round begins with the next one, so that none always comes first. `slowest` returns the
+    maximum over the ranks: an iteration has the seconds of its slowest rank, and is clean if it is so on all ranks.
+    """
+    samples: dict[PointKey, list[tuple[float, bool]]] = {key: [] for key in keys}
+    begin_s = time.monotonic()
+    for turn in range(protocol.most_turns):
+        first = turn % len(keys)
+        for key in [*keys[first:], *keys[:first]]:
+            in_a_row = [once(key) for _ in range(WARM_UP + IN_A_ROW)]
+            samples[key] += in_a_row[WARM_UP:]
+        (spent_s,) = slowest([time.monotonic() - begin_s])  # so that all ranks stop after the same turn
+        if turn > 0 and spent_s > protocol.budget_s * len(keys):  # one turn is too little to have a spread
+            break
+    points = []
+    for key, some in samples.items():
+        counted = some[: protocol.iterations]  # whole turns may have more
+        seconds = slowest([own_s for own_s, _ in counted])
+        disturbed = slowest([float(not is_clean) for _, is_clean in counted])
+        clean = tuple(not was_disturbed for was_disturbed in disturbed)
+        points.append(Point(key.what, key.num_bytes, tuple(seconds), clean, dict(key.options)))
+    return points
 
 
 def key_of(what: str, num_bytes: int, **options: Any) -> PointKey:
@@ -134,19 +116,13 @@ def key_of(what: str, num_bytes: int, **options: Any) -> PointKey:
     return PointKey(what, num_bytes, tuple(sorted(options.items())))
 
 
-def operation_and_size(key: PointKey) -> tuple[str, int]:
-    """Return what keys that take turns have in common."""
-    return key.what, key.num_bytes
-
-
 def words_of(key: PointKey) -> str:
     """Return a short description of a key.
 
     >>> words_of(key_of("allreduce", 2**20, algorithm="ring", in_place=True)), words_of(key_of("add", 4096))
     ('allreduce ring, 1 MiB', 'add, 4 KiB')
     """
-    options = dict(key.options)
-    names = [options[name] for name in ("algorithm", "link", "direction", "method") if name in options]
+    names = [value for _, value in key.options if isinstance(value, str)]
     return f"{' '.join([key.what, *names])}, {bytes_words(key.num_bytes)}"
 
 
@@ -154,11 +130,8 @@ def guess_s(keys: Iterable[PointKey], protocol: Protocol, backend: str) -> float
     """Return a rough guess of the seconds that measuring these keys takes, on a machine of usual speed."""
     total_s = 0.0
     for key in keys:
-        iteration_s = _ITERATION_S + key.num_bytes / _BYTES_PER_S[backend]
-        if key.what in TRANSFERS:
-            iteration_s = _COPY_S + key.num_bytes / _COPIED_BYTES_PER_S
-        # Two iterations are before the turns.
-        total_s += iteration_s * (2 + protocol.turns(iteration_s) * (protocol.warm_up + IN_A_ROW))
+        turn_s = (WARM_UP + IN_A_ROW) * (_ITERATION_S + key.num_bytes / _BYTES_PER_S[backend])
+        total_s += min(protocol.most_turns * turn_s, max(2 * turn_s, protocol.budget_s))
     return total_s
 
 
@@ -166,88 +139,63 @@ def guess_s(keys: Iterable[PointKey], protocol: Protocol, backend: str) -> float
 
 
 def keys_of(protocol: Protocol, backend: str, ranks_per_node: Sequence[int], has_gpu: bool) -> list[PointKey]:
-    """Return the keys of links, memory, collectives and copies in order.
+    """Return the keys of memory, links, collectives and copies in order; those that take turns are adjacent.
 
-    Raises ValueError if an algorithm is named that works at no size on so many ranks.
+    Raises ValueError if an algorithm is named that does not work for a collective, a size or so many ranks.
     """
     sizes = sorted(protocol.sizes or protocol.powers(2**10, MOST_BYTES[backend]))
-    keys = [key_of("add", size) for size in MEMORY_BYTES]
+    keys = [key_of("add", SUMMED_BYTES)]
     for size in protocol.powers(2**8, max(2**16, sizes[-1])):  # enough sizes for a fit
         if max(ranks_per_node) > 1:
             keys.append(key_of("together", size, link="intra"))
         if len(ranks_per_node) > 1:
             keys.append(key_of("together", size, link="inter"))
     for collective, size in itertools.product(protocol.collectives, sizes):
-        keys += collective_keys(protocol, collective, size, ranks_per_node)
-    works = {dict(key.options).get("algorithm") for key in keys}
-    for name in protocol.algorithms or ():
-        if name not in works:
-            raise ValueError(f"algorithms must be those that {sum(ranks_per_node)} ranks can run, got {name!r}")
-    if has_gpu and protocol.transfers:
-        keys += [key for size in protocol.powers(2**12, max(2**12, sizes[-1])) for key in transfer_keys(size)]
+        keys += collective_keys(protocol, collective, size, sum(ranks_per_node))
+    if has_gpu:
+        for size, way, method in itertools.product(protocol.powers(2**12, max(2**12, sizes[-1])), DIRECTIONS, METHODS):
+            keys.append(key_of("transfer", size, direction=way, method=method, pieces=1, both=False))
     return list(dict.fromkeys(keys))  # two sizes may be the same after rounding down to equal parts
 
 
-def collective_keys(
-    protocol: Protocol, collective: str, num_bytes: int, ranks_per_node: Sequence[int]
-) -> list[PointKey]:
+def collective_keys(protocol: Protocol, collective: str, num_bytes: int, num_ranks: int) -> list[PointKey]:
     """Return the keys of those algorithms in which each rank has something to do.
 
     The size is that of the whole buffer, rounded down to equal parts. An allreduce runs in place, the native one also
-    out of place; other collectives return a new tensor. A single rank has only native ones.
+    out of place; other collectives return a new tensor. A single rank has only native ones. Builders have their default
+    options.
 
-    >>> protocol = Protocol(algorithms=["native", "segmented_ring"])
-    >>> for key in collective_keys(protocol, "allreduce", 2**21, [4]):
+    >>> protocol = Protocol(algorithms=["native", "ring"])
+    >>> for key in collective_keys(protocol, "allreduce", 2**21, 4):
     ...     print(dict(key.options))
     {'algorithm': 'native', 'in_place': True}
     {'algorithm': 'native', 'in_place': False}
-    {'algorithm': 'segmented_ring', 'in_place': True, 'num_segments': 1}
+    {'algorithm': 'ring', 'in_place': True}
     """
-    num_ranks = sum(ranks_per_node)
-    parts = 1 if collective in ("allreduce", "broadcast") else num_ranks
-    elements = max(num_bytes // ITEM_BYTES // parts * parts, parts)
+    is_in_place = collective == "allreduce"
+    parts = 1 if is_in_place else num_ranks
+    elements = max(num_bytes // ITEM_BYTES // parts, 1) * parts
     size = elements * ITEM_BYTES
     names: Iterable[str] = FEW_ALGORITHMS
-    if protocol.algorithms is not None:
+    if num_ranks == 1:
+        names = (NATIVE,)
+    elif protocol.algorithms is not None:
         names = protocol.algorithms
     elif protocol.thorough:
         names = (NATIVE, *ALGORITHMS[collective])
-    is_in_place = collective == "allreduce"
     keys = []
     for name in names:
         if name == NATIVE:
             keys.append(key_of(collective, size, algorithm=NATIVE, in_place=is_in_place))
             if is_in_place:
                 keys.append(key_of(collective, size, algorithm=NATIVE, in_place=False))
-        elif name in ALGORITHMS[collective] and num_ranks > 1:
-            with suppress(ValueError):  # it does not work for so many ranks, or has a chunk without an element
-                options = builder_options(collective, name, num_bytes, ranks_per_node)
-                schedule = build(collective, name, num_ranks, **options)
-                schedule.chunk_ends(elements // parts if collective == "allgather" else elements)
-                keys.append(key_of(collective, size, algorithm=name, in_place=is_in_place, **options))
-    return keys
-
-
-def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, Any]:
-    """Return the builder's arguments for this size and machine: its arrangement by nodes, and its segments.
-
-    >>> builder_options("allreduce", "torus_2d", 2**20, [4, 4]), builder_options("allreduce", "torus_2d", 2**20, [3, 5])
-    ({'shape': (2, 4)}, {})
-    """
-    algorithm = ALGORITHMS[collective][name]
-    options: dict[str, Any] = {}
-    if len(set(ranks_per_node)) == 1:  # a cluster has equally many ranks on each node
-        options |= algorithm.arrange(Cluster(len(ranks_per_node), ranks_per_node[0], _ANY_LINK, _ANY_LINK)) or {}
-    if "num_segments" in algorithm.options:
-        segments_of_a_share = num_bytes // sum(ranks_per_node) // SEGMENT_BYTES
-        options["num_segments"] = min(MOST_SEGMENTS, max(1, segments_of_a_share))
-    return options
-
-
-def transfer_keys(num_bytes: int) -> list[PointKey]:
-    """Return the copies to and from a GPU by each method, and the pinning."""
-    keys = [key_of("pin", num_bytes, cached=cached) for cached in (False, True)]
-    for direction in DIRECTIONS:
-        for method in METHODS:
-            keys.append(key_of("transfer", num_bytes, direction=direction, method=method, pieces=1, both=False))
+            continue
+        try:
+            schedule = build(collective, name, num_ranks)
+            schedule.chunk_ends(elements // parts if collective == "allgather" else elements)
+        except ValueError:  # it does not exist for so many ranks, or has a chunk without an element
+            if protocol.algorithms is not None:
+                raise
+        else:
+            keys.append(key_of(collective, size, algorithm=name, in_place=is_in_place))
     return keys

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..points import Point, PointKey
-from .plan import ITEM_BYTES, ON_THE_FLY, Protocol, words_of
-from .timing import nothing, stolen_ticks
+from .plan import ITEM_BYTES, Protocol, measure_in_turns, words_of
+from .timing import stolen_ticks
 
 KINDS = ("pageable", "pinned", "gpu")  # of memory
-BLOCKING = ("pageable", "pinned")  # methods that copy with `non_blocking=False`
 
 
 class Gpu:
-    """The GPU whose copies are measured: memory, copies, events, and the host's clock.
+    """The GPU whose copies are measured: memory, copies and events.
 
-    All memory has int32 elements. Tests use another class with these methods and its own clock.
+    All memory has int32 elements. Tests use another class with these methods.
     """
 
     def memory(self, num_bytes: int, kind: str) -> Tensor:
-        """Return "pageable", "pinned" or "gpu" memory. Pinned memory is reused if some was released."""
+        """Return "pageable", "pinned" or "gpu" memory."""
         device = "cuda" if kind == "gpu" else "cpu"
         return torch.empty(num_bytes // ITEM_BYTES, dtype=torch.int32, device=device, pin_memory=kind == "pinned")
 
@@ -34,16 +31,16 @@ class Gpu:
         return tensor.pin_memory()
 
     def forget_pinned(self) -> None:
-        """Give pinned memory that was released back to the system."""
+        """Give pinned memory that was released back to the system; PyTorch would use it again."""
         self.synchronize()  # memory that a copy still uses would stay
         release: Any = getattr(torch.accelerator, "empty_host_cache", None)
         if release is None:  # older versions of torch
             release = torch._C._host_emptyCache
         release()
 
-    def copy(self, target: Tensor, source: Tensor, non_blocking: bool) -> None:
-        """Start a copy."""
-        target.copy_(source, non_blocking=non_blocking)
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        """Copy, and wait until the target can be used."""
+        target.copy_(source)
 
     def mark(self) -> Any:
         """Return an event that is passed when all earlier work is done."""
@@ -60,97 +57,50 @@ class Gpu:
         """Wait until all work is done."""
         torch.cuda.synchronize()
 
-    def clock(self) -> float:
-        """Return the host's time in seconds."""
-        return time.perf_counter()
-
-
-class Move(NamedTuple):
-    """A timed move: `run` starts it and returns its target, which then has the elements of `source`.
-
-    `before` is not timed.
-    """
-
-    source: Tensor
-    run: Callable[[], Tensor]
-    before: Callable[[], object] = nothing
-
-
-class Sample(NamedTuple):
-    """One iteration: its seconds by the GPU's clock, and whether it is clean."""
-
-    seconds: float
-    clean: bool
-
 
 def transfer_points(keys: Sequence[PointKey], protocol: Protocol, gpu: Gpu) -> list[Point]:
-    """Return the "transfer" and "pin" points of keys of one size, which take turns.
+    """Return the "transfer" points of keys of one size, which take turns.
 
     The seconds are by the GPU's clock, from before the call on an idle GPU to the end of the copy. Options:
-    ``direction`` "h2d" or "d2h"; ``method``, one of METHODS, of which those ON_THE_FLY pin memory for the copy,
-    from the system or "cached" by PyTorch; ``pieces`` is 1 and ``both`` False, as other programs have copies in pieces
-    or both ways at once. A "pin" is `Tensor.pin_memory`, with ``cached`` memory or new. Raises RuntimeError if a copy
-    delivers wrong data.
+    ``direction`` "h2d" or "d2h"; ``method``, one of METHODS, of which "pin_on_the_fly" pins new memory for the copy;
+    ``pieces`` is 1 and ``both`` False, as other programs have copies in pieces or both ways at once. Raises
+    RuntimeError if a copy delivers wrong data.
     """
-    sources = {kind: gpu.memory(keys[0].num_bytes, kind).random_() for kind in KINDS}
-    targets = {kind: gpu.memory(keys[0].num_bytes, kind) for kind in KINDS}
-    moves = {key: move_of(key, sources, targets, gpu) for key in keys}
-    for key, move in moves.items():
-        check(key, move, gpu)
-    points = []
-    for key, samples in protocol.in_turns(keys, lambda key: timed(moves[key], gpu), gpu.clock).items():
-        seconds, clean = zip(*samples, strict=True)
-        points.append(Point(key.what, key.num_bytes, seconds, clean, dict(key.options)))
-    gpu.forget_pinned()
-    return points
+    num_bytes = keys[0].num_bytes
+    numbers = gpu.memory(num_bytes, "pageable").random_()
+    sources = {kind: gpu.memory(num_bytes, kind).copy_(numbers) for kind in KINDS}
+    targets = {kind: gpu.memory(num_bytes, kind) for kind in KINDS}
 
-
-def move_of(key: PointKey, sources: Mapping[str, Tensor], targets: Mapping[str, Tensor], gpu: Gpu) -> Move:
-    """Return the move that a key describes, between buffers by their kinds of memory."""
-    options: dict[str, Any] = dict(key.options)
-    method = options.get("method", "pageable")  # of pinning, too
-    is_cached = options.get("cached") or method == "pin_on_the_fly_cached"
-    # PyTorch keeps pinned memory that is let go of.
-    before = partial(gpu.memory, key.num_bytes, "pinned") if is_cached else gpu.forget_pinned
-    if key.what == "pin":
-        return Move(sources["pageable"], lambda: gpu.pin(sources["pageable"]), before)
-    is_on_the_fly = method in ON_THE_FLY
-    host = "pageable" if is_on_the_fly else method.removesuffix("_non_blocking")
-    is_to_gpu = options["direction"] == "h2d"
-    source = sources[host if is_to_gpu else "gpu"]
-
-    def run() -> Tensor:
-        target = targets["gpu" if is_to_gpu else host]
-        sent = source
-        if is_on_the_fly and is_to_gpu:
-            sent = gpu.pin(source)
-        elif is_on_the_fly:
-            target = gpu.memory(key.num_bytes, "pinned")
-        gpu.copy(target, sent, non_blocking=method not in BLOCKING)
+    def copied(key: PointKey) -> Tensor:
+        """Make a copy, and return the memory that it fills."""
+        options: dict[str, Any] = dict(key.options)
+        method = options["method"]
+        if options["direction"] == "h2d":
+            target = targets["gpu"]
+            source = gpu.pin(sources["pageable"]) if method == "pin_on_the_fly" else sources[method]
+        else:
+            target = gpu.memory(num_bytes, "pinned") if method == "pin_on_the_fly" else targets[method]
+            source = sources["gpu"]
+        gpu.copy(target, source)
         return target
 
-    return Move(source, run, before if is_on_the_fly else nothing)
+    def once(key: PointKey) -> tuple[float, bool]:
+        gpu.forget_pinned()
+        stolen_before = stolen_ticks()
+        begin = gpu.mark()
+        target = copied(key)
+        end = gpu.mark()
+        gpu.synchronize()
+        del target  # only now, so that no memory is released while a copy still uses it
+        return gpu.seconds(begin, end), stolen_ticks() == stolen_before
 
-
-def check(key: PointKey, move: Move, gpu: Gpu) -> None:
-    """Run one iteration of a move; raises RuntimeError unless every element has arrived."""
-    move.source.add_(1)  # so that data from earlier moves are wrong
-    move.before()
-    target = move.run()
-    gpu.synchronize()
-    wrong = int((target.cpu() != move.source.cpu()).sum())
-    if wrong:
-        raise RuntimeError(f"{words_of(key)} delivered wrong data: {wrong} of {target.numel()} elements differ")
-
-
-def timed(move: Move, gpu: Gpu) -> Sample:
-    """Run and time one iteration on an idle GPU."""
-    move.before()
-    gpu.synchronize()
-    stolen_before = stolen_ticks()
-    begin = gpu.mark()
-    target = move.run()
-    end = gpu.mark()
-    gpu.synchronize()
-    del target  # only now, so that no memory is released while a copy still uses it
-    return Sample(gpu.seconds(begin, end), stolen_ticks() == stolen_before)
+    for key in keys:
+        for source in sources.values():
+            source.add_(1)  # so that data from earlier copies are wrong
+        target = copied(key)
+        gpu.synchronize()
+        if not torch.equal(target.cpu(), sources["pageable"]):
+            raise RuntimeError(f"{words_of(key)} delivered wrong data")
+    points = measure_in_turns(keys, once, protocol)
+    gpu.forget_pinned()
+    return points
