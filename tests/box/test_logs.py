@@ -15,7 +15,7 @@ from rankscope.box import Profile, read_log
 from rankscope.box.logs import FAULT, merged
 from rankscope.cli import main
 
-from ..golden.box import MEASUREMENTS
+from ..measurements import MEASUREMENTS
 from . import logs_made as made
 
 UNNAMED = {("alltoall", 2), ("all_gather", 2), ("sendrecv", 1), ("sendrecv", 2)}  # nothing tells them apart
