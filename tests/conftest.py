@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
 from hypothesis import HealthCheck, settings
 
 # What terminals and CI services set, and what makes typer and rich colour their help or fold it at 80 columns.
@@ -21,12 +20,3 @@ settings.load_profile("any machine")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in what a shell without job control starts with &
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which programs started from here have by default, too
-
-
-@pytest.fixture(scope="session")
-def _skip_without_network() -> None:
-    """Skip where no network can be emulated; see tests/box/networks.py."""
-    from tests.box.networks import why_not
-
-    if reason := why_not():
-        pytest.skip(reason)
