@@ -9,8 +9,9 @@ READY := .venv/ready-with-torch-$(TORCH)
 NOTEBOOKS := notebooks/*.ipynb notebooks/appendix/*.ipynb
 # Tests touch nothing in the user's home. Processes share the cores: in each, torch computes on one thread.
 ALONE := HOME="$(CURDIR)/.venv/home" OMP_NUM_THREADS=1
-# Jupyter needs docstrings, and programs of tests/ and docs/ import what lies beside them.
-unexport PYTHONOPTIMIZE PYTHONSAFEPATH
+# Jupyter needs docstrings, and programs of tests/ and docs/ import what lies beside them. Each test, kernel and rank that
+# starts would compile all modules again, where Python may not store them.
+unexport PYTHONOPTIMIZE PYTHONSAFEPATH PYTHONDONTWRITEBYTECODE
 .PHONY: help setup lab test oracles notebooks site clean
 help: ## list these targets
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
