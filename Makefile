@@ -40,8 +40,8 @@ lab: setup ## open JupyterLab on your own copies of the notebooks, on this machi
 	@$(PY) -m jupyterlab --NotebookNotary.data_dir="$(TRUST)" --ServerApp.ip=127.0.0.1 --ServerApp.root_dir=my_notebooks --allow-root \
 	  --ContentsManager.pre_save_hook=rankscope.common.notebooks.without_views --LabApp.default_url=/lab/tree/00_one_step.ipynb --LabApp.news_url=None --LabApp.extension_manager=readonly $(LAB_ARGS)
 
-# Notebooks take longest, so they begin first.
-PYTEST := $(ALONE) $(PY) -m pytest -n6 --dist loadfile --no-loadscope-reorder
+# Notebooks take longest, so they begin first. Each worker imports all tests, so more of them than cores cost time, too.
+PYTEST := $(ALONE) $(PY) -m pytest -n4 --dist loadfile --no-loadscope-reorder
 LINT := $(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests docs && .venv/bin/lint-imports --no-logo --no-cache >.venv/imports.log || { cat .venv/imports.log; false; }
 test: setup ## lint, types, all tests of the product, and each notebook against its stored outputs
 	@$(LINT)
