@@ -71,6 +71,7 @@ def test_processes_of_torchrun_are_the_ranks(tmp_path, num_nodes):
     assert len(written(tmp_path)) == 2
 
 
+@pytest.mark.oracle
 def test_after_an_elastic_restart_launches_begin_anew(tmp_path):
     """The agent's store still has the keys of the first attempt, in which rank 1 ends in its second launch."""
     script(
@@ -92,6 +93,7 @@ open(os.path.join(os.environ["PLACE"], os.environ["RANK"]), "w").write(str(resul
     assert written(tmp_path) == ["([1, 1], [21, 21])"] * 2
 
 
+@pytest.mark.oracle
 def test_the_variables_of_mpich_do_as_well(tmp_path):
     command = script(tmp_path, JOINED)
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
