@@ -131,12 +131,12 @@ def test_no_file_in_the_working_directory_passes_for_a_library(tmp_path):
     here.mkdir()
     for name in ("json", "re", "struct", "socket", "selectors", "pickle", "random", "torch", "cloudpickle"):
         (here / f"{name}.py").write_text("open('executed', 'w').close()\nraise SystemExit('executed')")
-    text = """
+    in_a_console = """
+import cloudpickle, selectors, sys, torch
+sys.path.insert(0, "")
 from rankscope.ranks import launch
 print(launch(int, 2))
 """
-    assert output_of(script(tmp_path, text), cwd=here) == "[0, 0]\n"
-    in_a_console = f"import cloudpickle, selectors, sys, torch; sys.path.insert(0, '')\n{text}"
     assert output_of([sys.executable, "-P", "-c", in_a_console], cwd=here) == "[0, 0]\n"
     assert not (here / "executed").exists()
 
