@@ -9,8 +9,9 @@ READY := .venv/ready-with-torch-$(TORCH)
 NOTEBOOKS := notebooks/*.ipynb notebooks/appendix/*.ipynb
 # Tests touch nothing in the user's home. Processes share the cores: in each, torch computes on one thread.
 ALONE := HOME="$(CURDIR)/.venv/home" OMP_NUM_THREADS=1
-# Jupyter needs docstrings, and programs of tests/ and docs/ import what lies beside them.
-unexport PYTHONOPTIMIZE PYTHONSAFEPATH
+# Jupyter needs docstrings, and programs of tests/ and docs/ import what lies beside them. Each test, kernel and rank that
+# starts would compile all modules again, where Python may not store them.
+unexport PYTHONOPTIMIZE PYTHONSAFEPATH PYTHONDONTWRITEBYTECODE
 .PHONY: help setup lab test oracles notebooks site clean
 help: ## list these targets
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -39,18 +40,19 @@ lab: setup ## open JupyterLab on your own copies of the notebooks, on this machi
 	@$(PY) -m jupyterlab --NotebookNotary.data_dir="$(TRUST)" --ServerApp.ip=127.0.0.1 --ServerApp.root_dir=my_notebooks --allow-root \
 	  --ContentsManager.pre_save_hook=rankscope.common.notebooks.without_views --LabApp.default_url=/lab/tree/00_one_step.ipynb --LabApp.news_url=None --LabApp.extension_manager=readonly $(LAB_ARGS)
 
-# Notebooks take longest, so they begin first.
-PYTEST := $(ALONE) $(PY) -m pytest -n6 --dist loadfile --no-loadscope-reorder
+# Notebooks take longest, so they begin first. Each worker imports all tests, so more of them than cores cost time, too;
+# the oracles wait more than they compute.
+PYTEST := $(ALONE) $(PY) -m pytest --dist loadfile --no-loadscope-reorder
 LINT := $(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests docs && .venv/bin/lint-imports --no-logo --no-cache >.venv/imports.log || { cat .venv/imports.log; false; }
 test: setup ## lint, types, all tests of the product, and each notebook against its stored outputs
 	@$(LINT)
 	@$(ALONE) $(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
-	  $(PYTEST) -p tests.nbval_settings --nbval --nbval-current-env --nbval-cell-timeout=600 -m "not (browser or oracle)" $(NOTEBOOKS) tests lib README.md CONTRIBUTING.md docs/*.md; tests=$$?; \
+	  $(PYTEST) -n4 -p tests.nbval_settings --nbval --nbval-current-env --nbval-cell-timeout=600 -m "not (browser or oracle)" $(NOTEBOOKS) tests lib README.md CONTRIBUTING.md docs/*.md; tests=$$?; \
 	  wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests
 oracles: setup ## compare with Open MPI, SimGrid, libtorch and others, drive browsers, and run whatever takes long
 	@cmp -s tests/peers.txt .venv/peers/peers.txt || { $(PY) -m pip install -q --no-deps --upgrade --target .venv/peers -r tests/peers.txt \
 	  && cp tests/peers.txt .venv/peers/; } || echo "oracles: tests/peers.txt did not install; its comparisons skip"
-	@$(PYTEST) -m "browser or oracle" tests
+	@$(PYTEST) -n6 -m "browser or oracle" tests
 notebooks: setup ## execute every notebook in place and store its outputs
 	@$(ALONE) $(PY) tests/tools/execute_notebooks.py
 site: setup ## build static pages of the notebooks and the API in build/site

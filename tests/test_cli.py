@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -18,7 +17,7 @@ from typer.testing import CliRunner
 import rankscope
 from rankscope.box import Profile
 from rankscope.box.measuring.plan import Protocol
-from rankscope.box.points import WHAT, Point
+from rankscope.box.points import Point
 from rankscope.cli import main
 from rankscope.cli.program import COMMANDS, EXAMPLES, program
 from rankscope.common.units import rate_words
@@ -110,20 +109,6 @@ def test_compare_shows_what_differs(saved: str, tmp_path: Path) -> None:
         other = other.add(Point(one.what, one.num_bytes, [s / 2 for s in one.seconds], one.clean, one.options))
     shown = output("compare", saved, str(other.save(tmp_path / "other.json")))
     assert re.search(r"allreduce ring.* 0\.5", " ".join(shown.split()))
-
-
-@pytest.mark.parametrize("what", WHAT)
-def test_points_whose_options_say_little_are_shown_all_the_same(what: str, tmp_path: Path) -> None:
-    little: list[dict[str, Any]] = [
-        {},
-        {"method": "pinned_non_blocking", "num_wrong": "many"},
-        {"algorithm": True, "link": 3},
-        {"direction": "p2p", "both": False, "src": "a", "dst": 1},
-        {"direction": "h2d", "method": "pageable", "pieces": 1, "both": False},
-    ]
-    path = profile([Point(what, 2**22, [1.0] * 4, [True] * 4, options) for options in little]).save(tmp_path / "a")
-    assert "made up: 4 ranks" in output("show", str(path), "--all")
-    assert output("compare", str(path), str(path))
 
 
 # ---- what is wrong

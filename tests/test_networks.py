@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rankscope import networks
 from rankscope.box import Profile, bank
 from rankscope.box.networks import RECORDED
-from rankscope.cluster import Link
-from rankscope.networks import CostTable, registered
+from rankscope.networks import registered
 from rankscope.train import ddp
 
 from .box.made import links, point, profile
@@ -50,12 +47,6 @@ def test_the_recorded_profiles_are_those_of_the_notebooks() -> None:
         assert registered()[recorded.provenance["name"]].num_ranks == whole.num_ranks
 
 
-def test_the_recorded_profiles_are_shipped() -> None:
-    package = Path(networks.__file__).parent
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["rankscope"]
-    assert set(RECORDED.iterdir()) <= {path for pattern in patterns for path in package.glob(pattern)}
-
-
 def test_a_profile_has_a_cost_and_a_network() -> None:
     own = profile([*links(), *[point("allreduce", 2**p, 2.0**p / 1e9, algorithm="native") for p in (10, 20)]])
     assert own.cost()([2**10, 2**19, 2**20]).tolist() == pytest.approx([2**10 / 1e9, 2**19 / 1e9, 2**20 / 1e9], 1e-4)
@@ -67,10 +58,3 @@ def test_a_profile_has_a_cost_and_a_network() -> None:
     assert network.cost(2)(2**10) == own.cost()(2**10)
     unmeasured = profile(links())
     assert unmeasured.cost()(2**20) == unmeasured.predict(ring).makespan_s
-
-
-def test_a_cost_of_ddp_is_that_of_the_profile_or_of_a_ring() -> None:
-    box = Profile.load("bank:h100_8")
-    assert ddp.cost(box) == box.cost()
-    assert isinstance(ddp.cost(box), CostTable)
-    assert ddp.cost(Link(0.0, 1e9), num_ranks=2)(1e9) == pytest.approx(1.0)

@@ -93,15 +93,29 @@ STEPS = """
 """
 
 
+MISTAKES = """
+    import pytest
+
+    def test_sampler(rankscope_sampler):
+        with pytest.raises(ValueError, match="make_sampler must be a function of .* rank, got 5"):
+            rankscope_sampler(5, dataset_size=4)
+        with pytest.raises(ValueError, match="num_ranks must be a whole number of at least 1, got 0"):
+            rankscope_sampler(range, dataset_size=4, num_ranks=0)
+        with pytest.raises(ValueError, match="epochs must be a whole number of at least 1, got 1.5"):
+            rankscope_sampler(range, dataset_size=4, epochs=1.5)
+"""
+
+
 def run(pytester: pytest.Pytester, *options: str, **files: str) -> pytest.RunResult:
     pytester.makepyfile(**files)
     plugin = [] if INSTALLED else ["-p", "rankscope.pytest_plugin"]
     return pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider", *options)
 
 
-def test_each_finding_fails_a_test_and_healthy_ones_pass(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "--rankscope", test_samplers=SAMPLERS, test_loaders=LOADERS, test_steps=STEPS)
-    result.assert_outcomes(passed=4, failed=10)
+def test_each_finding_fails_a_test_healthy_ones_pass_and_mistakes_are_named(pytester: pytest.Pytester) -> None:
+    files = {"test_samplers": SAMPLERS, "test_loaders": LOADERS, "test_steps": STEPS, "test_mistakes": MISTAKES}
+    result = run(pytester, "--rankscope", **files)
+    result.assert_outcomes(passed=5, failed=10)
     result.stdout.fnmatch_lines_random(
         [
             "rankscope found:",
@@ -127,23 +141,6 @@ def test_each_finding_fails_a_test_and_healthy_ones_pass(pytester: pytest.Pytest
 def test_without_the_option_nothing_changes(pytester: pytest.Pytester) -> None:
     others = "def test_other():\n    pass"
     run(pytester, test_samplers=SAMPLERS, test_others=others).assert_outcomes(skipped=7, passed=1)
-
-
-MISTAKES = """
-    import pytest
-
-    def test_sampler(rankscope_sampler):
-        with pytest.raises(ValueError, match="make_sampler must be a function of .* rank, got 5"):
-            rankscope_sampler(5, dataset_size=4)
-        with pytest.raises(ValueError, match="num_ranks must be a whole number of at least 1, got 0"):
-            rankscope_sampler(range, dataset_size=4, num_ranks=0)
-        with pytest.raises(ValueError, match="epochs must be a whole number of at least 1, got 1.5"):
-            rankscope_sampler(range, dataset_size=4, epochs=1.5)
-"""
-
-
-def test_mistakes_are_named(pytester: pytest.Pytester) -> None:
-    run(pytester, "--rankscope", test_mistakes=MISTAKES).assert_outcomes(passed=1)
 
 
 def test_the_plug_in_itself_imports_nothing_heavy() -> None:

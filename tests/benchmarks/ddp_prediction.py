@@ -1,8 +1,8 @@
 """DDP's step, predicted and measured over bucket caps: python -m tests.benchmarks.ddp_prediction --ranks 2.
 
 The allreduce alone and the contention are measured first, once for all modules and caps, then each module's step
-without allreduces and with them at each cap, in turns. With --output the sweeps are stored, next to those of other
-ranks and networks that the file has; without --ranks the table of that file, or of the recorded one, is printed.
+without allreduces and with them at each cap, in turns. With --output the sweeps are stored; without --ranks the table
+of that file, or of the recorded one, is printed.
 Root on Linux puts the session before all others (its autogroup's nice value), and so leaves the ranks' threads their
 equal shares.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,13 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from rankscope.common.files import PathLike, write_json
+from rankscope.common.files import write_json
 from rankscope.networks import CostTable
 from rankscope.provenance import of_machine, of_run
-from rankscope.ranks.recorder import Recording, _record_rank, record
+from rankscope.ranks.recorder import Recording, record
 from rankscope.train.ddp import Contention, MeasuredSteps, fit_contention
 from rankscope.train.ddp.measured import WARM_UP, steps_of, training
 from rankscope.train.ddp.observed import gradients_of
-from tests.tools.emulate import emulated
 
 from ._ddp_modules import CALIBRATION, MODULES
 from ._ddp_sweeps import CapSweep, CapSweeps, load_sweeps
@@ -50,26 +49,14 @@ def go_before_others() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, -20)
 
 
-@contextlib.contextmanager
-def network_of(mbit: float | None, num_ranks: int) -> Iterator[Any]:
-    if mbit is None:
-        yield None
-        return
-    with emulated(num_ranks, mbit * 1e6 / 8) as network:
-        yield network
+def recorded(make_step: Callable[[], Any], num_ranks: int, num_steps: int) -> Recording:
+    return record(make_step, num_ranks, num_steps, WARM_UP, timeout_s=600.0)
 
 
-def recorded(make_step: Callable[[], Any], num_ranks: int, num_steps: int, network: Any) -> Recording:
-    """Record on this machine, or with one rank on each host of an emulated network."""
-    if network is None:
-        return record(make_step, num_ranks, num_steps, WARM_UP, timeout_s=600.0)
-    return Recording.of_ranks(network.launch(_record_rank, (make_step, num_steps, WARM_UP), 600.0, 1))
-
-
-def steps(case: tuple[Any, Any], *where: Any, optimizer: Any = None, alone: bool = False, **options: Any) -> Any:
+def steps(case: tuple[Any, Any], *where: int, alone: bool = False, **options: Any) -> MeasuredSteps:
     """Measure the steps of a module, given with its loss; `alone` without allreduces."""
     module, loss = case
-    make_step = partial(training, module, loss, optimizer, not alone, options)
+    make_step = partial(training, module, loss, None, not alone, options)
     return steps_of(recorded(make_step, *where), len(gradients_of(module)))
 
 
@@ -84,7 +71,7 @@ def _allreduces() -> Callable[[], None]:
     return step
 
 
-def allreduce_s(*where: Any) -> np.ndarray:
+def allreduce_s(*where: int) -> np.ndarray:
     """Return what an allreduce of each of `SIZES` takes while all else rests, from the last rank's start: medians."""
     timeline = recorded(_allreduces, *where).timeline.select(kind="allreduce")
     ranks = [timeline.select(rank=rank) for rank in range(where[0])]
@@ -99,21 +86,17 @@ def joined(rounds: Sequence[MeasuredSteps]) -> MeasuredSteps:
 
 
 def measured(num_ranks: int, args: argparse.Namespace) -> list[CapSweep]:
-    """Measure cost, contention and the modules on one network, in turns: a sweep for each module."""
+    """Measure cost, contention and the modules, in turns: a sweep for each module."""
     torch.manual_seed(0)
     cases = {"": CALIBRATION, **{name: (MODULES[name][0](), MODULES[name][1]) for name in args.modules}}
     costs_s = []
     runs: dict[str, list[list[MeasuredSteps]]] = {name: [] for name in cases}
     for _ in range(args.rounds):
-        with network_of(args.mbit, num_ranks) as network:
-            where = num_ranks, args.iterations, network
-            costs_s.append(allreduce_s(*where))
-            for name, case in cases.items():
-                caps = CAPS_MB if name else FITTED_MB
-                runs[name].append(
-                    [steps(case, *where, alone=True), *[steps(case, *where, bucket_cap_mb=c) for c in caps]]
-                )
-            words = "loopback" if network is None else str(network)
+        where = num_ranks, args.iterations
+        costs_s.append(allreduce_s(*where))
+        for name, case in cases.items():
+            at_caps = [steps(case, *where, bucket_cap_mb=cap) for cap in (CAPS_MB if name else FITTED_MB)]
+            runs[name].append([steps(case, *where, alone=True), *at_caps])
     cost = CostTable(SIZES, tuple(np.median(costs_s, axis=0).tolist()))
     sweeps = []
     for name, (module, _) in cases.items():
@@ -123,13 +106,8 @@ def measured(num_ranks: int, args: argparse.Namespace) -> list[CapSweep]:
             contention = fit_contention(local, cost, dict(zip(FITTED_MB, at_caps, strict=True)))
             continue
         rows = [(cap, tuple(run.step_s.tolist())) for cap, run in zip(CAPS_MB, at_caps, strict=True)]
-        sweeps.append(CapSweep(name, num_ranks, words, local, cost, contention, tuple(rows)))
+        sweeps.append(CapSweep(name, num_ranks, "loopback", local, cost, contention, tuple(rows)))
     return sweeps
-
-
-def save_sweeps(path: PathLike, sweeps: Sequence[CapSweep], command: str) -> Path:
-    """Write sweeps as `load_sweeps` reads them."""
-    return write_json(path, CapSweeps({**of_machine(), **of_run(name="", command=command, network="")}, tuple(sweeps)))
 
 
 def print_table(sweeps: Sequence[CapSweep]) -> None:
@@ -151,7 +129,6 @@ def print_table(sweeps: Sequence[CapSweep]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="*", default=[])
-    parser.add_argument("--mbit", type=float, help="on an emulated network of so many Mbit/s (root, Linux)")
     parser.add_argument("--modules", nargs="*", default=list(MODULES), choices=list(MODULES))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=8)
@@ -161,14 +138,11 @@ def main() -> None:
         print_table(load_sweeps(args.output or RECORDED))
         return
     go_before_others()
-    found = load_sweeps(args.output) if args.output and args.output.exists() else []
-    for num_ranks in args.ranks:
-        sweeps = measured(num_ranks, args)
-        print_table(sweeps)
-        new = {(sweep.num_ranks, sweep.network, sweep.name) for sweep in sweeps}
-        found = [one for one in found if (one.num_ranks, one.network, one.name) not in new] + sweeps
-        if args.output:
-            save_sweeps(args.output, found, COMMAND)
+    found = [sweep for num_ranks in args.ranks for sweep in measured(num_ranks, args)]
+    print_table(found)
+    if args.output:
+        provenance = {**of_machine(), **of_run(name="", command=COMMAND, network="")}
+        write_json(args.output, CapSweeps(provenance, tuple(found)))
 
 
 if __name__ == "__main__":

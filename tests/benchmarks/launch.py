@@ -1,4 +1,4 @@
-"""What a warm launch takes next to ``torch.multiprocessing.spawn``, and a DataLoader in a rank next to one outside.
+"""What a warm launch takes next to ``torch.multiprocessing.spawn``.
 
     python -m tests.benchmarks.launch [ROUNDS]
 
@@ -44,11 +44,6 @@ def seconds(call: Callable[..., object], *args: object) -> float:
     return time.perf_counter() - begin_s
 
 
-def load_s() -> float:
-    """The seconds of this process for an epoch with two workers."""
-    return seconds(functions.load)
-
-
 def print_row(name: str, ours: list[float], theirs: list[float], bar_s: float) -> None:
     our_s = statistics.median(ours)
     their_s = statistics.median(theirs)
@@ -67,8 +62,6 @@ def main() -> None:
                 ours.append(seconds(launch, work, num_ranks))
                 theirs.append(seconds(spawn, work, num_ranks))
             print_row(f"{num_ranks} ranks, {work.__name__}; peer: spawn", ours, theirs, bar_s)
-    in_rank = [launch(load_s, 1)[0] for _ in range(rounds)]
-    print_row("DataLoader in a rank; peer: here", in_rank, [load_s() for _ in range(rounds)], 1.0)
 
 
 if __name__ == "__main__":

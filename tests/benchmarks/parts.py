@@ -1,14 +1,11 @@
 """Part files loaded by trainers in lock-step or ahead of them, measured and simulated: python -m tests.benchmarks.parts
 
 Four trainers, a thread each with a real Gloo group; loads and steps sleep. The simulation is blind: it knows the times
-that loads and steps are to take, and nothing of the run. A second one knows what it costs to agree on a step, which is
-measured before the run: it includes how late the last of four sleepers wakes. With --record the figures are kept for
-notebook a2.
+that loads and steps are to take, and nothing of the run. With --record the figures are kept for notebook 02.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 import tempfile
 import time
@@ -18,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from rankscope.pipeline import (
     AsyncPartDataset,
@@ -42,9 +38,8 @@ QUEUES = (None, 1, 2, 4)
 PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "part_files.json"
 
 
-def train(files: list[Path], load: Callable[[str], Any], queue_size: int | None) -> tuple[Timeline, float]:
-    """The spans of a run, and the median seconds that a step takes in lock-step beyond its own."""
-    recorder, costs = Recorder(), []
+def train(files: list[Path], load: Callable[[str], Any], queue_size: int | None) -> Timeline:
+    recorder = Recorder()
 
     def run(rank: int, group: Any) -> None:
         record = recorder.for_rank(rank)
@@ -52,13 +47,6 @@ def train(files: list[Path], load: Callable[[str], Any], queue_size: int | None)
         dataset = SyncPartDataset(files, 1, TRAINERS, rank, **setting)
         if queue_size is not None:
             dataset = AsyncPartDataset(files, 1, TRAINERS, rank, queue_size=queue_size, **setting)
-        before = time.perf_counter()
-        for _ in range(20):
-            time.sleep(0.010)
-            group.allreduce([torch.zeros(1, dtype=torch.int64)]).wait()
-            now = time.perf_counter()
-            costs.append(now - before - 0.010)
-            before = now
         for step, batch in enumerate(in_step(dataset, group, record)):
             if batch is not None:
                 with record.span("trainer", "step", step):
@@ -67,7 +55,7 @@ def train(files: list[Path], load: Callable[[str], Any], queue_size: int | None)
     in_threads(TRAINERS, run)
     timeline = recorder.timeline()
     timeline.check()
-    return timeline, statistics.median(costs)
+    return timeline
 
 
 def delayed(load_s: dict[str, float], file: str) -> Any:
@@ -88,12 +76,10 @@ def sizes(aligned: bool) -> dict[int, int]:
 
 def main() -> None:
     """Print a row a setting."""
-    print(f"{TRAINERS} trainers in lock-step, {PARTS} parts each of {STEPS} steps of {STEP_S * 1e3:.0f} ms; "
-          f"a load takes {LOAD_S * 1e3:.0f} ms on average")  # fmt: skip
-    print(f"{'':<26}{'idle share':>22}{'makespan s':>22}{'error of the makespan':>32}")
-    print(f"{'loads, parts, queue':<26}{'measured':>11}{'simulated':>11}{'measured':>11}{'simulated':>11}"
-          f"{'blind (bar: 10 %)':>20}{'with barrier':>14}")  # fmt: skip
-    worst, runs = 0.0, []
+    print(f"{TRAINERS} trainers in lock-step, {PARTS} parts each of {STEPS} steps of {STEP_S * 1e3:.0f} ms")
+    print(f"{'loads, parts, queue':26}{'idle, measured':>16}{'simulated':>11}{'makespan s':>12}{'error':>8}")
+    runs = []
+    errors = []
     for cv in (0.5, 1.0):
         for aligned in (True, False):
             rows = sizes(aligned)
@@ -108,20 +94,16 @@ def main() -> None:
                 loads = [[load_s[file] for file in shard] for shard in shards]
                 steps = [[rows[int(Path(file).stem[5:])] for file in shard] for shard in shards]
                 for queue_size in QUEUES:
-                    measured, barrier_s = train(files, partial(delayed, load_s), queue_size)
+                    measured = train(files, partial(delayed, load_s), queue_size)
                     blind = simulate_parts(loads, steps, STEP_S, queue_size=queue_size)
-                    informed = simulate_parts(loads, steps, STEP_S, queue_size=queue_size, barrier_s=barrier_s)
-                    errors = [twin.makespan_s / measured.makespan_s - 1 for twin in (blind, informed)]
-                    worst = max(worst, abs(errors[0]))
-                    queue = "none" if queue_size is None else queue_size
-                    name = f"cv {cv}, {'aligned' if aligned else 'apart'}, {queue}"
-                    print(f"{name:<26}{idle_share(measured):>11.1%}{idle_share(blind):>11.1%}"
-                          f"{measured.makespan_s:>11.3f}{blind.makespan_s:>11.3f}"
-                          f"{errors[0]:>20.1%}{errors[1]:>14.1%}")  # fmt: skip
-                    figures = {"measured": idle_share(measured), "simulated": idle_share(blind)}
-                    shares = {f"{name}_idle": round(share, 4) for name, share in figures.items()}
-                    runs.append({"cv": cv, "aligned": aligned, "queue_size": queue_size, **shares})
-    print(f"\nlargest error of the blind simulation: {worst:.1%} (bar: 10 %)")
+                    errors.append(blind.makespan_s / measured.makespan_s - 1)
+                    name = f"cv {cv}, {'aligned' if aligned else 'apart'}, {queue_size or 'none'}"
+                    shares = f"{idle_share(measured):16.1%}{idle_share(blind):11.1%}"
+                    print(f"{name:26}{shares}{measured.makespan_s:12.3f}{errors[-1]:+8.1%}", flush=True)
+                    idle = {"measured_idle": idle_share(measured), "simulated_idle": idle_share(blind)}
+                    rounded = {key: round(share, 4) for key, share in idle.items()}
+                    runs.append({"cv": cv, "aligned": aligned, "queue_size": queue_size, **rounded})
+    print(f"largest error of a makespan: {max(map(abs, errors)):.1%} (bar: 10 %)")
     if "--record" in sys.argv[1:]:
         record(runs)
 

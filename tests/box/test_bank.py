@@ -16,7 +16,7 @@ from rankscope.box.logs import merged
 from rankscope.box.machines import FILE, is_sick, provenances
 from rankscope.cli import main
 from rankscope.common.files import read_json
-from tests.golden.box import MEASUREMENTS
+from tests.measurements import MEASUREMENTS
 from tests.tools import make_bank
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from rankscope.box.compare import change, compare
 from rankscope.box.points import Point
 from rankscope.cli import main
 from tests.box.made import collective, links, profile
-from tests.golden.box import MEASUREMENTS
+from tests.measurements import MEASUREMENTS
 
 CASES = (MEASUREMENTS or Path()).parent / "cases" / "14_compare_two_logs"
 SIZES = [2**power for power in range(3, 30)]

@@ -13,7 +13,7 @@ from rankscope.box.sentences import fastest
 from rankscope.box.tables import overview
 from rankscope.cli import main
 from tests.box.made import collective, links, profile
-from tests.golden.box import MEASUREMENTS
+from tests.measurements import MEASUREMENTS
 
 CASES = (MEASUREMENTS or Path()).parent / "cases"
 SIZES = [1024, 2048, 4096, 8192, 16384]

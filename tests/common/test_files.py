@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rankscope.cli import main
 from rankscope.common.files import FileError, check_output, read_bytes, read_json, read_start, write_json, write_whole
 
 
@@ -139,12 +138,3 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, read: Callable[[Path]
             read(path)
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "none")
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only Linux has such files")
-@pytest.mark.parametrize(("command", "code"), [("show", 2), ("import", 2), ("diagnose", 0)])  # 0: a log without a sign
-def test_a_file_of_size_0_with_content_is_read(command: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert os.stat("/proc/self/status").st_size == 0
-    assert read_bytes("/proc/self/status").startswith(b"Name:")
-    assert main([command, "/proc/self/status"]) == code
-    assert code == 0 or re.fullmatch(r"rankscope: .*/proc/self/status.*\n", capsys.readouterr().err)

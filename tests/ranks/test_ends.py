@@ -89,8 +89,7 @@ def test_a_stopped_server_is_an_error_and_another_starts():
     assert launch(functions.total, 2) == [1, 1]
 
 
-@pytest.mark.parametrize("fn", ["wait_long", "stop_with_a_process"])
-@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize(("fn", "in_thread"), [("wait_long", True), ("stop_with_a_process", False)])
 def test_nothing_survives_an_owner_that_is_killed(tmp_path, fn, in_thread):
     text = f"""
 import sys, threading
@@ -132,36 +131,34 @@ def test_no_file_in_the_working_directory_passes_for_a_library(tmp_path):
     here.mkdir()
     for name in ("json", "re", "struct", "socket", "selectors", "pickle", "random", "torch", "cloudpickle"):
         (here / f"{name}.py").write_text("open('executed', 'w').close()\nraise SystemExit('executed')")
-    text = """
+    in_a_console = """
+import cloudpickle, selectors, sys, torch
+sys.path.insert(0, "")
 from rankscope.ranks import launch
 print(launch(int, 2))
 """
-    assert output_of(script(tmp_path, text), cwd=here) == "[0, 0]\n"
-    in_a_console = f"import cloudpickle, selectors, sys, torch; sys.path.insert(0, '')\n{text}"
     assert output_of([sys.executable, "-P", "-c", in_a_console], cwd=here) == "[0, 0]\n"
     assert not (here / "executed").exists()
 
 
-@pytest.mark.parametrize("guard", ["if True:", "if __name__ == '__main__':"])
-@pytest.mark.parametrize("variable", ["PYTHONSAFEPATH", "PYTHONOPTIMIZE"])
-def test_the_script_is_not_run_again(tmp_path, guard, variable):
-    text = f"""
+def test_a_script_without_a_guard_is_not_run_again(tmp_path):
+    text = """
 from rankscope.ranks import launch
 open("runs", "a").write("x")
 class Sum:
     def __init__(self, value): self.value = value
 def work(x):
     return Sum(x + 1)
-{guard}
-    results = launch(work, 2, (5,))
-    print([each.value for each in results], all(isinstance(each, Sum) for each in results))
+results = launch(work, 2, (5,))
+print([each.value for each in results], all(isinstance(each, Sum) for each in results))
 """
-    assert output_of(script(tmp_path, text), cwd=tmp_path, env={**ENVIRONMENT, variable: "2"}) == "[6, 6] True\n"
+    environment = {**ENVIRONMENT, "PYTHONSAFEPATH": "1"}
+    assert output_of(script(tmp_path, text), cwd=tmp_path, env=environment) == "[6, 6] True\n"
     assert (tmp_path / "runs").read_text() == "x"
 
 
-@pytest.mark.parametrize("closed", ["1>&-", "0<&- 1>&- 2>&-"])
-def test_closed_standard_streams_do_not_matter(tmp_path, closed):
+@pytest.mark.oracle
+def test_closed_standard_streams_do_not_matter(tmp_path):
     text = """
 import sys
 from rankscope.ranks import launch
@@ -169,10 +166,11 @@ from tests.ranks import functions
 open(sys.argv[1], "w").write(str(launch(functions.total, 2)))
 """
     command = [*script(tmp_path, text), str(tmp_path / "result")]
-    subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *command], env=ENVIRONMENT, timeout=NOT_HANGING_S)
+    subprocess.run(["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", *command], env=ENVIRONMENT, timeout=NOT_HANGING_S)
     assert (tmp_path / "result").read_text() == "[1, 1]"
 
 
+@pytest.mark.oracle
 def test_a_fork_of_the_caller_has_its_own_server(tmp_path):
     text = """
 import os, warnings
@@ -185,35 +183,3 @@ if pid:
     os.waitpid(pid, 0)
 """
     assert output_of(script(tmp_path, text)) == "[0, 0]\n" * 3
-
-
-def test_a_fork_that_fails_is_one_error_and_the_next_launch_works(tmp_path):
-    """At the limit of processes; root has none, so the script becomes another user without its capabilities."""
-    text = """
-import ctypes, os, resource, subprocess, sys
-from rankscope.ranks import launch
-if os.getuid() == 0:
-    for capability in (21, 24):  # CAP_SYS_ADMIN, CAP_SYS_RESOURCE
-        ctypes.CDLL(None).prctl(24, capability)  # PR_CAPBSET_DROP
-    os.setresuid(54321, 0, 0)
-    resource.setrlimit(resource.RLIMIT_NPROC, (60, 60))
-    os.execv(sys.executable, [sys.executable, *sys.argv])
-launch(int, 1)
-for spare in (0, 3):
-    sleepers = []
-    try:
-        while True:
-            sleepers.append(subprocess.Popen(["sleep", "100"]))
-    except BlockingIOError:
-        pass
-    for sleeper in sleepers[:spare]:
-        sleeper.kill(), sleeper.wait()
-    try:
-        launch(int, 4)
-    except RuntimeError as error:
-        print(type(error).__name__, "Resource temporarily unavailable" in str(error))
-    for sleeper in sleepers:
-        sleeper.kill(), sleeper.wait()
-    print(launch(int, 2))
-"""
-    assert output_of(script(tmp_path, text)) == "MachineError True\n[0, 0]\n" * 2

@@ -18,7 +18,7 @@ import pytest
 from rankscope.ranks import RankError, launch
 from rankscope.timeline import Recorder
 
-from ..processes import NOT_HANGING_S, children, server_pid, soon
+from ..processes import children, server_pid, soon
 from . import functions
 
 pytestmark = pytest.mark.slow
@@ -62,25 +62,6 @@ def test_spans_of_all_ranks_lie_on_one_axis():
     assert all(before_s < span.start_s < span.stop_s < time.perf_counter() for span in spans)
     first = [span for span in spans if span.item == 0]
     assert max(s.start_s for s in first) < min(s.stop_s for s in first), "ranks that wait for each other overlap"
-
-
-def test_a_notebook(tmp_path):
-    import nbformat
-    from nbclient import NotebookClient
-
-    cells = [
-        "from rankscope.ranks import launch\nimport torch.distributed as dist\noffset = 7",
-        "def work(x):\n    print('at', dist.get_rank())\n    return offset + x * dist.get_rank()",
-        "launch(work, 3, (10,))",
-        "def wrong():\n    raise ValueError('in a cell')",
-        "try:\n    launch(wrong, 2)\nexcept Exception as e:\n    print(e)",
-    ]
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(book, timeout=NOT_HANGING_S).execute()
-    printed, result = book.cells[2].outputs
-    assert printed["text"] == "[rank 0] at 0\n[rank 1] at 1\n[rank 2] at 2\n"
-    assert result["data"]["text/plain"] == "[7, 17, 27]"
-    assert "    raise ValueError('in a cell')" in book.cells[4].outputs[0]["text"]
 
 
 def test_launches_from_several_threads():

@@ -76,32 +76,3 @@ print(launch(int, 2))
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100)
     assert done.stdout == "MachineError\n" * 6 + "True []\n[0, 0]\n", done.stderr
-
-
-def test_too_few_descriptors_are_one_error():
-    """With each number of free descriptors, before and after there is a server."""
-    text = """
-import os, resource, cloudpickle
-from rankscope.ranks import launch
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-for _ in range(2):
-    for number in range(0, 10, 2):
-        files = []
-        try:
-            while True:
-                files.append(os.open(os.devnull, os.O_RDONLY))
-        except OSError:
-            for file in files[:number]:
-                os.close(file)
-        try:
-            launch(int, 1)
-        except RuntimeError as error:
-            print(type(error).__name__)
-        for file in files[number:]:
-            os.close(file)
-    print(launch(int, 2))
-"""
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100)
-    first, second = done.stdout.split("[0, 0]\n")[:2]
-    assert set(first.split()) == set(second.split()) == {"MachineError"}, done.stdout + done.stderr
-    assert done.stderr == ""

@@ -265,7 +265,7 @@ def test_stateful_loaders_resume_on_other_ranks_with_another_batch_size(kind, ho
     assert difference.sum() <= 1
 
 
-@pytest.mark.parametrize("batch_size", [5, 7])
+@pytest.mark.parametrize("batch_size", [7, pytest.param(5, marks=pytest.mark.oracle)])
 @pytest.mark.parametrize("is_exhausted", [True, False], ids=["exhausted", "last batch taken"])
 @pytest.mark.parametrize(("kind", "num_workers"), kinds_and_workers())
 def test_a_stateful_data_loader_saved_at_the_end_of_an_epoch(kind, num_workers, is_exhausted, batch_size):
@@ -302,8 +302,7 @@ def test_a_stateful_data_loader_saved_at_the_end_of_an_epoch(kind, num_workers, 
     assert is_exhausted or epochs_read(loader(), (0, 1, 2), state) == [[], *expected]
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "num_workers"), kinds_and_workers())
 def test_a_plain_data_loader_resumes_at_the_very_end_and_in_the_middle(kind, num_workers):
     """With workers, it makes two iterators and uses the second one."""
     sampler = made(kind, recipe_of(kind, 60, 2, random.Random(9)), 1)

@@ -1,4 +1,1 @@
-"""The scripts that notebooks 07, 11 and a4 show: what they print is right, and a broken copy prints something else.
-
-The notebooks start them as a reader does. Here they run in ranks of `launch`, which have torch imported already.
-"""
+"""The script of notebook 07 on DataParallel. Notebooks 07, 11 and a4 run the others, and compare what they print."""

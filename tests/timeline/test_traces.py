@@ -199,7 +199,7 @@ def covered(*conditions):
     return total
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.skipif(not TRACES, reason="published traces are not here")
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.split("-")[1])
 def test_published_traces_against_their_raw_events(path):
@@ -264,12 +264,6 @@ def test_slices_that_cross_and_a_list_without_an_object_are_read(tmp_path):
         ("process 0, 1", 1e-6),
         ("process 0, 0", 1e-6),
     ]
-
-
-def test_a_list_after_a_byte_order_mark_is_read(tmp_path):
-    path = tmp_path / "marked.json"
-    path.write_text(json.dumps([GOOD]), encoding="utf-8-sig")
-    assert len(Timeline.from_chrome_trace(path)) == 1
 
 
 @pytest.mark.parametrize("rank", ["3", 0.5, 2**70])

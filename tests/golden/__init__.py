@@ -1,1 +1,0 @@
-"""Outputs that were stored before the packages were rewritten, and the comparison with what is computed today."""
