@@ -9,7 +9,7 @@ import numpy as np
 
 from rankscope import figures
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import best, build
+from rankscope.collectives import build
 from rankscope.collectives.playback import playback
 from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.marks import Drawing
@@ -27,7 +27,6 @@ LINK = Link(5e-6, 25e9)
 EIGHT = Cluster.uniform(8, LINK)
 FOUR = build("allreduce", "ring", 4)
 ROAD = Pipeline([Stage("read", 0.004), Stage("decode", 0.03, num_workers=2), Stage("train", 0.012)])
-FASTEST = {n: {size: best(size, Cluster.uniform(n, LINK)) for size in 2.0 ** np.arange(10, 31, 2)} for n in (4, 6, 8)}
 RACE = (("allreduce", "ring"), ("allreduce", "halving_doubling"))
 LENGTHS = np.random.default_rng(0).integers(1, 400, 512)
 UNEQUAL = assign(512, 8, sampler="balanced", lengths=LENGTHS, batch_size=16)
@@ -55,7 +54,6 @@ FIGURES: dict[str, Callable[..., Any]] = {
     "ranking": lambda **on: figures.ranking({"ring": 3e-3, "flat": 1.0}, chosen="ring", **on),
     "schedule": lambda **on: figures.schedule(FOUR, 2, **on),
     "timeline": lambda **on: figures.timeline(simulate_pipeline(ROAD, 12), **on),
-    "winners": lambda **on: figures.winners(FASTEST, **on),
 }
 
 DRAWINGS: dict[str, Drawing] = {
@@ -66,7 +64,7 @@ DRAWINGS: dict[str, Drawing] = {
     "no samples": draw_assignment(assign(0, 2)),
     "unequal batches": draw_assignment(UNEQUAL),
     "bars": draw_bars({"<&>": {"backward": 5, "loader": 0.001}, "b": {"allreduce": 60}}),
-    "ranking": draw_ranking({"ring": 3e-3, "flat": 1.0, "swing": 2e-3}, 1e-3, "ring", measured={"ring": 4e-3}),
+    "ranking": draw_ranking({"ring": 3e-3, "flat": 1.0, "swing": 2e-3}, 1e-3, "ring"),
     "step": draw_schedule(build("allreduce", "halving_doubling", 8), 1, gpus_per_node=4),
     "shares": draw_schedule(build("allreduce", "ring", 16), 3),
     "origins": draw_schedule(build("allgather", "ring", 4), 1),
@@ -96,7 +94,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.timeline("spans"), "timeline"),
     (lambda: figures.timeline({"a": None}), "timeline 'a'"),
     (lambda: figures.timeline(Timeline.of(TOO_MANY)), "20001"),
-    (lambda: figures.winners({}), "at least one"),
     (lambda: draw_ranking({}), "at least one"),
     (lambda: figures.curves([1], {"a": (None, None)}, "", "", ""), "a: must"),
     (lambda: figures.curves([1], {"a": ([1, 2], None)}, "", "", ""), "shape"),

@@ -28,7 +28,6 @@ _FIGURES = {
     "schedule": "rankscope.figures.schedules:draw_schedule",
     "step_costs": "rankscope.figures.steps:draw_step_costs",
     "timeline": "rankscope.figures.timelines:draw_timeline",
-    "winners": "rankscope.figures.rankings:draw_winners",
     "zero_memory": "rankscope.train.figures.memory:memory_bars",
 }
 

@@ -88,14 +88,6 @@ def dash(look: Look) -> Any:
     return (0, (4, 2.5)) if look.dashed else "-"
 
 
-def markers(ax: Axes, name: str, look: Look, x: Any, low: Floats, middle: Floats, high: Floats) -> Any:
-    """Draw a marker for each measurement, with a bar from low to high, and return them."""
-    reach = np.stack([middle - low, high - middle])
-    style: dict[str, Any] = {"color": look.color, "marker": look.marker, "markersize": 6, "elinewidth": 1}
-    style |= {"linestyle": "none", "zorder": 3, "clip_on": False}  # a marker at the edge is drawn whole
-    return ax.errorbar(x, middle, reach, label=f"{name}, measured", **style)
-
-
 def explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]]) -> None:
     """Explain below the figure, at the right, what lines and markers are, by a dark sample of each."""
     samples = [Line2D([], [], label=label, **{"color": INK, **style}) for label, style in kinds.items()]
@@ -172,14 +164,15 @@ def curves(
     line: dict[str, Any] = {"linewidth": 2}
     marker: dict[str, Any] = {"linestyle": "none", "markersize": 5, "zorder": 3}
     for index, (name, (predicted, executed)) in enumerate(curves.items()):
-        look = Look(LINES[index], index % 2 == 1, _MARKERS[index % len(_MARKERS)])  # neighbours differ in grey, too
+        look = Look(LINES[index], index % 2 == 1)  # neighbours differ in grey, too
         if predicted is not None:
             style = {**line, "linestyle": dash(look)}
             if discrete:
                 style = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 2}
             ax.plot(x_values, predicted, color=look.color, label=f"{name}, predicted", **style)
         if executed is not None:
-            ax.plot(x_values, executed, look.marker, color=look.color, label=f"{name}, executed", **marker)
+            shape = _MARKERS[index % len(_MARKERS)]
+            ax.plot(x_values, executed, shape, color=look.color, label=f"{name}, executed", **marker)
         values = np.asarray(executed if predicted is None else predicted, dtype=float)
         ends[name] = next((value for value in values[::-1].tolist() if np.isfinite(value)), 0.0), look
     if "x" in log:

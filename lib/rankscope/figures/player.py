@@ -27,15 +27,10 @@ _TIME_LEFT_PX = 366.0  # where time begins
 _HEAD_PX = 52.0  # above the rows of a strip
 _ROWS_PX = {1: 300.0, 2: 230.0}  # the height of all rows of a strip, by the number of strips
 _LEAD_S = 0.7  # before it plays
+_PLAY_S = 12.0
 _HOLD_S = 2.5  # after it has played
-_STILL_AT = 0.4  # of the time of the slower collective
 _BUTTONS_PX = 28.0
 
-# without scripts, where a person prefers reduced motion
-STILL = (
-    "<style>@media(prefers-reduced-motion:reduce){.playing{display:none!important}.still{display:inline!important}}"
-    "</style>"
-)
 # Play starts all animations at the first press; step lets it play until the next event, or jumps there.
 _SCRIPT = (
     "const s=this.ownerSVGElement,T=[{times}],still=matchMedia('(prefers-reduced-motion:reduce)').matches;"
@@ -69,7 +64,7 @@ class _Life(NamedTuple):
         return self.mark._replace(x=self.mark.x + share * self.dx, y=self.mark.y + share * self.dy)
 
 
-def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) -> Drawing:
+def draw_play(plays: Sequence[Playback], at_s: float) -> Drawing:
     """Draw one or two collectives on a cluster at one moment, one below the other on the same axis of time.
 
     To the left, each rank has a row of chunks, and the chunks that are on their way are between the rows. The number on
@@ -78,35 +73,29 @@ def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) 
     """
     lives, height_px = _lives(tuple(plays))
     marks = [life.at(at_s) for life in lives if life.start_s <= at_s < life.stop_s]
-    return Drawing(title or _finishes(plays), marks, height_px, reading_of(plays[0].schedule))
+    return Drawing(_finishes(plays), marks, height_px, reading_of(plays[0].schedule))
 
 
-def play_svg(plays: Sequence[Playback], seconds: float = 12.0, title: str | None = None, buttons: bool = True) -> str:
-    """Return one or two collectives as an SVG that moves in the browser, `seconds` long.
+def play_svg(plays: Sequence[Playback]) -> str:
+    """Return one or two collectives as an SVG that moves in the browser, over and over.
 
-    With `buttons`, nothing moves before the first press; without, it plays over and over. Where a person prefers
-    reduced motion, it goes from moment to moment, or stands still.
+    Nothing moves before a button is pressed. Where a person prefers reduced motion, it goes from moment to moment.
     """
-    total_s = _LEAD_S + seconds + _HOLD_S
+    total_s = _LEAD_S + _PLAY_S + _HOLD_S
     horizon_s = _horizon_s(plays)
 
     def share(time_s: float) -> float:
         """Return the share of the whole that has played at a moment of the collectives."""
-        return (_LEAD_S + time_s / horizon_s * seconds) / total_s
+        return (_LEAD_S + time_s / horizon_s * _PLAY_S) / total_s
 
-    timing = f'dur="{total_s:g}s" begin="{"indefinite" if buttons else "0s"}" repeatCount="indefinite"'
+    timing = f'dur="{total_s:g}s" begin="indefinite" repeatCount="indefinite"'
     lives, _ = _lives(tuple(plays))
     inside = "".join(_animated(life, share, timing) for life in lives)
-    drawing = draw_play(plays, _STILL_AT * horizon_s, title)
-    height_px = page(drawing).height_px
-    if buttons:
-        events = sorted({event for play in plays for event in _events(play)})
-        times = [f"{share(event) * total_s:.3f}" for event in events[1:]]
-        inside += _buttons(drawing.height_px, _SCRIPT.format(times=",".join([*times, f"{total_s:.3f}"])))
-        return frame_svg(drawing, inside, height_px + _BUTTONS_PX)
-    still = "".join(map(mark_svg, drawing.marks))
-    inside = f'{STILL}<g class="still" display="none">{still}</g><g class="playing">{inside}</g>'
-    return frame_svg(drawing, inside, height_px)
+    events = sorted({event for play in plays for event in _events(play)})
+    times = [f"{share(event) * total_s:.3f}" for event in events[1:]]
+    drawing = draw_play(plays, 0.0)
+    inside += _buttons(drawing.height_px, _SCRIPT.format(times=",".join([*times, f"{total_s:.3f}"])))
+    return frame_svg(drawing, inside, page(drawing).height_px + _BUTTONS_PX)
 
 
 def _animated(life: _Life, share: Callable[[float], float], timing: str) -> str:

@@ -74,7 +74,7 @@ def draw_bars(
     return Drawing(title or f"{longest_name} has the longest bar", marks, bottom + 42, deck or "")
 
 
-def draw_lengths(lengths: ArrayLike, title: str | None = None, deck: str | None = None) -> Drawing:
+def draw_lengths(lengths: ArrayLike, title: str | None = None) -> Drawing:
     """Draw how many samples have which length, in ranges of equal width, and what share of all tokens these have.
 
     Raises ValueError for lengths that are not whole numbers of at least 0.
@@ -95,7 +95,7 @@ def draw_lengths(lengths: ArrayLike, title: str | None = None, deck: str | None 
     share = np.sort(tokens)[-max(round(tokens.size / 10), 1) :].sum() / total
     found = f"The longest tenth has {percent_words(share)} of all tokens"
     half = f"half of {tokens.size:,} samples have at most {np.median(tokens):.0f}; %: share of tokens"
-    return draw_bars(rows, "samples", title or found, half if deck is None else deck, words)
+    return draw_bars(rows, "samples", title or found, half, words)
 
 
 def draw_step_costs(

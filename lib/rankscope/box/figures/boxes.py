@@ -52,7 +52,7 @@ def profile(
     )
     ends = {}
     for (name, rates), hue in zip(lines.items(), _HUES, strict=False):
-        look = Look(INK if name == "yours" else hue, is_sick(profiles[name].provenance), "s")
+        look = Look(INK if name == "yours" else hue, is_sick(profiles[name].provenance))
         ax.plot(
             list(rates),
             list(rates.values()),
