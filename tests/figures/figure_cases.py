@@ -47,7 +47,6 @@ FIGURES: dict[str, Callable[..., Any]] = {
     "assignment": lambda **on: figures.assignment(
         assign(50, 8, drop_last=True).with_loader(2), color_by="position", **on
     ),
-    "lengths": lambda **on: figures.lengths(LENGTHS, **on),
     "step_costs": lambda **on: figures.step_costs(assign(512, 8).with_loader(8), LENGTHS, **on),
     "bars": lambda **on: figures.bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}, **on),
     "curves": curves,
@@ -83,7 +82,6 @@ DRAWINGS: dict[str, Drawing] = {
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.assignment(None), "assignment"),
     (lambda: figures.assignment(assign(10, 2), color_by="size"), "color_by"),
-    (lambda: figures.lengths([1, -2]), "-2"),
     (lambda: figures.step_costs(assign(4, 2), [1, 2]), "4, got 2"),
     (lambda: figures.schedule("ring", 0), "schedule"),
     (lambda: figures.schedule(FOUR, 7), "step"),

@@ -22,7 +22,6 @@ _FIGURES = {
     "copies": "rankscope.box.figures.copies:copies",
     "curves": "rankscope.figures.charts:curves",
     "fsdp_step": "rankscope.train.figures.fsdp:draw_fsdp_step",
-    "lengths": "rankscope.figures.steps:draw_lengths",
     "profile": "rankscope.box.figures.boxes:profile",
     "ranking": "rankscope.figures.rankings:draw_ranking",
     "schedule": "rankscope.figures.schedules:draw_schedule",

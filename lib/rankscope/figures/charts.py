@@ -35,12 +35,11 @@ def chart(
     y_label: str,
     *,
     inches: float = 3.6,
-    x: Sequence[float] | Floats | None = None,
-    x_margin: float = 1.0,
+    x: Sequence[float] | None = None,
 ) -> Axes:
     """Return `ax`, or the Axes of a new figure so high, with title, labels, scales, ticks and grid.
 
-    With `x`, sizes in bytes that rise, their axis is logarithmic and reaches past them by a factor of `x_margin`.
+    With `x`, sizes in bytes that rise, their axis is logarithmic and reaches a tenth past them.
     """
     if ax is None:
         _, ax = plt.subplots(figsize=(WIDE_INCHES, inches), layout="constrained")
@@ -50,7 +49,7 @@ def chart(
     ax.set_xlabel(x_label, color=TONES["mute"], parse_math=False)
     ax.set_ylabel(y_label, color=TONES["mute"], parse_math=False)
     if x is not None:
-        ax.set(xscale="log", xlim=(x[0] / x_margin, x[-1] * x_margin))
+        ax.set(xscale="log", xlim=(x[0] / 1.1, x[-1] * 1.1))
         ax.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_words(value)))
         ax.xaxis.set_minor_formatter(NullFormatter())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -71,7 +70,7 @@ def draw_play(plays: Sequence[Playback], at_s: float) -> Drawing:
     a chunk says how many ranks are summed in it, or which rank it comes from. To the right are the messages, from
     sender to receiver: what is still to come is grey, and the upright line is the moment.
     """
-    lives, height_px = _lives(tuple(plays))
+    lives, height_px = _lives(plays)
     marks = [life.at(at_s) for life in lives if life.start_s <= at_s < life.stop_s]
     return Drawing(_finishes(plays), marks, height_px, reading_of(plays[0].schedule))
 
@@ -89,12 +88,12 @@ def play_svg(plays: Sequence[Playback]) -> str:
         return (_LEAD_S + time_s / horizon_s * _PLAY_S) / total_s
 
     timing = f'dur="{total_s:g}s" begin="indefinite" repeatCount="indefinite"'
-    lives, _ = _lives(tuple(plays))
+    lives, height_px = _lives(plays)
     inside = "".join(_animated(life, share, timing) for life in lives)
     events = sorted({event for play in plays for event in _events(play)})
     times = [f"{share(event) * total_s:.3f}" for event in events[1:]]
-    drawing = draw_play(plays, 0.0)
-    inside += _buttons(drawing.height_px, _SCRIPT.format(times=",".join([*times, f"{total_s:.3f}"])))
+    inside += _buttons(height_px, _SCRIPT.format(times=",".join([*times, f"{total_s:.3f}"])))
+    drawing = Drawing(_finishes(plays), height_px=height_px, deck=reading_of(plays[0].schedule))
     return frame_svg(drawing, inside, page(drawing).height_px + _BUTTONS_PX)
 
 
@@ -144,8 +143,7 @@ def _events(play: Playback) -> list[float]:
     return sorted({0.0, *play.start_s.tolist(), *play.done_s.tolist()})
 
 
-@lru_cache(maxsize=2)  # a picture and its moment ask for the same
-def _lives(plays: tuple[Playback, ...]) -> tuple[list[_Life], float]:
+def _lives(plays: Sequence[Playback]) -> tuple[list[_Life], float]:
     """Return all marks in the order of painting, and how high they are."""
     lives: list[_Life] = []
     y = 0.0
@@ -190,20 +188,13 @@ class _Strip:
     def head(self) -> Iterator[_Life]:
         name = f"{self.schedule.algorithm} {self.schedule.collective} of {bytes_words(self.play.num_bytes)}"
         yield _Life(Text(8, self.top + 14, name, "deck"))
-        for x, say in ((8.0, self.progress), (_TIME_LEFT_PX, self.happening)):
-            for words, start_s, stop_s in self.while_same([say(at_s) for at_s in self.events]):
-                yield _Life(Text(x, self.top + 34, words, "label", "mute"), start_s, stop_s)
+        for words, start_s, stop_s in self.while_same([self.progress(at_s) for at_s in self.events]):
+            yield _Life(Text(8, self.top + 34, words, "label", "mute"), start_s, stop_s)
 
     def progress(self, at_s: float) -> str:
-        """How many chunks are finished."""
-        done = self.play.finished(at_s).sum()
-        wanted = self.schedule.wanted().sum()
-        if done == wanted:
+        """Which step is under way with how many messages, or when all has finished."""
+        if at_s >= self.play.finish_s:
             return f"finished after {time_words(self.play.finish_s)}"
-        return f"{done} of {wanted} chunks finished"
-
-    def happening(self, at_s: float) -> str:
-        """Which step is under way, and how many messages."""
         flying = self.play.on_the_way(at_s)
         if not flying.size:
             return ""
@@ -231,16 +222,11 @@ class _Strip:
 
     def cells(self) -> Iterator[_Life]:
         held = np.stack([self.play.held(at_s) for at_s in self.events], axis=-1)
-        finished = np.stack([self.play.finished(at_s) for at_s in self.events], axis=-1)
-        are_all_wanted = self.schedule.wanted().all()
         for rank, chunk in np.ndindex(held.shape[:2]):
-            states = zip(held[rank, chunk].tolist(), finished[rank, chunk].tolist(), strict=True)
-            for (shares, is_final), start_s, stop_s in self.while_same(list(states)):
+            for shares, start_s, stop_s in self.while_same(held[rank, chunk].tolist()):
                 cell = self.grid.at(rank, chunk)._replace(key=None)
                 if shares:
                     cell = self.chunk(cell, shares, chunk)
-                if is_final and not are_all_wanted:
-                    cell = cell._replace(edge="ink")
                 yield _Life(cell, start_s, stop_s)
 
     def packets(self) -> Iterator[_Life]:

@@ -48,7 +48,6 @@ def profile(
         "bus bandwidth (busbw) [GB/s]",
         inches=4.4,
         x=sizes,
-        x_margin=1.1,
     )
     ends = {}
     for (name, rates), hue in zip(lines.items(), _HUES, strict=False):
