@@ -63,14 +63,12 @@ def report(now: Now) -> list[str]:
     epoch = epoch_of(now)
     lengths = LENGTHS[now.lengths](now.size)
     work = epoch_work(epoch, lengths, now.cost)
-    share_of_longest = np.sort(lengths)[-len(lengths) // 10 :].sum() / lengths.sum()
     worst = work.ratios.max(initial=1.0)  # 1 if there are no steps; no ratio is below 1
     return [
         f"{count_of(work.step_costs.shape[0], 'step')} of about {count_of(now.batch_size, 'sample')} per rank",
         f"a step takes {work.imbalance:.2f} times as long as with equal work, and the worst step {worst:.2f} times",
         f"{percent_words(work.padding_share)} of the tokens that are processed are padding",
-        f"half of the samples have at most {np.median(lengths):.0f} tokens; "
-        f"the longest tenth has {percent_words(share_of_longest)} of all",
+        f"half of the samples have at most {np.median(lengths):.0f} tokens, and the longest has {lengths.max()}",
     ]
 
 
