@@ -9,7 +9,7 @@ import numpy as np
 
 from rankscope import figures
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import best, build
+from rankscope.collectives import build
 from rankscope.collectives.playback import playback
 from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.marks import Drawing
@@ -27,7 +27,6 @@ LINK = Link(5e-6, 25e9)
 EIGHT = Cluster.uniform(8, LINK)
 FOUR = build("allreduce", "ring", 4)
 ROAD = Pipeline([Stage("read", 0.004), Stage("decode", 0.03, num_workers=2), Stage("train", 0.012)])
-FASTEST = {n: {size: best(size, Cluster.uniform(n, LINK)) for size in 2.0 ** np.arange(10, 31, 2)} for n in (4, 6, 8)}
 RACE = (("allreduce", "ring"), ("allreduce", "halving_doubling"))
 LENGTHS = np.random.default_rng(0).integers(1, 400, 512)
 UNEQUAL = assign(512, 8, sampler="balanced", lengths=LENGTHS, batch_size=16)
@@ -48,14 +47,12 @@ FIGURES: dict[str, Callable[..., Any]] = {
     "assignment": lambda **on: figures.assignment(
         assign(50, 8, drop_last=True).with_loader(2), color_by="position", **on
     ),
-    "lengths": lambda **on: figures.lengths(LENGTHS, **on),
     "step_costs": lambda **on: figures.step_costs(assign(512, 8).with_loader(8), LENGTHS, **on),
     "bars": lambda **on: figures.bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}, **on),
     "curves": curves,
     "ranking": lambda **on: figures.ranking({"ring": 3e-3, "flat": 1.0}, chosen="ring", **on),
     "schedule": lambda **on: figures.schedule(FOUR, 2, **on),
     "timeline": lambda **on: figures.timeline(simulate_pipeline(ROAD, 12), **on),
-    "winners": lambda **on: figures.winners(FASTEST, **on),
 }
 
 DRAWINGS: dict[str, Drawing] = {
@@ -66,7 +63,7 @@ DRAWINGS: dict[str, Drawing] = {
     "no samples": draw_assignment(assign(0, 2)),
     "unequal batches": draw_assignment(UNEQUAL),
     "bars": draw_bars({"<&>": {"backward": 5, "loader": 0.001}, "b": {"allreduce": 60}}),
-    "ranking": draw_ranking({"ring": 3e-3, "flat": 1.0, "swing": 2e-3}, 1e-3, "ring", measured={"ring": 4e-3}),
+    "ranking": draw_ranking({"ring": 3e-3, "flat": 1.0, "swing": 2e-3}, 1e-3, "ring"),
     "step": draw_schedule(build("allreduce", "halving_doubling", 8), 1, gpus_per_node=4),
     "shares": draw_schedule(build("allreduce", "ring", 16), 3),
     "origins": draw_schedule(build("allgather", "ring", 4), 1),
@@ -85,7 +82,6 @@ DRAWINGS: dict[str, Drawing] = {
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.assignment(None), "assignment"),
     (lambda: figures.assignment(assign(10, 2), color_by="size"), "color_by"),
-    (lambda: figures.lengths([1, -2]), "-2"),
     (lambda: figures.step_costs(assign(4, 2), [1, 2]), "4, got 2"),
     (lambda: figures.schedule("ring", 0), "schedule"),
     (lambda: figures.schedule(FOUR, 7), "step"),
@@ -96,7 +92,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.timeline("spans"), "timeline"),
     (lambda: figures.timeline({"a": None}), "timeline 'a'"),
     (lambda: figures.timeline(Timeline.of(TOO_MANY)), "20001"),
-    (lambda: figures.winners({}), "at least one"),
     (lambda: draw_ranking({}), "at least one"),
     (lambda: figures.curves([1], {"a": (None, None)}, "", "", ""), "a: must"),
     (lambda: figures.curves([1], {"a": ([1, 2], None)}, "", "", ""), "shape"),

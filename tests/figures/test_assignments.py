@@ -8,11 +8,11 @@ import pytest
 from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.marks import Box, Drawing, Line, Text
 from rankscope.figures.palette import WORK, WorkLook, ramp, rank_colors
-from rankscope.figures.steps import draw_lengths, draw_step_costs
+from rankscope.figures.steps import draw_step_costs
 from rankscope.figures.svg import to_svg
 from rankscope.sampling import Assignment, assign, audit
 
-from .shown import boxes, words_of
+from .shown import boxes
 
 TOP_PX = 104.0  # of the ranks
 
@@ -61,7 +61,7 @@ def test_the_pointer_shows_where_a_sample_is_read_again() -> None:
     drawing = draw_assignment(assign(50, 4))
     arcs = {mark.key for mark in drawing.marks if isinstance(mark, Line) and mark.key}
     assert arcs == {("sample", sample) for sample in audit(assign(50, 4)).epochs[0].duplicated.tolist()}
-    assert drawing.tips["sample", 44] == "sample 44: rank 0, step 0; rank 2, step 12 (again);"
+    assert drawing.tips["sample", 44] == "sample 44: rank 0, read 0; rank 2, read 12 (again);"
 
 
 def test_batches_are_groups() -> None:
@@ -108,15 +108,6 @@ def parts(drawing: Drawing, look: WorkLook) -> list[float]:
     marks = [mark for mark in boxes(drawing) if (mark.fill, mark.hatched) == look and mark.width != 12]
     ticks = {mark.text: mark.x for mark in drawing.marks if isinstance(mark, Text) and mark.anchor == "middle"}
     return [(box.width + 1) / (ticks["2"] - ticks["0"]) * 2 for box in marks]
-
-
-def test_lengths_are_counted_with_their_share_of_the_tokens() -> None:
-    drawing = draw_lengths([1, 1, 1, 7])
-    assert parts(drawing, WORK["compute"]) == pytest.approx([3, 1])
-    assert [word for word in words_of(drawing) if "%" in word] == ["30%", "70%"]
-    assert "95 to 99" in words_of(draw_lengths(np.arange(100)))
-    assert draw_lengths([]).title == "No samples"
-    assert draw_lengths([0, 0]).marks
 
 
 def test_step_costs_are_the_mean_and_the_wait_for_the_costliest_rank() -> None:

@@ -1,29 +1,22 @@
-"""Make the pictures that play by themselves, without scripts: python -m tests.tools.playing_picture."""
+"""Make the picture that plays by itself, without scripts: python -m tests.tools.playing_picture."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rankscope.cluster import Cluster, Link
-from rankscope.collectives import build
-from rankscope.collectives.playback import playback
 from rankscope.figures.marks import RIGHT_PX, Drawing, page
-from rankscope.figures.player import STILL, play_svg
 from rankscope.figures.svg import frame_svg, mark_svg
 from rankscope.figures.timelines import draw_timeline, time_scale
 from rankscope.timeline import Timeline
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-TARGET = NOTEBOOKS / "pictures" / "ring_playing.svg"
 STEP = NOTEBOOKS / "pictures" / "step_playing.svg"
 RECORDED_STEP = NOTEBOOKS / "profiles" / "step_of_two_ranks_run.json"
-
-
-def ring() -> str:
-    """Return the README's picture: a ring allreduce on four ranks."""
-    play = playback(build("allreduce", "ring", 4), 2**20, Cluster.uniform(4, Link(5e-6, 25e9)))
-    title = "A ring sums each chunk, then copies the sums"
-    return play_svg([play], 14.0, title, buttons=False) + "\n"
+# where a person prefers reduced motion
+STILL = (
+    "<style>@media(prefers-reduced-motion:reduce){.playing{display:none!important}.still{display:inline!important}}"
+    "</style>"
+)
 
 
 def step() -> str:
@@ -57,5 +50,4 @@ def swept(drawing: Drawing, left: float, seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(ring(), encoding="utf-8")
     STEP.write_text(step(), encoding="utf-8")

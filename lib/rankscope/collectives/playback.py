@@ -11,7 +11,7 @@ from .algorithms import build
 from .best import best
 from .messages import Seconds, Times, joined
 from .port_clock import PortClock
-from .schedule import MOVES, Schedule
+from .schedule import Schedule
 from .steps import Bools, Ints
 from .verify import pass_step, verify
 
@@ -55,11 +55,6 @@ class Playback(msgspec.Struct, frozen=True, eq=False):
         """
         num_rows = np.searchsorted(self.done_s[self.message], at_s, side="right")
         return np.asarray(self.history[num_rows])
-
-    def finished(self, at_s: float) -> Bools:
-        """Return which chunks of which ranks are final and wanted there, of the same shape as `held`."""
-        num_shares = 1 if self.schedule.collective in MOVES else self.schedule.num_ranks  # in a finished chunk
-        return np.asarray(self.schedule.wanted() & (self.held(at_s) == num_shares))
 
     def on_the_way(self, at_s: float) -> Ints:
         """Return the messages that have started and have not taken effect yet."""

@@ -22,13 +22,11 @@ _FIGURES = {
     "copies": "rankscope.box.figures.copies:copies",
     "curves": "rankscope.figures.charts:curves",
     "fsdp_step": "rankscope.train.figures.fsdp:draw_fsdp_step",
-    "lengths": "rankscope.figures.steps:draw_lengths",
     "profile": "rankscope.box.figures.boxes:profile",
     "ranking": "rankscope.figures.rankings:draw_ranking",
     "schedule": "rankscope.figures.schedules:draw_schedule",
     "step_costs": "rankscope.figures.steps:draw_step_costs",
     "timeline": "rankscope.figures.timelines:draw_timeline",
-    "winners": "rankscope.figures.rankings:draw_winners",
     "zero_memory": "rankscope.train.figures.memory:memory_bars",
 }
 

@@ -52,7 +52,7 @@ def draw_assignment(
     marks = [
         *_dataset(assignment, hue),
         *_nobody(epoch.dropped, grid, tips),
-        *_step_names(assignment, grid),
+        *_step_names(grid),
         *_rank_names(assignment, grid),
         *_cells(assignment, grid, hue, tips),
     ]
@@ -65,7 +65,8 @@ class _Grid(NamedTuple):
 
     y_of: dict[int, float]  # of each rank
     x_of: dict[int, float]  # of each read, by its number in a rank's order
-    batch: int  # the reads of a step
+    unit: str  # what is numbered: a "step" of so many reads, or a "read"
+    batch: int
     row_px: float
     cell_px: float
     number_px: float  # what a number needs
@@ -96,7 +97,9 @@ def _grid(assignment: Assignment) -> _Grid:
     ranks = _shown(assignment.num_ranks, _MOST_RANKS)
     is_cut = len(ranks) < assignment.num_ranks
     row_px = min(_ROWS_PX / (len(ranks) + is_cut), _CELL_PX)
-    batch = _batch_size(assignment) or 1
+    batch = _batch_size(assignment)
+    unit = "step" if batch else "read"
+    batch = max(batch, 1)
     reads = _shown(assignment.num_steps, min(_MOST_CELLS // len(ranks), _MOST_COLUMNS), batch)
     has_gaps = batch > 1 and batch * (RIGHT_PX - LEFT_PX) >= 14 * len(reads)
     gaps: list[float] = []  # in front of each read, together
@@ -111,6 +114,7 @@ def _grid(assignment: Assignment) -> _Grid:
     return _Grid(
         y_of={rank: _TOP_PX + (row + (rank > row)) * row_px for row, rank in enumerate(ranks)},
         x_of={read: LEFT_PX + place * cell_px + gaps[place] for place, read in enumerate(reads)},
+        unit=unit,
         batch=batch,
         row_px=row_px,
         cell_px=cell_px,
@@ -119,16 +123,13 @@ def _grid(assignment: Assignment) -> _Grid:
 
 
 def _batch_size(assignment: Assignment) -> int:
-    """The samples of a batch, if all ranks have the same batches; else 0."""
-    if assignment.loader is not None:
-        return assignment.loader.batch_size
-    if assignment.batch_stops is None or not assignment.num_steps:
+    """The samples of a batch, if all batches have as many, except for the last one of each rank; else 0."""
+    if assignment.loader is None and assignment.batch_stops is None:
         return 0
-    stops = assignment.batch_stops[0]
-    sizes = np.diff(stops, prepend=0)
-    is_even = (sizes[:-1] == sizes[0]).all()
-    is_same = all(np.array_equal(stops, other) for other in assignment.batch_stops)
-    return int(sizes[0]) if is_even and is_same else 0
+    sizes = [np.diff(assignment.stops(rank), prepend=0) for rank in range(assignment.num_ranks)]
+    largest = max(size.max(initial=0) for size in sizes)
+    are_equal = all((size[:-1] == largest).all() for size in sizes)
+    return int(largest) if are_equal else 0
 
 
 def _cells(assignment: Assignment, grid: _Grid, hue: _Hue, tips: dict[Hashable, str]) -> Iterator[Mark]:
@@ -157,7 +158,7 @@ def _cells(assignment: Assignment, grid: _Grid, hue: _Hue, tips: dict[Hashable, 
             above = (start[0] + stop[0]) / 2, min(start[1], stop[1]) - 36
             yield Line((start, above, stop), "accent", 1.5, arrow=True, curved=True, key=key)
         again = " (again)" if is_again else ""
-        tips[key] = f"{tips.get(key, f'sample {sample}:')} rank {rank}, step {read // grid.batch}{again};"
+        tips[key] = f"{tips.get(key, f'sample {sample}:')} rank {rank}, {grid.unit} {read // grid.batch}{again};"
 
 
 def _dataset(assignment: Assignment, hue: _Hue) -> Iterator[Mark]:
@@ -207,9 +208,9 @@ def _nobody(dropped: NDArray[np.int64], grid: _Grid, tips: dict[Hashable, str]) 
     yield Text(LEFT_PX + len(shown) * width + 6, y, words, "label", "alarm")
 
 
-def _step_names(assignment: Assignment, grid: _Grid) -> Iterator[Mark]:
+def _step_names(grid: _Grid) -> Iterator[Mark]:
     """The number of each step above its batch, where there is room."""
-    yield row_name(_TOP_PX - 8, "step" if _batch_size(assignment) else "read", "mute")
+    yield row_name(_TOP_PX - 8, grid.unit, "mute")
     free = 0.0
     for step, reads in groupby(grid.x_of, lambda read: read // grid.batch):
         places = [grid.x_of[read] for read in reads]

@@ -35,12 +35,11 @@ def chart(
     y_label: str,
     *,
     inches: float = 3.6,
-    x: Sequence[float] | Floats | None = None,
-    x_margin: float = 1.0,
+    x: Sequence[float] | None = None,
 ) -> Axes:
     """Return `ax`, or the Axes of a new figure so high, with title, labels, scales, ticks and grid.
 
-    With `x`, sizes in bytes that rise, their axis is logarithmic and reaches past them by a factor of `x_margin`.
+    With `x`, sizes in bytes that rise, their axis is logarithmic and reaches a tenth past them.
     """
     if ax is None:
         _, ax = plt.subplots(figsize=(WIDE_INCHES, inches), layout="constrained")
@@ -50,7 +49,7 @@ def chart(
     ax.set_xlabel(x_label, color=TONES["mute"], parse_math=False)
     ax.set_ylabel(y_label, color=TONES["mute"], parse_math=False)
     if x is not None:
-        ax.set(xscale="log", xlim=(x[0] / x_margin, x[-1] * x_margin))
+        ax.set(xscale="log", xlim=(x[0] / 1.1, x[-1] * 1.1))
         ax.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_words(value)))
         ax.xaxis.set_minor_formatter(NullFormatter())
@@ -86,14 +85,6 @@ def plain_ticks(axis: Axis, limits: tuple[float, float]) -> None:
 def dash(look: Look) -> Any:
     """Return the linestyle of a look, for matplotlib."""
     return (0, (4, 2.5)) if look.dashed else "-"
-
-
-def markers(ax: Axes, name: str, look: Look, x: Any, low: Floats, middle: Floats, high: Floats) -> Any:
-    """Draw a marker for each measurement, with a bar from low to high, and return them."""
-    reach = np.stack([middle - low, high - middle])
-    style: dict[str, Any] = {"color": look.color, "marker": look.marker, "markersize": 6, "elinewidth": 1}
-    style |= {"linestyle": "none", "zorder": 3, "clip_on": False}  # a marker at the edge is drawn whole
-    return ax.errorbar(x, middle, reach, label=f"{name}, measured", **style)
 
 
 def explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]]) -> None:
@@ -172,14 +163,15 @@ def curves(
     line: dict[str, Any] = {"linewidth": 2}
     marker: dict[str, Any] = {"linestyle": "none", "markersize": 5, "zorder": 3}
     for index, (name, (predicted, executed)) in enumerate(curves.items()):
-        look = Look(LINES[index], index % 2 == 1, _MARKERS[index % len(_MARKERS)])  # neighbours differ in grey, too
+        look = Look(LINES[index], index % 2 == 1)  # neighbours differ in grey, too
         if predicted is not None:
             style = {**line, "linestyle": dash(look)}
             if discrete:
                 style = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 2}
             ax.plot(x_values, predicted, color=look.color, label=f"{name}, predicted", **style)
         if executed is not None:
-            ax.plot(x_values, executed, look.marker, color=look.color, label=f"{name}, executed", **marker)
+            shape = _MARKERS[index % len(_MARKERS)]
+            ax.plot(x_values, executed, shape, color=look.color, label=f"{name}, executed", **marker)
         values = np.asarray(executed if predicted is None else predicted, dtype=float)
         ends[name] = next((value for value in values[::-1].tolist() if np.isfinite(value)), 0.0), look
     if "x" in log:

@@ -7,10 +7,9 @@ dark violet to pale yellow, after viridis (Smith and van der Walt, 2015).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from colorsys import hls_to_rgb
 from functools import cache
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -119,28 +118,14 @@ def rank_colors(num_ranks: int) -> tuple[str, ...]:
 
 
 class Look(NamedTuple):
-    """How a line looks in every chart: its hue, dashed or not, and its marker."""
+    """How a line looks in every chart: its hue, and dashed or not."""
 
     color: str
     dashed: bool
-    marker: str
 
 
 # hues of lines, legible on white; those of the curves in `figures.curves` come in this order
 LINES = ("#1f6fd1", "#b8500f", "#047860", "#9a1a70", "#6945be", "#8a6d00", "#59636e", "#1f2328")
-_BLUE, _ORANGE, _GREEN, _PLUM, _VIOLET, _OLIVE, _GREY, _BLACK = LINES
-_MARKERS = "o^vsD>dP*pXH<h"
-PROTOCOLS = {"LL": _BLUE, "LL128": _VIOLET, "Simple": _ORANGE, "NVLS": _GREEN, "measured": _PLUM}  # of NCCL
-
-
-def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return a look for each name, in order: eight hues, then the same dashed, and then with other markers.
-
-    >>> looks(["ring", "swing"])["ring"]
-    Look(color='#1f6fd1', dashed=False, marker='o')
-    """
-    every = (Look(color, dashed, marker) for marker, dashed, color in product(_MARKERS, (False, True), LINES))
-    return dict(zip(names, every, strict=False))
 
 
 # ---- quantities

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -27,15 +26,10 @@ _TIME_LEFT_PX = 366.0  # where time begins
 _HEAD_PX = 52.0  # above the rows of a strip
 _ROWS_PX = {1: 300.0, 2: 230.0}  # the height of all rows of a strip, by the number of strips
 _LEAD_S = 0.7  # before it plays
+_PLAY_S = 12.0
 _HOLD_S = 2.5  # after it has played
-_STILL_AT = 0.4  # of the time of the slower collective
 _BUTTONS_PX = 28.0
 
-# without scripts, where a person prefers reduced motion
-STILL = (
-    "<style>@media(prefers-reduced-motion:reduce){.playing{display:none!important}.still{display:inline!important}}"
-    "</style>"
-)
 # Play starts all animations at the first press; step lets it play until the next event, or jumps there.
 _SCRIPT = (
     "const s=this.ownerSVGElement,T=[{times}],still=matchMedia('(prefers-reduced-motion:reduce)').matches;"
@@ -69,44 +63,38 @@ class _Life(NamedTuple):
         return self.mark._replace(x=self.mark.x + share * self.dx, y=self.mark.y + share * self.dy)
 
 
-def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) -> Drawing:
+def draw_play(plays: Sequence[Playback], at_s: float) -> Drawing:
     """Draw one or two collectives on a cluster at one moment, one below the other on the same axis of time.
 
     To the left, each rank has a row of chunks, and the chunks that are on their way are between the rows. The number on
     a chunk says how many ranks are summed in it, or which rank it comes from. To the right are the messages, from
     sender to receiver: what is still to come is grey, and the upright line is the moment.
     """
-    lives, height_px = _lives(tuple(plays))
+    lives, height_px = _lives(plays)
     marks = [life.at(at_s) for life in lives if life.start_s <= at_s < life.stop_s]
-    return Drawing(title or _finishes(plays), marks, height_px, reading_of(plays[0].schedule))
+    return Drawing(_finishes(plays), marks, height_px, reading_of(plays[0].schedule))
 
 
-def play_svg(plays: Sequence[Playback], seconds: float = 12.0, title: str | None = None, buttons: bool = True) -> str:
-    """Return one or two collectives as an SVG that moves in the browser, `seconds` long.
+def play_svg(plays: Sequence[Playback]) -> str:
+    """Return one or two collectives as an SVG that moves in the browser, over and over.
 
-    With `buttons`, nothing moves before the first press; without, it plays over and over. Where a person prefers
-    reduced motion, it goes from moment to moment, or stands still.
+    Nothing moves before a button is pressed. Where a person prefers reduced motion, it goes from moment to moment.
     """
-    total_s = _LEAD_S + seconds + _HOLD_S
+    total_s = _LEAD_S + _PLAY_S + _HOLD_S
     horizon_s = _horizon_s(plays)
 
     def share(time_s: float) -> float:
         """Return the share of the whole that has played at a moment of the collectives."""
-        return (_LEAD_S + time_s / horizon_s * seconds) / total_s
+        return (_LEAD_S + time_s / horizon_s * _PLAY_S) / total_s
 
-    timing = f'dur="{total_s:g}s" begin="{"indefinite" if buttons else "0s"}" repeatCount="indefinite"'
-    lives, _ = _lives(tuple(plays))
+    timing = f'dur="{total_s:g}s" begin="indefinite" repeatCount="indefinite"'
+    lives, height_px = _lives(plays)
     inside = "".join(_animated(life, share, timing) for life in lives)
-    drawing = draw_play(plays, _STILL_AT * horizon_s, title)
-    height_px = page(drawing).height_px
-    if buttons:
-        events = sorted({event for play in plays for event in _events(play)})
-        times = [f"{share(event) * total_s:.3f}" for event in events[1:]]
-        inside += _buttons(drawing.height_px, _SCRIPT.format(times=",".join([*times, f"{total_s:.3f}"])))
-        return frame_svg(drawing, inside, height_px + _BUTTONS_PX)
-    still = "".join(map(mark_svg, drawing.marks))
-    inside = f'{STILL}<g class="still" display="none">{still}</g><g class="playing">{inside}</g>'
-    return frame_svg(drawing, inside, height_px)
+    events = sorted({event for play in plays for event in _events(play)})
+    times = [f"{share(event) * total_s:.3f}" for event in events[1:]]
+    inside += _buttons(height_px, _SCRIPT.format(times=",".join([*times, f"{total_s:.3f}"])))
+    drawing = Drawing(_finishes(plays), height_px=height_px, deck=reading_of(plays[0].schedule))
+    return frame_svg(drawing, inside, page(drawing).height_px + _BUTTONS_PX)
 
 
 def _animated(life: _Life, share: Callable[[float], float], timing: str) -> str:
@@ -155,8 +143,7 @@ def _events(play: Playback) -> list[float]:
     return sorted({0.0, *play.start_s.tolist(), *play.done_s.tolist()})
 
 
-@lru_cache(maxsize=2)  # a picture and its moment ask for the same
-def _lives(plays: tuple[Playback, ...]) -> tuple[list[_Life], float]:
+def _lives(plays: Sequence[Playback]) -> tuple[list[_Life], float]:
     """Return all marks in the order of painting, and how high they are."""
     lives: list[_Life] = []
     y = 0.0
@@ -201,20 +188,13 @@ class _Strip:
     def head(self) -> Iterator[_Life]:
         name = f"{self.schedule.algorithm} {self.schedule.collective} of {bytes_words(self.play.num_bytes)}"
         yield _Life(Text(8, self.top + 14, name, "deck"))
-        for x, say in ((8.0, self.progress), (_TIME_LEFT_PX, self.happening)):
-            for words, start_s, stop_s in self.while_same([say(at_s) for at_s in self.events]):
-                yield _Life(Text(x, self.top + 34, words, "label", "mute"), start_s, stop_s)
+        for words, start_s, stop_s in self.while_same([self.progress(at_s) for at_s in self.events]):
+            yield _Life(Text(8, self.top + 34, words, "label", "mute"), start_s, stop_s)
 
     def progress(self, at_s: float) -> str:
-        """How many chunks are finished."""
-        done = self.play.finished(at_s).sum()
-        wanted = self.schedule.wanted().sum()
-        if done == wanted:
+        """Which step is under way with how many messages, or when all has finished."""
+        if at_s >= self.play.finish_s:
             return f"finished after {time_words(self.play.finish_s)}"
-        return f"{done} of {wanted} chunks finished"
-
-    def happening(self, at_s: float) -> str:
-        """Which step is under way, and how many messages."""
         flying = self.play.on_the_way(at_s)
         if not flying.size:
             return ""
@@ -242,16 +222,11 @@ class _Strip:
 
     def cells(self) -> Iterator[_Life]:
         held = np.stack([self.play.held(at_s) for at_s in self.events], axis=-1)
-        finished = np.stack([self.play.finished(at_s) for at_s in self.events], axis=-1)
-        are_all_wanted = self.schedule.wanted().all()
         for rank, chunk in np.ndindex(held.shape[:2]):
-            states = zip(held[rank, chunk].tolist(), finished[rank, chunk].tolist(), strict=True)
-            for (shares, is_final), start_s, stop_s in self.while_same(list(states)):
+            for shares, start_s, stop_s in self.while_same(held[rank, chunk].tolist()):
                 cell = self.grid.at(rank, chunk)._replace(key=None)
                 if shares:
                     cell = self.chunk(cell, shares, chunk)
-                if is_final and not are_all_wanted:
-                    cell = cell._replace(edge="ink")
                 yield _Life(cell, start_s, stop_s)
 
     def packets(self) -> Iterator[_Life]:

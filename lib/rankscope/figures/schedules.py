@@ -30,7 +30,6 @@ def draw_schedule(
     step: int,
     gpus_per_node: int | None = None,
     title: str | None = None,
-    deck: str | None = None,
 ) -> Drawing:
     """Draw the messages between ranks at one step of a schedule; ``step=schedule.num_steps`` draws the end.
 
@@ -71,10 +70,9 @@ def draw_schedule(
         for (src, dst), is_sum in is_added.items():
             ends = (left + 8, grid.y(src)), (right - 6, grid.y(dst))
             marks.append(message_line(ends, is_sum)._replace(width=2, arrow=True))
-    if deck is None:
-        deck = reading_of(schedule)
-        if grid.is_striped:
-            deck = deck.replace("number: ranks summed in", "stripe: a rank's share is in")
+    deck = reading_of(schedule)
+    if grid.is_striped:
+        deck = deck.replace("number: ranks summed in", "stripe: a rank's share is in")
     tips: dict[Hashable, str] = {("chunk", chunk): f"chunk {chunk}" for chunk in range(schedule.num_chunks)}
     return Drawing(title or found, marks, grid.bottom + 8, deck, tips)
 

@@ -1,16 +1,14 @@
-"""Horizontal bars of parts: any parts by kind of work, what steps cost, and how long samples are."""
+"""Horizontal bars of parts: any parts by kind of work, and what steps cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from ..common.checks import number, of_type
 from ..common.units import percent_words, round_ticks, three_digits
 from ..sampling.assignment import Assignment
-from ..sampling.values import CostFunction, checked_lengths
 from ..sampling.work import epoch_work
 from .marks import LETTER_PX, RIGHT_PX, Box, Drawing, Mark, Text, axis, key_marks, row_name, with_text
 from .palette import OTHER, WorkLook, work_look
@@ -27,7 +25,7 @@ def draw_bars(
     rows: Mapping[str, Mapping[str, float]],
     x_label: str = "time [ms]",
     title: str | None = None,
-    deck: str | None = None,
+    deck: str = "",
     behind: Sequence[str] = (),
 ) -> Drawing:
     """Draw a horizontal bar for each row, the first on top; ``rows[name][kind]`` is the length of one of its parts.
@@ -71,49 +69,22 @@ def draw_bars(
     ticks = [(left + place * px_per_unit, words) for place, words in round_ticks(longest)]
     marks += axis(bottom, ticks, left, left + longest * px_per_unit)
     marks.append(Text((left + RIGHT_PX) / 2, bottom + 36, x_label, "label", "mute", "middle"))
-    return Drawing(title or f"{longest_name} has the longest bar", marks, bottom + 42, deck or "")
-
-
-def draw_lengths(lengths: ArrayLike, title: str | None = None, deck: str | None = None) -> Drawing:
-    """Draw how many samples have which length, in ranges of equal width, and what share of all tokens these have.
-
-    Raises ValueError for lengths that are not whole numbers of at least 0.
-    """
-    tokens = checked_lengths(lengths)
-    if not tokens.size:
-        return Drawing(title or "No samples")
-    total = max(int(tokens.sum()), 1)
-    longest = int(tokens.max())
-    range_width = max(int(round_ticks(longest + 1.0)[1][0] / 2), 1)
-    num_samples = np.bincount(tokens // range_width).tolist()
-    shares = np.bincount(tokens // range_width, weights=tokens) / total
-    names = [str(first) for first in range(0, longest + 1, range_width)]
-    if range_width > 1:
-        names = [f"{first} to {int(first) + range_width - 1}" for first in names]
-    rows = {name: {"step": count} for name, count in zip(names, num_samples, strict=True)}
-    words = [f"{share:.0%}" if share else "" for share in shares.tolist()]
-    share = np.sort(tokens)[-max(round(tokens.size / 10), 1) :].sum() / total
-    found = f"The longest tenth has {percent_words(share)} of all tokens"
-    half = f"half of {tokens.size:,} samples have at most {np.median(tokens):.0f}; %: share of tokens"
-    return draw_bars(rows, "samples", title or found, half if deck is None else deck, words)
+    return Drawing(title or f"{longest_name} has the longest bar", marks, bottom + 42, deck)
 
 
 def draw_step_costs(
     assignment: Assignment,
-    lengths: ArrayLike | None = None,
-    cost: str | CostFunction = "linear",
+    lengths: ArrayLike,
+    cost: str = "linear",
     title: str | None = None,
-    deck: str | None = None,
 ) -> Drawing:
     """Draw the cost of each step: the mean over the ranks, and the mean wait for the costliest rank.
 
     Of many steps the first 40 are shown. The number behind a bar is the share of padding, if each batch is padded to
-    its longest sample. `lengths` are those of all samples in tokens, by default 1 each, and `cost` is that of
+    its longest sample. `lengths` are those of all samples in tokens, and `cost` is that of
     `epoch_work`. Raises ValueError if `lengths` are not one whole number of at least 0 per sample.
     """
     of_type("assignment", assignment, Assignment)
-    if lengths is None:
-        lengths = np.ones(assignment.size, dtype=np.int64)
     work = epoch_work(assignment, lengths, cost)
     rows = {}
     for step, costs in enumerate(work.step_costs[:_MOST_STEPS]):
@@ -122,11 +93,10 @@ def draw_step_costs(
     if not rows:
         return Drawing(title or "No steps")
     padding = [f"{share:.0%}" for share in work.step_padding_shares[: len(rows)].tolist()]
-    unit = {"linear": "tokens", "quadratic": "tokens²"}[cost] if isinstance(cost, str) else "cost"
-    if deck is None:
-        deck = f"{percent_words(work.padding_share)} of tokens are padding (behind each bar: of its step)"
-        if len(work.step_costs) > len(rows):
-            deck += f"; the first {len(rows)} steps"
+    unit = {"linear": "tokens", "quadratic": "tokens²"}[cost]
+    deck = f"{percent_words(work.padding_share)} of tokens are padding (behind each bar: of its step)"
+    if len(work.step_costs) > len(rows):
+        deck += f"; the first {len(rows)} steps"
     waiting = percent_words(1 - 1 / work.imbalance)  # the mean rank works for 1 / imbalance of the costliest one's time
     found = f"Ranks wait for {waiting} of the time"
     return draw_bars(rows, f"cost of the step [{unit}]", title or found, deck, padding)

@@ -39,9 +39,7 @@ _MOST_KEYED = 800  # spans that answer to the pointer
 _MOST_TIPS = 6
 
 
-def draw_timeline(
-    timeline: Timeline | Mapping[str, Timeline], title: str | None = None, deck: str | None = None
-) -> Drawing:
+def draw_timeline(timeline: Timeline | Mapping[str, Timeline], title: str | None = None, deck: str = "") -> Drawing:
     """Draw the spans of a timeline, a row per lane of a rank; of several timelines by name, one below the other.
 
     The colour shows the kind of work, hatching shows communication (`palette.WORK`), and the number is the item. Waits
@@ -63,7 +61,7 @@ def draw_timeline(
     legend, legend_px = key_marks(unnamed)
     marks = legend + [moved_down(mark, legend_px) for mark in below]
     found = _finding(next(iter(panels.values())))
-    return Drawing(title or found, marks, legend_px + picture.y + 26, deck or "", picture.tips)
+    return Drawing(title or found, marks, legend_px + picture.y + 26, deck, picture.tips)
 
 
 def time_scale(timeline: Timeline) -> tuple[float, float]:

@@ -48,11 +48,10 @@ def profile(
         "bus bandwidth (busbw) [GB/s]",
         inches=4.4,
         x=sizes,
-        x_margin=1.1,
     )
     ends = {}
     for (name, rates), hue in zip(lines.items(), _HUES, strict=False):
-        look = Look(INK if name == "yours" else hue, is_sick(profiles[name].provenance), "s")
+        look = Look(INK if name == "yours" else hue, is_sick(profiles[name].provenance))
         ax.plot(
             list(rates),
             list(rates.values()),

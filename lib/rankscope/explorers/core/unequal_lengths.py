@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from ...common.units import percent_words
 from ...common.words import count_of
 from ...figures.marks import Drawing
-from ...figures.steps import draw_lengths, draw_step_costs
+from ...figures.steps import draw_step_costs
 from ...sampling import Assignment, assign, epoch_work
 from ..explorer import Explorer, Now, Setting, Steps
 from .lengths import LENGTHS
@@ -52,13 +54,12 @@ def epoch_of(now: Now) -> Assignment:
 
 
 def draw(now: Now) -> list[Drawing]:
-    """What each step costs and how long ranks wait in it; below, how many samples have which length."""
-    lengths = LENGTHS[now.lengths](now.size)
-    return [draw_step_costs(epoch_of(now), lengths, now.cost), draw_lengths(lengths)]
+    """What each step costs, and how long ranks wait in it."""
+    return [draw_step_costs(epoch_of(now), LENGTHS[now.lengths](now.size), now.cost)]
 
 
 def report(now: Now) -> list[str]:
-    """What the steps of the epoch cost, and how much padding is processed."""
+    """How long the samples are, what the steps of the epoch cost, and how much padding is processed."""
     epoch = epoch_of(now)
     lengths = LENGTHS[now.lengths](now.size)
     work = epoch_work(epoch, lengths, now.cost)
@@ -67,6 +68,7 @@ def report(now: Now) -> list[str]:
         f"{count_of(work.step_costs.shape[0], 'step')} of about {count_of(now.batch_size, 'sample')} per rank",
         f"a step takes {work.imbalance:.2f} times as long as with equal work, and the worst step {worst:.2f} times",
         f"{percent_words(work.padding_share)} of the tokens that are processed are padding",
+        f"half of the samples have at most {np.median(lengths):.0f} tokens, and the longest has {lengths.max()}",
     ]
 
 
