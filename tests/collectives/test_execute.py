@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import re
@@ -133,6 +134,18 @@ def test_a_barrier_keeps_everybody_until_all_are_there(text: str) -> None:
 
     left = in_threads(5, work)
     assert min(left) >= max(arrived)
+
+
+def test_calls_of_many_sizes_keep_the_memory_of_the_largest() -> None:
+    schedule = build("scatter", "flat", 2)
+
+    def work(rank: int, group: Any) -> int:
+        for extra in range(20):
+            execute(schedule, torch.zeros(50_000 + 2 * extra), group)
+        alive = [value.untyped_storage() for value in gc.get_objects() if type(value) is Tensor]
+        return len({storage.data_ptr() for storage in alive if storage.nbytes() >= 200_000})
+
+    assert max(in_threads(2, work)) <= 4  # of two ranks, what is kept and what is passed
 
 
 # ---- nothing is written where a message may be read

@@ -52,7 +52,7 @@ class Run(NamedTuple):
         did not wait in it. Everything else shares the rest of the median step, in proportion to its operations and
         bytes; what follows a collective on its stream is part of it. `other` is a run that is wrapped in another way,
         such as with the root alone: with it, each collective and each operator also takes a time of its own, such that
-        both runs agree. Predict with ``step.timeline(cost, overlap=False)``.
+        both runs agree as far as no time gets below 0. Predict with ``step.timeline(cost, overlap=False)``.
         """
         totals = self._totals()
         others = totals
