@@ -45,7 +45,8 @@ def execute(
     and "receive" while the rank waits for such a message, "reduce" and "copy", and "post" for starting messages.
 
     `group` is a process group made by torch.distributed or `in_threads`, or None for the default group. The first call
-    of each kind verifies the schedule and compares the call across ranks; later calls start at once.
+    of each kind verifies the schedule and compares the call across ranks; later calls start at once. The memory that
+    the largest call needs besides its result is kept as long as the schedule and the group.
 
     Raises ScheduleError if the schedule does not `verify`; ValueError if the tensor or `op` does not match it or the
     ranks disagree; RuntimeError, which names step and peer, if a message fails or does not arrive within the group's
@@ -70,7 +71,10 @@ def execute(
             "tensor must be contiguous, and no lazy conjugate or negative: call contiguous or resolve_conj"
         )
     plans = vars(schedule).setdefault("plans", WeakKeyDictionary()).setdefault(group, {})
-    key = (tensor.numel(), tensor.dtype, tensor.device, op)
+    num_elements = tensor.numel()
+    if schedule.collective == "scatter" and schedule.weights is not None and group.rank() != schedule.root:
+        num_elements = 0  # its tensor may have any size, so another one must not compare the call with all ranks again
+    key = (num_elements, tensor.dtype, tensor.device, op)
     if key not in plans:
         plans[key] = _agreed_plan(schedule, tensor, group, op)
     plan: Plan = plans[key]
