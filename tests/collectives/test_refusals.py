@@ -53,6 +53,7 @@ REFUSED: list[tuple[Call, str]] = [
     (header(source=iter(())), "source"),
     (lambda: simulate(Schedule.from_text(f"{HEAD}\n0: 0>7:0="), 8.0, FOUR), "rank 7"),
     (lambda: simulate(Schedule.from_text(f"{HEAD}\n0: 0>1:9="), 8.0, FOUR, executor=True), "chunk 9"),
+    (lambda: Schedule.from_text("allreduce ranks=4 chunks=2"), "algorithm"),
     (header(collective="scatter", num_chunks=4), "num_chunks"),
     (lambda: Step.of(0, 1, 0.2), "whole numbers"),
     (lambda: build("allreduce", "ring", 8, num_segments=2), "num_segments"),

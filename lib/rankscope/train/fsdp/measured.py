@@ -53,6 +53,7 @@ class Run(NamedTuple):
         bytes; what follows a collective on its stream is part of it. `other` is a run that is wrapped in another way,
         such as with the root alone: with it, each collective and each operator also takes a time of its own, such that
         both runs agree as far as no time gets below 0. Predict with ``step.timeline(cost, overlap=False)``.
+        The cost raises KeyError for a collective of a kind that these ranks did not run.
         """
         totals = self._totals()
         others = (other or self)._totals()
