@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import re
@@ -133,6 +134,29 @@ def test_a_barrier_keeps_everybody_until_all_are_there(text: str) -> None:
 
     left = in_threads(5, work)
     assert min(left) >= max(arrived)
+
+
+def test_calls_of_many_sizes_keep_the_memory_of_the_largest() -> None:
+    schedule = build("scatter", "flat", 2)
+
+    def work(rank: int, group: Any) -> int:
+        for extra in range(20):
+            execute(schedule, torch.zeros(50_000 + 2 * extra), group)
+        alive = [value.untyped_storage() for value in gc.get_objects() if type(value) is Tensor]
+        return len({storage.data_ptr() for storage in alive if storage.nbytes() >= 200_000})
+
+    assert max(in_threads(2, work)) <= 4  # of two ranks, what is kept and what is passed
+
+
+def test_in_a_scatter_by_weights_only_the_size_at_the_root_counts() -> None:
+    schedule = Schedule.from_text("scatter mine ranks=2 chunks=2 weights=1,3\n0: 0>1:1=")
+
+    def work(rank: int, group: Any) -> list[Any]:
+        sizes = [4, 4] if rank == 0 else [3, 5]
+        return [execute(schedule, torch.arange(size), group) for size in sizes]
+
+    for result in in_threads(2, work, timeout_s=20)[1]:
+        assert result.tolist() == [1, 2, 3]
 
 
 # ---- nothing is written where a message may be read

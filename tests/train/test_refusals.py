@@ -78,6 +78,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     # fsdp
     (lambda: observed(num_ranks=0), "num_ranks"),
     (lambda: observed(wrap="0"), "wrap"),
+    (lambda: observed(optimizer="adam"), "optimizer"),
     (lambda: observed(wrap=["fc"]), "fc"),
     (lambda: observed(num_ranks=6, num_replicas=4), "num_replicas"),
     (lambda: observed(num_ranks=4, reshard_after_forward=3), "reshard_after_forward"),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..cluster import Cluster, Link
-from ..common.checks import number, one_of, whole
+from ..common.checks import number, of_type, one_of, whole
 from .cost import Form, NoClosedForm, Terms
 from .schedule import COLLECTIVES, Schedule
 
@@ -151,6 +151,7 @@ def closed_form(
     size = np.asarray(num_bytes, dtype=float)
     if not (np.isfinite(size) & (size >= 0)).all():
         raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
+    of_type("link", link, Link)
     record = algorithm_of(collective, algorithm)
     record.check_options(num_ranks, options)
     gamma_s_per_byte = number("gamma_s_per_byte", gamma_s_per_byte, 0)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..cluster import Link
-from ..common.checks import number, one_of, optional, whole
+from ..common.checks import number, of_type, one_of, optional, whole
 from .schedule import COLLECTIVES, SUMS
 
 Form = Callable[..., Any]  # form(terms, **options) → seconds
@@ -140,6 +140,7 @@ def lower_bounds(
     num_ranks = whole("num_ranks", num_ranks, 1)
     one_of("collective", collective, COLLECTIVES)
     num_bytes = number("num_bytes", num_bytes, 0)
+    of_type("link", link, Link)
     gamma_s_per_byte = number("gamma_s_per_byte", gamma_s_per_byte, 0)
     # Without a limit on ports, a rank sends to all others in one step, and bytes take no time.
     num_ports = optional("ports", ports, whole, 1) or math.inf

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ..common.checks import of_type
 from .local import OPS, buffer_of, checked_ends, result_of
 from .process_group import Message, backend_of, group_of, naming, starter, takes_batches
 from .schedule import Schedule
@@ -44,7 +45,8 @@ def execute(
     and "receive" while the rank waits for such a message, "reduce" and "copy", and "post" for starting messages.
 
     `group` is a process group made by torch.distributed or `in_threads`, or None for the default group. The first call
-    of each kind verifies the schedule and compares the call across ranks; later calls start at once.
+    of each kind verifies the schedule and compares the call across ranks; later calls start at once. The memory that
+    the largest call needs besides its result is kept as long as the schedule and the group.
 
     Raises ScheduleError if the schedule does not `verify`; ValueError if the tensor or `op` does not match it or the
     ranks disagree; RuntimeError, which names step and peer, if a message fails or does not arrive within the group's
@@ -59,6 +61,8 @@ def execute(
     """
     import torch
 
+    of_type("schedule", schedule, Schedule)
+    of_type("tensor", tensor, torch.Tensor)
     group = group_of(group)
     if schedule.collective == "barrier":  # it does not even read the tensor, but sends bytes of its own
         tensor = torch.zeros(schedule.num_chunks, dtype=torch.uint8, device=tensor.device)
@@ -67,25 +71,44 @@ def execute(
             "tensor must be contiguous, and no lazy conjugate or negative: call contiguous or resolve_conj"
         )
     plans = vars(schedule).setdefault("plans", WeakKeyDictionary()).setdefault(group, {})
-    key = (tensor.numel(), tensor.dtype, tensor.device, op)
+    num_elements = tensor.numel()
+    if schedule.collective == "scatter" and schedule.weights is not None and group.rank() != schedule.root:
+        num_elements = 0  # its tensor may have any size, so another one must not compare the call with all ranks again
+    key = (num_elements, tensor.dtype, tensor.device, op)
     if key not in plans:
         plans[key] = _agreed_plan(schedule, tensor, group, op)
     plan: Plan = plans[key]
     passed = tensor.detach()
+    kept = None
+    if not plan.returns_buffer:
+        kept = _kept(plans, "buffer", plan.ends[-1], tensor)
     is_in_place = schedule.collective == "allreduce"
-    buffer = passed.view(-1) if is_in_place else buffer_of(schedule, group.rank(), passed, plan.ends, plan.kept)
-    _carry_out(plan, buffer, starter(group, tensor), getattr(torch, OPS[op]), recorder)
+    buffer = passed.view(-1) if is_in_place else buffer_of(schedule, group.rank(), passed, plan.ends, kept)
+    scratch = [_kept(plans, steps, plan.scratch_size, tensor) for steps in ("even", "odd")]
+    _carry_out(plan, [buffer, *scratch], starter(group, tensor), getattr(torch, OPS[op]), recorder)
     if schedule.collective == "barrier":
         return None
     return tensor if is_in_place else result_of(schedule, group.rank(), passed, buffer, plan.ends)
 
 
+def _kept(plans: dict[Any, Any], use: str, size: int, tensor: Tensor) -> Tensor:
+    """Return memory that all calls of a schedule on a group share: new memory of many megabytes takes long."""
+    key = (use, tensor.dtype, tensor.device)
+    if key not in plans or len(plans[key]) < size:
+        plans[key] = tensor.new_empty(size)
+    memory: Tensor = plans[key]
+    return memory[:size]
+
+
 def _carry_out(
-    plan: Plan, buffer: Tensor, start: Callable[..., None], combine: Callable[..., Tensor], recorder: Recorder | None
+    plan: Plan,
+    memories: list[Tensor],
+    start: Callable[..., None],
+    combine: Callable[..., Tensor],
+    recorder: Recorder | None,
 ) -> None:
-    """Carry out a rank's steps in its buffer, and record them."""
+    """Carry out a rank's steps in its memories, and record them."""
     span: Any = (lambda kind, number: nullcontext()) if recorder is None else partial(recorder.span, "executor")
-    memories = [buffer, *plan.scratch]
     posts = [step.receives for step in plan.steps]
     if plan.is_ahead:
         posts = [*posts[1:], []]
@@ -129,7 +152,7 @@ class RankStep(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A rank's part of a collective, in a buffer of all chunks and in two pieces of scratch.
+    """A rank's part of a collective, in a buffer of all chunks and in two pieces of scratch, each of `scratch_size`.
 
     `ends` are as from `Schedule.chunk_ends`. If `is_ahead`, receives are posted one step ahead; that is what the first
     step, which is empty, is for.
@@ -137,8 +160,8 @@ class Plan(NamedTuple):
 
     ends: list[int]
     steps: list[RankStep]
-    scratch: list[Tensor]
-    kept: Tensor | None  # a buffer for every call: a new one of many megabytes takes long. None if it is the result
+    scratch_size: int  # in elements
+    returns_buffer: bool  # as the result
     is_ahead: bool
 
 
@@ -171,9 +194,7 @@ def _agreed_plan(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Pla
 
     steps = _rank_steps(schedule, group.rank(), np.array(ends))
     most = max((source.stop for step in steps for _, source, _ in step.writes), default=0)
-    scratch = [tensor.new_empty(most) for _ in range(2)]
-    kept = None if schedule.wanted()[group.rank()].all() else tensor.new_empty(ends[-1])
-    return Plan(ends, steps, scratch, kept, not takes_batches(backend))
+    return Plan(ends, steps, most, bool(schedule.wanted()[group.rank()].all()), not takes_batches(backend))
 
 
 def _rank_steps(schedule: Schedule, rank: int, ends: Ints) -> list[RankStep]:

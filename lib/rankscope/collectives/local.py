@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..common.checks import one_of
+from ..common.checks import of_type, one_of
 from .schedule import Schedule
 from .verify import verify
 
@@ -44,7 +44,7 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     """
     import torch
 
-    tensors = _checked_tensors(schedule, tensors)
+    tensors = _checked_tensors(of_type("schedule", schedule, Schedule), tensors)
     for rank, tensor in enumerate(tensors):
         ends = checked_ends(schedule, rank, tensor, op)
     verify(schedule)

@@ -215,6 +215,8 @@ _HEADER = {"ranks": "num_ranks", "chunks": "num_chunks", "root": "root", "ports"
 
 def _of_header(words: list[str], steps: list[Step]) -> Schedule:
     """Return the schedule of the words of a header line. Raises ValueError for anything else."""
+    if len(words) < 2 or "=" in words[1]:
+        raise ValueError(f"expected a collective and the name of an algorithm, got {words[:2]}")
     collective, algorithm, *fields = words
     # A schedule refuses what is missing.
     header: dict[str, Any] = {"collective": collective, "algorithm": algorithm, "num_ranks": None, "num_chunks": None}

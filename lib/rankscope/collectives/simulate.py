@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ..cluster import Cluster
-from ..common.checks import one_of
+from ..common.checks import of_type, one_of
 from ..timeline import Timeline
 from .messages import Seconds, Times, joined
 from .port_clock import PortClock
@@ -51,6 +51,8 @@ def simulate(
     >>> simulate(ALGORITHMS["allreduce"]["ring"](4), 8.0, cluster, executor=True).makespan_s  # and the first signal
     13.0
     """
+    of_type("schedule", schedule, Schedule)
+    of_type("cluster", cluster, Cluster)
     clock = PortClock(schedule, num_bytes, cluster, executor)
     if one_of("detail", detail, ("messages", "ranks")) == "messages":
         return _timeline_of_messages(joined(times for _, _, times in clock.passes()), executor)

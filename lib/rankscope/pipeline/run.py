@@ -27,7 +27,7 @@ def run(pipeline: Pipeline, items: Iterable[Any], seed: int = 0, timeout_s: floa
     length.
 
     Each worker is a thread. If the stage has `processes`, the thread hands its items to a process of its own, which is
-    forked from this one. _Items are pickled; arrays, of at most 1 GiB per item, pass through shared memory. A process
+    forked from this one. Items are pickled; arrays, of at most 1 GiB per item, pass through shared memory. A process
     that needs more than `timeout_s` for an item is an error.
 
     An error in a stage stops the run. It is raised as StageError, which names the stage and the item, with the error

@@ -43,7 +43,7 @@ class Run(NamedTuple):
     def timeline(self) -> Timeline:
         """All ranks in the step of median length: passes on lane "compute", and every collective."""
         steps_s = self._seconds(lane="step").max(axis=0)
-        return self.recording.timeline.select(item=int(np.argsort(steps_s)[steps_s.size // 2]))
+        return self.recording.timeline.select(item=int(steps_s.argsort()[steps_s.size // 2]))
 
     def cost(self, other: Run | None = None) -> Cost:
         """Return the cost of works on these ranks, for a step that is sharded in another way and does not overlap.
@@ -52,12 +52,11 @@ class Run(NamedTuple):
         did not wait in it. Everything else shares the rest of the median step, in proportion to its operations and
         bytes; what follows a collective on its stream is part of it. `other` is a run that is wrapped in another way,
         such as with the root alone: with it, each collective and each operator also takes a time of its own, such that
-        both runs agree. Predict with ``step.timeline(cost, overlap=False)``.
+        both runs agree as far as no time gets below 0. Predict with ``step.timeline(cost, overlap=False)``.
+        The cost raises KeyError for a collective of a kind that these ranks did not run.
         """
         totals = self._totals()
-        others = totals
-        if other is not None:
-            others = other._totals()
+        others = (other or self)._totals()
         rates = {kind: _rates(total, others.get(kind, total)) for kind, total in totals.items()}
 
         def cost(work: Work) -> float:

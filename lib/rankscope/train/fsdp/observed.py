@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from ...common.checks import function, of_type, several, whole
+from ...common.checks import function, of_type, optional, several, whole
 from ..fake_group import fake_group
 from ..losses import Loss, Optimizer, checked_loss
 from .internals import FakeTensorMode, watching
@@ -100,6 +100,7 @@ def observe(
 
     Raises ValueError for a wrong argument, also `fully_shard`'s own; RuntimeError if the process has a process group.
     """
+    optional("optimizer", optimizer, function)
     sharding = Sharding(num_ranks, wrap, prefetch, num_replicas, reshard_after_forward, param_dtype, reduce_dtype)
     sharding = sharding.checked(module, loss)
     with fake_group(num_ranks):
