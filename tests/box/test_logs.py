@@ -6,7 +6,6 @@ import json
 import random
 import re
 from collections.abc import Callable, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,8 @@ ROWS = made.printed("all_reduce", 8)
 # ---- tables of nccl-tests
 
 
-@pytest.mark.parametrize(("collective", "era"), sorted({*product(COLLECTIVES, (1, 2, 3, 4))} - {("alltoall", 1)}))
+@pytest.mark.parametrize("era", [1, 2, 3, 4])
+@pytest.mark.parametrize("collective", COLLECTIVES)
 def test_tables_of_four_eras_are_read(tmp_path: Path, collective: str, era: int) -> None:
     lines = made.table(collective, era=era)
     stated = {}

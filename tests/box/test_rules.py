@@ -114,6 +114,11 @@ ALONE: dict[str, tuple[Profile, str]] = {  # without similar machines: a profile
     "one GPU a node": (h100(48e9, each=1, environment="NCCL_IB_HCA=mlx5_0,mlx5_3"), "fine"),
     "paths without GPUDirect": (h100(20e9, network="NET/IB, paths without GDRDMA: 4"), "no_gpudirect"),
     "sockets": (h100(5e9, network="NET/Socket"), "sockets"),
+    "InfiniBand forbidden": (h100(5e9, environment="NCCL_IB_DISABLE=1"), "sockets"),
+    "InfiniBand forbidden, and another network": (
+        h100(5e9, network="NET/OFI", environment="NCCL_IB_DISABLE=1"),
+        "nothing_to_compare",
+    ),
     "one of eight listed cards": (h100(46.8e9, network=ONE_CARD, environment=EIGHT), "few_cards"),
     "peer-to-peer off": (h100(13e9, 1, environment="NCCL_P2P_DISABLE=1"), "p2p_off"),
     "peer-to-peer not off": (h100(150e9, 1, environment="NCCL_P2P_DISABLE=0 NCCL_P2P_LEVEL=1"), "nothing_to_compare"),
@@ -157,6 +162,8 @@ def test_a_rule_that_speaks_states_the_figures() -> None:
     assert "46.8 GB/s at 1 GiB" in eight.replace("allreduce at 1 GiB reaches 46.8 GB/s", "46.8 GB/s at 1 GiB")
     doubtful = found(h100(13e9), {})["nothing_to_compare"]
     assert "one network card of 400 Gbit/s" in doubtful
+    small = Profile(NODE.provenance, {}, NODE.points[:10])
+    assert "no buffer of 16 MiB or more was measured both here" in found(small, {"others": NODE})["nothing_to_compare"]
 
 
 @pytest.mark.parametrize("network", ["NET/Socket", "GPU Direct RDMA Disabled, NET/IB", ONE_CARD])

@@ -14,7 +14,6 @@ from .logs.table import FAULT, SLOW
 from .points import NATIVE
 
 _SOCKETS = 0.25  # of similar machines' rate: sockets reach less
-_SOCKETS_ADVICE = "If they have InfiniBand or RoCE, unset NCCL_IB_DISABLE; if their network has a plug-in, load it."
 _LATE = 0.6  # of similar machines' speed at small sizes: below it, nodes seem to talk through sockets
 _ROUNDED = 1.03  # a factor: busbw may exceed a link's stated rate by this much
 _THROUGH_HOST = 40e9  # bytes/s that copies through the host's memory can reach
@@ -59,7 +58,7 @@ def _faults(box: Box) -> tuple[tuple[str, object, str], ...]:
     is_at_pcie_rate = nvlink > 0 and best.is_of_links and best.rate < min(box.hardware.slot, _THROUGH_HOST)
 
     uses_sockets = stated.uses_sockets
-    sockets = "The log states that nodes use sockets (NET/Socket)"
+    sockets = "The log states NET/Socket or NCCL_IB_DISABLE=1: nodes use sockets, unless a plug-in is loaded"
     if uses_sockets is None:
         uses_sockets = not box.is_series and box.worst.share < _SOCKETS and box.worst.small_share < _LATE
         sockets = "Nodes seem to communicate through sockets; NCCL_DEBUG=INFO prints what NCCL uses"
@@ -84,7 +83,12 @@ def _faults(box: Box) -> tuple[tuple[str, object, str], ...]:
             f"The GPUs of a node reach only what PCIe or host memory carries, and NVLink carries {rate_words(nvlink)}. "
             f"Check nvidia-smi nvlink -s, and topo -m for PHB or SYS. {figures}",
         ),
-        ("sockets", is_between and uses_sockets, f"{sockets}. {_SOCKETS_ADVICE} {figures}"),
+        (
+            "sockets",
+            is_between and uses_sockets,
+            f"{sockets}. If they have InfiniBand or RoCE, unset NCCL_IB_DISABLE; "
+            f"if their network has a plug-in, load it. {figures}",
+        ),
         (
             "no_gpudirect",
             is_between and stated.is_gpudirect_off and not uses_sockets and not stated.is_p2p_off,
@@ -134,7 +138,7 @@ def _result(box: Box, has_fault: bool) -> Iterator[Finding]:
     elif _is_high(box):
         yield Finding("fine", f"{figures} {of_limit} Healthy machines reach 60 % or more.")
     elif box.profile.backend == "nccl" or algorithms == {NATIVE}:  # several algorithms are compared with each other
-        reason = "the bank has no measurement of a similar one with large buffers"
+        reason = "no buffer of 16 MiB or more was measured both here and on a similar machine of the bank"
         if not box.hardware.slot:
             reason = "the links of its GPUs are not known"
         words = f"There is nothing to compare this machine with, because {reason}. {figures}"

@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-from typer import Option
+from typer import Argument, Option
 
 from ...cli.output import print_parts
 from ...common.words import printable
-from ..options import Force, check_profile_output, show_command
+from ..options import check_profile_output, show_command
 
 
 def import_(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Logs of nccl-tests, rccl-tests or nvbandwidth, or files of the NCCL Inspector."),
+        Argument(help="Logs of nccl-tests, rccl-tests or nvbandwidth, or files of the NCCL Inspector."),
     ],
     output: Annotated[
         Path | None,
@@ -31,7 +30,7 @@ def import_(
     collective: Annotated[
         str | None, Option(help="What a table is of that does not state it, as in all_gather or alltoall.")
     ] = None,
-    force: Force = False,
+    force: Annotated[bool, Option("--force", help="Replace the output even if it is no profile.")] = False,
 ) -> None:
     """Read logs of other programs. Print what each table has, and what similar machines reach. -o stores all tables."""
     from ...common.files import check_output
