@@ -341,7 +341,8 @@ REFUSED = {
     "nothing": ("hello\n", "not a log"),
     "no rows": (made.ranks(8), "whole row"),
     "another program": ("D\\D  0  1\n0 941.77  19.93\n", "not a log"),
-    "JSON of another program": ('{"a": 1}', "damaged"),
+    "JSON of another program": ('{"a": 1}', "not a log"),
+    "JSON of an unknown version": ('{"config": {}}', "unknown version"),
     "JSON that is cut": (json.dumps(made.as_json())[:-40], "damaged"),
     "columns of another program": (
         "#  size  count  time  algbw  busbw\n  3221225472  805306368  28286  113.88\n",
