@@ -302,6 +302,8 @@ def test_matrices_are_read_and_those_of_no_single_copies_named(tmp_path: Path) -
     assert rate(text, method="write", src=1, dst=0) == 275.19  # the arrows of the titles point the other way
     assert text.provenance["gpus"] == ({"name": "NVIDIA A100-SXM4-80GB"},) * 2
     assert made_json.provenance["gpus"] == ({"name": "NVIDIA GeForce RTX 5090"},) * 2
+    old = made.NVBANDWIDTH.replace(" N/A", "0.00").replace("275.19", "  0.00")  # the word of old versions for no copy
+    assert len(single_profile(tmp_path, old).points) == 3
     for name in ("host_device_latency_sm", "all_to_one_write_ce", "device_to_device_bidirectional_memcpy_read_ce"):
         assert f"{name} is left out" in notes(text)
     assert "device_to_device_bidirectional_memcpy_read_ce is left out" in notes(made_json)

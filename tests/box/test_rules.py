@@ -175,14 +175,15 @@ def test_a_network_that_a_log_names_is_no_cause_unless_there_are_several_nodes(n
             assert not {"sockets", "no_gpudirect", "few_cards"} & set(found(profile, others))
 
 
-def test_sizes_that_take_equally_long_are_a_stall() -> None:
-    times_s = [(70e-3 if 2**21 <= size < 2**24 else 0) + 1e-4 + size / 10e9 for size in SIZES]
-    points = [
-        Point("allreduce", size, (time_s,), (True,), {"algorithm": "native"})
-        for size, time_s in zip(SIZES, times_s, strict=True)
-    ]
-    assert "from 2 MiB to 8 MiB" in found(Profile(HEALTHY.provenance, {}, points), {})["stall"]
-    assert "stall" not in found(HEALTHY, {})
+def test_sizes_in_a_row_that_take_equally_long_are_a_stall() -> None:
+    def said(times_s: dict[int, float]) -> dict[str, str]:
+        options = {"algorithm": "native"}
+        points = [Point("allreduce", size, (time_s,), (True,), options) for size, time_s in times_s.items()]
+        return found(Profile(HEALTHY.provenance, {}, points), {})
+
+    line = {size: 1e-4 + size / 10e9 for size in (*SIZES[:10], *range(2**24, 2**25, 2**19))}
+    assert "from 32 KiB to 128 KiB" in said(line | dict.fromkeys(SIZES[5:8], 70e-3))["stall"]
+    assert "stall" not in said(line | {SIZES[5]: line[2**24 + 2**20]})  # one is disturbed
 
 
 def test_where_nothing_is_known_nothing_is_said() -> None:

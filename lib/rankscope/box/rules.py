@@ -21,7 +21,7 @@ _FINE = 0.6  # of what the hardware carries: rings of healthy machines reach 0.6
 _FULL_BYTES = 2**27  # from this size on, and from _FULL_BYTES_PER_RANK for each rank, machines reach their full rate
 _FULL_BYTES_PER_RANK = 2**22
 _SAME_TIME = 0.1  # relative difference: so close to each other, times do not depend on the size
-_STALL = 5  # times the time of the size before
+_STALL = 2.5  # the busbw of the size before is so many times as high
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -177,12 +177,15 @@ def _can_switch_add(box: Box) -> bool:
 
 
 def _stalls(box: Box) -> Iterator[str]:
-    """Several sizes in a row take equally long, and far longer than the size before."""
+    """Several sizes in a row take equally long, and busbw falls far below that of the size before."""
     for collective, rates in box.rates.items():
         times_s = box.profile.native_s(collective)
         for before, size in pairwise(rates):
-            later = [other for other in rates if other >= size]
-            equal = [other for other in later if abs(times_s[other] / times_s[size] - 1) < _SAME_TIME]
-            if len(equal) > 2 and times_s[size] > _STALL * times_s[before]:
+            equal = []
+            for other in [other for other in rates if other >= size]:
+                if abs(times_s[other] / times_s[size] - 1) > _SAME_TIME:
+                    break
+                equal.append(other)
+            if len(equal) > 2 and rates[before] > _STALL * rates[size]:
                 where = f"from {bytes_words(size)} to {bytes_words(equal[-1])}"
                 yield f"{collective} takes {time_words(times_s[size])} {where}, which is a stall, such as a timeout."
