@@ -12,6 +12,7 @@ ProfilePath = Annotated[
     Path,
     typer.Argument(help="A profile: a file that `rankscope profile` or `import` wrote, or bank:NAME.", metavar="PATH"),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output even if it is no profile.")]
 
 
 def check_profile_output(path: Path, force: bool) -> None:

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from ...cli.output import print_parts
 from ...common.words import printable
-from ..options import check_profile_output, show_command
+from ..options import Force, check_profile_output, show_command
 
 
 def import_(
@@ -30,7 +30,7 @@ def import_(
     collective: Annotated[
         str | None, Option(help="What a table is of that does not state it, as in all_gather or alltoall.")
     ] = None,
-    force: Annotated[bool, Option("--force", help="Replace the output even if it is no profile.")] = False,
+    force: Force = False,
 ) -> None:
     """Read logs of other programs. Print what each table has, and what similar machines reach. -o stores all tables."""
     from ...common.files import check_output

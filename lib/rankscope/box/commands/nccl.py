@@ -60,8 +60,7 @@ def nccl(
     stated = ".".join(map(str, model.version)).removesuffix(".99")  # `Model` has 99 if no third number is stated
     title = f"{collective} on {model.num_nodes} × {model.gpus_per_node} {model.gpu.upper()}, NCCL {stated}"
     table = table_of(title, "size", "algorithm", "channels", "NCCL's estimate", "our model")
-    sizes = [parse_bytes("--num-bytes", text) for text in num_bytes or ()]
-    for size in sizes or _SIZES:
+    for size in [parse_bytes("--num-bytes", text) for text in num_bytes or ()] or _SIZES:
         choice = model.choose(collective, size)
         table.add_row(
             bytes_words(size),
