@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
 from rankscope.box.measuring import run
-from rankscope.box.measuring.rank import survey
-from rankscope.cli import main
 
 OF_TORCHRUN = {"RANK": "0", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
 OF_MPIRUN = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
@@ -43,17 +38,3 @@ def test_nccl_measures_where_each_rank_has_a_gpu_of_its_own(
         monkeypatch.setenv(name, value)
     assert run.backend_and_ranks(None, asked) == (backend, num_ranks)
     assert run.writes() is (launcher is not OF_MPIRUN)
-
-
-def test_the_command_measures_with_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Any, ...]] = []
-
-    def launched(fn: Any, num_ranks: int, args: Any, backend: str, limit_s: float) -> None:
-        asked.append((fn, num_ranks, backend))
-        raise ValueError("no GPU is here")
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    monkeypatch.setattr(run, "launch", launched)
-    assert main(["profile", "-o", str(tmp_path / "box.json")]) == 2
-    assert asked == [(survey, 8, "nccl")]

@@ -114,6 +114,11 @@ ALONE: dict[str, tuple[Profile, str]] = {  # without similar machines: a profile
     "one GPU a node": (h100(48e9, each=1, environment="NCCL_IB_HCA=mlx5_0,mlx5_3"), "fine"),
     "paths without GPUDirect": (h100(20e9, network="NET/IB, paths without GDRDMA: 4"), "no_gpudirect"),
     "sockets": (h100(5e9, network="NET/Socket"), "sockets"),
+    "InfiniBand forbidden": (h100(5e9, environment="NCCL_IB_DISABLE=1"), "sockets"),
+    "InfiniBand forbidden, and another network": (
+        h100(5e9, network="NET/OFI", environment="NCCL_IB_DISABLE=1"),
+        "nothing_to_compare",
+    ),
     "one of eight listed cards": (h100(46.8e9, network=ONE_CARD, environment=EIGHT), "few_cards"),
     "peer-to-peer off": (h100(13e9, 1, environment="NCCL_P2P_DISABLE=1"), "p2p_off"),
     "peer-to-peer not off": (h100(150e9, 1, environment="NCCL_P2P_DISABLE=0 NCCL_P2P_LEVEL=1"), "nothing_to_compare"),
@@ -157,6 +162,8 @@ def test_a_rule_that_speaks_states_the_figures() -> None:
     assert "46.8 GB/s at 1 GiB" in eight.replace("allreduce at 1 GiB reaches 46.8 GB/s", "46.8 GB/s at 1 GiB")
     doubtful = found(h100(13e9), {})["nothing_to_compare"]
     assert "one network card of 400 Gbit/s" in doubtful
+    small = Profile(NODE.provenance, {}, NODE.points[:10])
+    assert "no buffer of 16 MiB or more was measured both here" in found(small, {"others": NODE})["nothing_to_compare"]
 
 
 @pytest.mark.parametrize("network", ["NET/Socket", "GPU Direct RDMA Disabled, NET/IB", ONE_CARD])
@@ -168,14 +175,15 @@ def test_a_network_that_a_log_names_is_no_cause_unless_there_are_several_nodes(n
             assert not {"sockets", "no_gpudirect", "few_cards"} & set(found(profile, others))
 
 
-def test_sizes_that_take_equally_long_are_a_stall() -> None:
-    times_s = [(70e-3 if 2**21 <= size < 2**24 else 0) + 1e-4 + size / 10e9 for size in SIZES]
-    points = [
-        Point("allreduce", size, (time_s,), (True,), {"algorithm": "native"})
-        for size, time_s in zip(SIZES, times_s, strict=True)
-    ]
-    assert "from 2 MiB to 8 MiB" in found(Profile(HEALTHY.provenance, {}, points), {})["stall"]
-    assert "stall" not in found(HEALTHY, {})
+def test_sizes_in_a_row_that_take_equally_long_are_a_stall() -> None:
+    def said(times_s: dict[int, float]) -> dict[str, str]:
+        options = {"algorithm": "native"}
+        points = [Point("allreduce", size, (time_s,), (True,), options) for size, time_s in times_s.items()]
+        return found(Profile(HEALTHY.provenance, {}, points), {})
+
+    line = {size: 1e-4 + size / 10e9 for size in (*SIZES[:10], *range(2**24, 2**25, 2**19))}
+    assert "from 32 KiB to 128 KiB" in said(line | dict.fromkeys(SIZES[5:8], 70e-3))["stall"]
+    assert "stall" not in said(line | {SIZES[5]: line[2**24 + 2**20]})  # one is disturbed
 
 
 def test_where_nothing_is_known_nothing_is_said() -> None:

@@ -79,7 +79,7 @@ def change(rows: Sequence[ComparedPoint]) -> str:
             strong = strong[1:]
         where = f"from {bytes_words(strong[0].num_bytes)} on"
         return f"B takes {_ratios(strong)} times as long {where}; all sizes above the latency range agree"
-    return f"B takes {_ratios(rows)} times as long; the sizes show no common change"
+    return f"B takes {_ratios(rows)} times as long; too few sizes agree to state a change"
 
 
 def _ratios(rows: Sequence[ComparedPoint]) -> str:

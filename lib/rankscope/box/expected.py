@@ -123,14 +123,12 @@ class Box(msgspec.Struct, frozen=True, dict=True):
         """The collective with the lowest median share at large sizes; its share is nan if none has large sizes."""
         known = []
         for collective in self.rates:
-            large = [row for row in self.rows if row.collective == collective and row.num_bytes >= LARGE_BYTES]
+            rows = [row for row in self.rows if row.collective == collective]
+            small = [row for row in rows if row.num_bytes <= SMALL_BYTES]
+            large = [row for row in rows if row.num_bytes >= LARGE_BYTES]
             if large:
-                known.append(Worst(_median_share(large), self.small_share(collective), large[-1]))
+                known.append(Worst(_median_share(large), _median_share(small), large[-1]))
         return min(known, key=lambda one: one.share, default=Worst())
-
-    def small_share(self, collective: str) -> float:
-        """Return the median share of a collective's small sizes; nan if there are none."""
-        return _median_share([r for r in self.rows if r.collective == collective and r.num_bytes <= SMALL_BYTES])
 
     @property
     def limit(self) -> float:

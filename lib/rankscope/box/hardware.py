@@ -85,7 +85,7 @@ def stated(about: Mapping[str, Any]) -> Stated:
     """
     network = str(about.get("network", ""))
     environment = str(about.get("environment", ""))
-    has_sockets = "Socket" in network
+    has_sockets = "Socket" in network or "NCCL_IB_DISABLE=1" in environment
     has_other_network = _NETWORK.search(network) is not None
     is_p2p_off = None
     if "P2P" in network:  # What NCCL used counts, whatever its variables are.

@@ -14,7 +14,6 @@ from .logs.table import FAULT, SLOW
 from .points import NATIVE
 
 _SOCKETS = 0.25  # of similar machines' rate: sockets reach less
-_SOCKETS_ADVICE = "If they have InfiniBand or RoCE, unset NCCL_IB_DISABLE; if their network has a plug-in, load it."
 _LATE = 0.6  # of similar machines' speed at small sizes: below it, nodes seem to talk through sockets
 _ROUNDED = 1.03  # a factor: busbw may exceed a link's stated rate by this much
 _THROUGH_HOST = 40e9  # bytes/s that copies through the host's memory can reach
@@ -22,7 +21,7 @@ _FINE = 0.6  # of what the hardware carries: rings of healthy machines reach 0.6
 _FULL_BYTES = 2**27  # from this size on, and from _FULL_BYTES_PER_RANK for each rank, machines reach their full rate
 _FULL_BYTES_PER_RANK = 2**22
 _SAME_TIME = 0.1  # relative difference: so close to each other, times do not depend on the size
-_STALL = 5  # times the time of the size before
+_STALL = 2.5  # the busbw of the size before is so many times as high
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -59,7 +58,7 @@ def _faults(box: Box) -> tuple[tuple[str, object, str], ...]:
     is_at_pcie_rate = nvlink > 0 and best.is_of_links and best.rate < min(box.hardware.slot, _THROUGH_HOST)
 
     uses_sockets = stated.uses_sockets
-    sockets = "The log states that nodes use sockets (NET/Socket)"
+    sockets = "The log states NET/Socket or NCCL_IB_DISABLE=1: nodes use sockets, unless a plug-in is loaded"
     if uses_sockets is None:
         uses_sockets = not box.is_series and box.worst.share < _SOCKETS and box.worst.small_share < _LATE
         sockets = "Nodes seem to communicate through sockets; NCCL_DEBUG=INFO prints what NCCL uses"
@@ -84,7 +83,12 @@ def _faults(box: Box) -> tuple[tuple[str, object, str], ...]:
             f"The GPUs of a node reach only what PCIe or host memory carries, and NVLink carries {rate_words(nvlink)}. "
             f"Check nvidia-smi nvlink -s, and topo -m for PHB or SYS. {figures}",
         ),
-        ("sockets", is_between and uses_sockets, f"{sockets}. {_SOCKETS_ADVICE} {figures}"),
+        (
+            "sockets",
+            is_between and uses_sockets,
+            f"{sockets}. If they have InfiniBand or RoCE, unset NCCL_IB_DISABLE; "
+            f"if their network has a plug-in, load it. {figures}",
+        ),
         (
             "no_gpudirect",
             is_between and stated.is_gpudirect_off and not uses_sockets and not stated.is_p2p_off,
@@ -134,7 +138,7 @@ def _result(box: Box, has_fault: bool) -> Iterator[Finding]:
     elif _is_high(box):
         yield Finding("fine", f"{figures} {of_limit} Healthy machines reach 60 % or more.")
     elif box.profile.backend == "nccl" or algorithms == {NATIVE}:  # several algorithms are compared with each other
-        reason = "the bank has no measurement of a similar one with large buffers"
+        reason = "no buffer of 16 MiB or more was measured both here and on a similar machine of the bank"
         if not box.hardware.slot:
             reason = "the links of its GPUs are not known"
         words = f"There is nothing to compare this machine with, because {reason}. {figures}"
@@ -173,12 +177,15 @@ def _can_switch_add(box: Box) -> bool:
 
 
 def _stalls(box: Box) -> Iterator[str]:
-    """Several sizes in a row take equally long, and far longer than the size before."""
+    """Several sizes in a row take equally long, and busbw falls far below that of the size before."""
     for collective, rates in box.rates.items():
         times_s = box.profile.native_s(collective)
         for before, size in pairwise(rates):
-            later = [other for other in rates if other >= size]
-            equal = [other for other in later if abs(times_s[other] / times_s[size] - 1) < _SAME_TIME]
-            if len(equal) > 2 and times_s[size] > _STALL * times_s[before]:
+            equal = []
+            for other in [other for other in rates if other >= size]:
+                if abs(times_s[other] / times_s[size] - 1) > _SAME_TIME:
+                    break
+                equal.append(other)
+            if len(equal) > 2 and rates[before] > _STALL * rates[size]:
                 where = f"from {bytes_words(size)} to {bytes_words(equal[-1])}"
                 yield f"{collective} takes {time_words(times_s[size])} {where}, which is a stall, such as a timeout."

@@ -8,6 +8,7 @@ from itertools import groupby
 from ..common.checks import of_type
 from ..common.units import bytes_words
 from .expected import compare_with_peers
+from .machines import origin_of
 from .points import NATIVE, Point
 from .profile import Profile
 from .rules import findings
@@ -16,7 +17,7 @@ _CLEARLY = 1.05  # times as long
 
 
 def verdict(profile: Profile) -> list[str]:
-    """Return the verdict as sentences, the most important one first.
+    """Return the verdict as sentences, the most important one first; the source if there is nothing to say.
 
     >>> provenance = dict(name="a", date="2030-01-01", backend="gloo", num_ranks=4, num_nodes=1, ranks_per_node=[4])
     >>> times = {"native": 2e-3, "ring": 1e-3}
@@ -27,7 +28,8 @@ def verdict(profile: Profile) -> list[str]:
     """
     of_type("profile", profile, Profile)
     found = [str(finding) for finding in findings(compare_with_peers(profile))]
-    return [*found, *fastest(profile)] or ["There is nothing to compare these measurements with."]
+    source = origin_of(profile.provenance.get("source", {}))
+    return [*found, *fastest(profile)] or ["There is nothing to compare these measurements with.", *source]
 
 
 BySize = dict[int, dict[str, Point]]  # points by size (ascending) and algorithm

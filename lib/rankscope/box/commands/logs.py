@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-from typer import Option
+from typer import Argument, Option
 
 from ...cli.output import print_parts
 from ...common.words import printable
@@ -16,7 +15,7 @@ from ..options import Force, check_profile_output, show_command
 def import_(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Logs of nccl-tests, rccl-tests or nvbandwidth, or files of the NCCL Inspector."),
+        Argument(help="Logs of nccl-tests, rccl-tests or nvbandwidth, or files of the NCCL Inspector."),
     ],
     output: Annotated[
         Path | None,

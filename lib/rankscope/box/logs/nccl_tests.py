@@ -19,7 +19,7 @@ COLLECTIVE = {  # by the names of the programs, without _perf
     "sendrecv": "together",
     **{name: name for name in ("reduce_scatter", "broadcast", "reduce", "scatter", "gather")},
 }
-_ROW = re.compile(rf"(?<![\w.])(?P<size>\d+) +(?P<count>\d+) +(?P<type>{'|'.join(TYPE_BYTES)})(?!\w)(?P<cells>.*)")
+_ROW = re.compile(rf"(?<![\w.])(?P<size>\d+) +(?P<count>\d+) +(?P<type>{'|'.join(TYPE_BYTES)})(?!\w) *(?P<cells>.*)")
 _HEADER = re.compile(r"size +count +type +(.*time +algbw +busbw.*)")
 _RANK = re.compile(
     r"Rank +(?P<number>\d+) (?:Group +\d+ )?Pid +(?P<pid>\d+) on +(?P<host>\S+) +device +\d+ "
@@ -77,8 +77,11 @@ def _add_row(table: Table, where: str, row: re.Match[str]) -> None:
     by_column: dict[str, str] = {}
     shared = by_column
     halves: list[dict[str, str]] = []
+    columns = table.columns
+    if columns[0] == "redop" and row["cells"][:1].isdigit():  # an old alltoall leaves it blank
+        columns = columns[1:]
     try:
-        for column, cell in zip(table.columns, row["cells"].split(), strict=True):
+        for column, cell in zip(columns, row["cells"].split(), strict=True):
             if column == "time":  # begins a half
                 by_column = {}
                 halves.append(by_column)

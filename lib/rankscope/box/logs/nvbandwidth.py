@@ -93,8 +93,8 @@ def _profiles(log: Log, tests: Sequence[_Test], devices: str) -> list[Profile]:
         num_gpus = max(num_gpus, test.num_columns)
         for row, words in enumerate(test.rows):
             for column, word in enumerate(words):
-                # From a GPU to itself is no copy between two: old versions print 0.00 there, not N/A.
-                if word != "N/A" and not (test.is_between_gpus and row == column):
+                # From a GPU to itself, or without peer access, is no copy: old versions print 0.00 there, not N/A.
+                if word not in ("N/A", "0.00"):
                     seconds = _NUM_BYTES / (float(word) * 1e9)
                     points.append(timed("transfer", _NUM_BYTES, [seconds], _options(test, row, column)))
     if not points:

@@ -60,7 +60,7 @@ def _profiles(log: Log, text: str) -> Iterator[Profile]:
         content = json.loads(text)
         if "nvbandwidth" in content:
             yield from nvbandwidth_json(log, content["nvbandwidth"])
-        else:
+        elif "config" in content:
             yield from nccl_tests_json(log, content)
     else:
         yield from nccl_tests_text(log)

@@ -136,8 +136,8 @@ def profile_of(log: Log, table: Table, facts: Facts) -> Profile:
 def _by_columns(table: Table, per_count: int) -> str:
     """Return the collective whose program alone prints such columns; "" if there are several.
 
-    Reductions have an operation; reduce and broadcast have a root. Old versions print a column for the operation unless
-    it is an allgather. Sendrecv prints an operation, but has nothing to verify in place.
+    Reductions have an operation; reduce and broadcast have a root. Old versions print no column for the operation of an
+    allgather, and a blank one for that of an alltoall. Sendrecv prints an operation, but verifies nothing in place.
     """
     half = table.halves[-1]
     has_root = half.root not in ("", "-1")
@@ -151,9 +151,11 @@ def _by_columns(table: Table, per_count: int) -> str:
         return "allreduce"
     if has_root and per_count == 1:
         return "broadcast"
-    if not half.redop and per_count > 1:
-        return "allgather"
-    return ""
+    if half.redop or per_count == 1:
+        return ""
+    if "redop" in table.columns:
+        return "all_to_all"
+    return "allgather"
 
 
 def _num_ranks(log: Log, table: Table, collective: str, per_count: int) -> int:
