@@ -53,19 +53,16 @@ def link_task(key: PointKey, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
     receives = [Message(step, sends=False, peer=ring[-1], step=step) for step in range(num_steps)]
     sends = [Message(num_steps, sends=True, peer=ring[1], step=step) for step in range(num_steps)]
     start = starter(ranks.group, tensors)
-    steps = [[send] for send in sends]
-    early = receives
-    if takes_batches(backend_of(ranks.group, tensors)):
-        steps = [list(pair) for pair in zip(sends, receives, strict=True)]
-        early = []
+    is_batched = takes_batches(backend_of(ranks.group, tensors))
     works: dict[Message, Any] = {}
 
     def prepare() -> None:
-        start(early, tensors.__getitem__, works)
+        if not is_batched:
+            start(receives, tensors.__getitem__, works)
 
     def run() -> None:
-        for messages, receive in zip(steps, receives, strict=True):
-            start(messages, tensors.__getitem__, works)
+        for send, receive in zip(sends, receives, strict=True):
+            start([send, receive] if is_batched else [send], tensors.__getitem__, works)
             works[receive].wait()
         for send in sends:
             works[send].wait()
