@@ -17,6 +17,5 @@ def six_ranks() -> Profile:
 
 CASES = {
     "transfers": Case("transfers", start={"method": "pinned"}),
-    "boxes": Case("boxes"),
     "ddp of yours": Case("ddp", ({"mine": six_ranks()},), {"cap": "8 MiB"}),
 }

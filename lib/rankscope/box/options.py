@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,16 +12,7 @@ ProfilePath = Annotated[
     Path,
     typer.Argument(help="A profile: a file that `rankscope profile` or `import` wrote, or bank:NAME.", metavar="PATH"),
 ]
-Collective = Annotated[str, typer.Option(help="Collective to use.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output even if it is no profile.")]
-Sizes = Annotated[list[str] | None, typer.Option(help="Size of the whole buffer, as in 64KiB. Repeat for more sizes.")]
-
-
-def sizes_of(texts: Sequence[str] | None) -> list[int]:
-    """Return bytes as whole numbers. Raises ValueError for anything else."""
-    from ..common.units import parse_bytes
-
-    return [parse_bytes("--num-bytes", text) for text in texts or ()]
 
 
 def check_profile_output(path: Path, force: bool) -> None:

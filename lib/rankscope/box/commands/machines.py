@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +25,7 @@ def show(
     spread: of the middle half of the iterations, as a share of the median;
     expected: the native bus bandwidth of the slowest similar machine of the bank; share: that of this box as a share.
     """
-    from ...common.files import check_output, write_whole
+    from ...common.files import check_output
     from .. import Profile, tables
 
     if picture is not None:
@@ -39,9 +38,7 @@ def show(
         from ..figures.boxes import draw_with_peers
 
         draw_with_peers(profile)
-        content = BytesIO()
-        plt.savefig(content, format=picture.suffix[1:])
-        write_whole(picture, content.getvalue())
+        plt.savefig(picture)
         print(f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines")
 
 

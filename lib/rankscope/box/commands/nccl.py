@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from ...cli.output import print_parts, table_of
-from ..options import Collective, Sizes, sizes_of
 
 _BOX = re.compile(r"(\w+)x(\d{1,2})")
 _SIZES = [2**power for power in range(10, 34, 2)]
@@ -19,15 +18,17 @@ def nccl(
     box: Annotated[str, typer.Argument(help="The GPU and the number of GPUs per node, as in h100x8.", metavar="BOX")],
     nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
     version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2.")] = "2.30",
-    collective: Collective = "allreduce",
-    num_bytes: Sizes = None,
+    collective: Annotated[str, typer.Option(help="Collective to use.")] = "allreduce",
+    num_bytes: Annotated[
+        list[str] | None, typer.Option(help="Size of the whole buffer, as in 64KiB. Repeat for more sizes.")
+    ] = None,
     topo: Annotated[
         Path | None,
         typer.Option(help="NCCL's topology XML (NCCL_TOPO_DUMP_FILE), or the output of nvidia-smi topo -m."),
     ] = None,
 ) -> None:
     """Show, for each size, the algorithm and protocol that NCCL chooses, the time it expects, and our estimate."""
-    from ...common.units import bytes_words, cell_words
+    from ...common.units import bytes_words, cell_words, parse_bytes
     from ..nccl import GPUS, Model
     from ..nccl.constants import Gpu
     from ..nccl.topology import explained, read_topology
@@ -53,7 +54,7 @@ def nccl(
     model = Model(match[1], int(match[2]), nodes, version, **cards)
     title = f"{collective} on {nodes} × {match[2]} {match[1].upper()}, NCCL {version}"
     table = table_of(title, "size", "algorithm", "channels", "NCCL's estimate", "our model")
-    for size in sizes_of(num_bytes) or _SIZES:
+    for size in [parse_bytes("--num-bytes", text) for text in num_bytes or ()] or _SIZES:
         choice = model.choose(collective, size)
         table.add_row(
             bytes_words(size),

@@ -12,10 +12,7 @@ from ..points import PointKey
 from .plan import ITEM_BYTES
 from .timing import Ranks, TimedTask, nothing
 
-# An iteration has several exchanges in sequence: at most so many, and so many bytes, but at least two, so that one does
-# not begin when all ranks do.
-MOST_EXCHANGES = 8
-MOST_EXCHANGED_BYTES = 2**20
+NUM_EXCHANGES = 4  # in sequence in an iteration: all but the first begin when a message arrives, not when all ranks do
 
 
 def ring_of(nodes: Sequence[int], rank: int, inside: bool) -> list[int]:
@@ -46,12 +43,11 @@ def link_task(key: PointKey, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
         target, source = torch.zeros((2, items), device=ranks.device)
         return TimedTask(lambda: target.add_(source))
     ring = ring_of(nodes, ranks.rank, inside=dict(key.options)["link"] == "intra")
-    num_steps = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // key.num_bytes))
     if len(ring) == 1:  # Each rank divides the slowest one's seconds by `times`, also one that has nobody to send to.
-        return TimedTask(nothing, times=num_steps)
-    tensors = torch.zeros((num_steps + 1, items), device=ranks.device)  # the last one is sent
-    receives = [Message(step, sends=False, peer=ring[-1], step=step) for step in range(num_steps)]
-    sends = [Message(num_steps, sends=True, peer=ring[1], step=step) for step in range(num_steps)]
+        return TimedTask(nothing, times=NUM_EXCHANGES)
+    tensors = torch.zeros((NUM_EXCHANGES + 1, items), device=ranks.device)  # the last one is sent
+    receives = [Message(step, sends=False, peer=ring[-1], step=step) for step in range(NUM_EXCHANGES)]
+    sends = [Message(NUM_EXCHANGES, sends=True, peer=ring[1], step=step) for step in range(NUM_EXCHANGES)]
     start = starter(ranks.group, tensors)
     is_batched = takes_batches(backend_of(ranks.group, tensors))
     works: dict[Message, Any] = {}
@@ -67,4 +63,4 @@ def link_task(key: PointKey, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
         for send in sends:
             works[send].wait()
 
-    return TimedTask(run, prepare, times=num_steps)
+    return TimedTask(run, prepare, times=NUM_EXCHANGES)

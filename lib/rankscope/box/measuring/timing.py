@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ...collectives.process_group import backend_of, group_of, takes_batches
+from .transfers import Gpu
 
 
 def nothing() -> None:
@@ -50,7 +51,7 @@ class Ranks:
         """Run one iteration, and return this rank's seconds per operation."""
         task.before()
         if self.device.type == "cuda":
-            torch.cuda.synchronize()  # work that the GPU still has would delay the timed run
+            Gpu().synchronize()  # work that the GPU still has would delay the timed run
         self.slowest([0.0])  # a barrier
         return self._timed(task.run) / task.times
 
@@ -60,11 +61,9 @@ class Ranks:
             begin_s = time.perf_counter()
             run()
             return time.perf_counter() - begin_s
-        event: Any = torch.cuda.Event
-        begin = event(enable_timing=True)
-        end = event(enable_timing=True)
-        begin.record()
+        gpu = Gpu()
+        begin = gpu.mark()
         run()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) * 1e-3  # CUDA reports milliseconds
+        end = gpu.mark()
+        gpu.synchronize()
+        return gpu.seconds(begin, end)
