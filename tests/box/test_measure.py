@@ -51,7 +51,7 @@ def test_the_slowest_rank_of_each_iteration_counts(monkeypatch: pytest.MonkeyPat
     (point,), *others = in_threads(3, lambda _, group: points_of([SUM], [0], Ranks(group), QUICK))
     assert others == [[point]] * 2
     assert len(point.seconds) == 6
-    assert 0.075 <= min(point.seconds) < 0.15, "that is the sum over the ranks, or over the times"
+    assert 0.15 <= min(point.seconds) < 0.3, "that is the sum over the ranks, or over the times"
 
 
 @pytest.mark.parametrize(("budget_s", "most", "turns"), [(100.0, 7, 3), (100.0, 300, 100), (1e-9, 300, 2)])

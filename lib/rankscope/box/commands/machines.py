@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from ...cli.output import print_parts
-from ...common.words import printable
 from ..options import ProfilePath
 
 
@@ -39,7 +38,6 @@ def show(
 
         draw_with_peers(profile)
         plt.savefig(picture)
-        print(f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines")
 
 
 def compare(

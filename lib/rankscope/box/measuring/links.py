@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +11,7 @@ import torch
 from ...collectives.process_group import Message, backend_of, starter, takes_batches
 from ..points import PointKey
 from .plan import ITEM_BYTES
-from .timing import Ranks, TimedTask, nothing
-
-NUM_EXCHANGES = 4  # in sequence in an iteration: all but the first begin when a message arrives, not when all ranks do
+from .timing import Ranks, TimedTask, nothing, times_in_a_row
 
 
 def ring_of(nodes: Sequence[int], rank: int, inside: bool) -> list[int]:
@@ -43,24 +42,25 @@ def link_task(key: PointKey, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
         target, source = torch.zeros((2, items), device=ranks.device)
         return TimedTask(lambda: target.add_(source))
     ring = ring_of(nodes, ranks.rank, inside=dict(key.options)["link"] == "intra")
-    if len(ring) == 1:  # Each rank divides the slowest one's seconds by `times`, also one that has nobody to send to.
-        return TimedTask(nothing, times=NUM_EXCHANGES)
-    tensors = torch.zeros((NUM_EXCHANGES + 1, items), device=ranks.device)  # the last one is sent
-    receives = [Message(step, sends=False, peer=ring[-1], step=step) for step in range(NUM_EXCHANGES)]
-    sends = [Message(NUM_EXCHANGES, sends=True, peer=ring[1], step=step) for step in range(NUM_EXCHANGES)]
+    if len(ring) == 1:
+        return TimedTask(nothing)
+    num_steps = times_in_a_row(key.num_bytes)
+    tensors = torch.zeros((num_steps + 1, items), device=ranks.device)  # the last one is sent
+    receives = [Message(step, sends=False, peer=ring[-1], step=step) for step in range(num_steps)]
+    sends = [Message(num_steps, sends=True, peer=ring[1], step=step) for step in range(num_steps)]
     start = starter(ranks.group, tensors)
     is_batched = takes_batches(backend_of(ranks.group, tensors))
     works: dict[Message, Any] = {}
+    steps = itertools.cycle(zip(sends, receives, strict=True))
 
     def prepare() -> None:
         if not is_batched:
             start(receives, tensors.__getitem__, works)
 
     def run() -> None:
-        for send, receive in zip(sends, receives, strict=True):
-            start([send, receive] if is_batched else [send], tensors.__getitem__, works)
-            works[receive].wait()
-        for send in sends:
-            works[send].wait()
+        send, receive = next(steps)
+        start([send, receive] if is_batched else [send], tensors.__getitem__, works)
+        works[receive].wait()
+        works[send].wait()
 
-    return TimedTask(run, prepare, times=NUM_EXCHANGES)
+    return TimedTask(run, prepare, num_steps)

@@ -28,7 +28,7 @@ DIRECTIONS = {"h2d": "to the GPU", "d2h": "to the host"}  # of copies
 WARM_UP = 1  # iterations of each turn that do not count
 IN_A_ROW = 3  # counted iterations of each turn
 # For guesses of how long it will take.
-_ITERATION_S = 6e-3  # of no bytes, with its barrier, of four ranks that share two cores
+_ITERATION_S = 2e-2  # of few bytes, ten times in a row, of four ranks that share two cores
 _BYTES_PER_S = {"gloo": 2.5e8, "nccl": 2e10}
 
 

@@ -17,8 +17,19 @@ def nothing() -> None:
     """Do nothing."""
 
 
+def times_in_a_row(num_bytes: int) -> int:
+    """Return how often an operation runs between two barriers: small ones more often.
+
+    Ranks leave a barrier some microseconds apart, which counts once.
+
+    >>> times_in_a_row(1024), times_in_a_row(2**18), times_in_a_row(2**24)
+    (10, 4, 2)
+    """
+    return min(10, max(2, 2**20 // num_bytes))
+
+
 class TimedTask(NamedTuple):
-    """What a rank does in each iteration: `before`, then `run`, which is timed and has the operation `times` times."""
+    """What a rank does in each iteration: `before`, and then `run` so many `times` in a row, which is timed."""
 
     run: Callable[[], object]
     before: Callable[[], object] = nothing
@@ -48,22 +59,21 @@ class Ranks:
         return list(tensor.tolist())
 
     def seconds(self, task: TimedTask) -> float:
-        """Run one iteration, and return this rank's seconds per operation."""
-        task.before()
-        if self.device.type == "cuda":
-            Gpu().synchronize()  # work that the GPU still has would delay the timed run
-        self.slowest([0.0])  # a barrier
-        return self._timed(task.run) / task.times
-
-    def _timed(self, run: Callable[[], object]) -> float:
-        """Return the seconds of a run: by the clock on a CPU, by the events around it on a GPU."""
-        if self.device.type != "cuda":
-            begin_s = time.perf_counter()
-            run()
-            return time.perf_counter() - begin_s
+        """Run one iteration, and return this rank's seconds per run."""
         gpu = Gpu()
-        begin = gpu.mark()
-        run()
-        end = gpu.mark()
-        gpu.synchronize()
-        return gpu.seconds(begin, end)
+        is_on_gpu = self.device.type == "cuda"
+        task.before()
+        if is_on_gpu:
+            gpu.synchronize()  # work that the GPU still has would delay the timed run
+        self.slowest([0.0])  # a barrier
+        if is_on_gpu:
+            begin = gpu.mark()
+        begin_s = time.perf_counter()
+        for _ in range(task.times):
+            task.run()
+        seconds = time.perf_counter() - begin_s
+        if is_on_gpu:  # by its own clock
+            end = gpu.mark()
+            gpu.synchronize()
+            seconds = gpu.seconds(begin, end)
+        return seconds / task.times
