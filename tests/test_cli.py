@@ -129,11 +129,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no nodes": (["nccl", "h100x8", "--nodes", "0"], "num_nodes"),
     "no version": (["nccl", "h100x8", "--version", "new"], "version"),
     "no collective of NCCL's": (["nccl", "h100x8", "--collective", "all_to_all"], "collective"),
-    "nothing to draw": (["nccl", "h100x8", "--picture", "box.svg"], "--topo"),
     # No command replaces a file that it reads.
     "a log by its profile": (["import", "all_reduce.log", "-o", "link.json"], "link.json"),
     "a profile by its picture": (["show", "box.svg", "--picture", "box.svg"], "box.svg"),
-    "a topology by its picture": (["nccl", "h100x8", "--topo", "box.svg", "--picture", "box.svg"], "box.svg"),
 }
 
 

@@ -17,7 +17,5 @@ def six_ranks() -> Profile:
 
 CASES = {
     "transfers": Case("transfers", start={"method": "pinned"}),
-    "boxes": Case("boxes"),
-    "nccl": Case("nccl", start={"num_nodes": 4, "collective": "allgather"}),
     "ddp of yours": Case("ddp", ({"mine": six_ranks()},), {"cap": "8 MiB"}),
 }

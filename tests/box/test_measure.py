@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +43,6 @@ SUM = key_of("add", 64)
 # ---- timing
 
 
-def ranks_with(group: Any, **readings: Callable[[], Any]) -> Ranks:
-    """The ranks of a group, with another clock, other stolen ticks or another machine on this rank."""
-    return type("Mine", (Ranks,), {name: staticmethod(read) for name, read in readings.items()})(group)  # type: ignore[no-any-return]
-
-
 def test_the_slowest_rank_of_each_iteration_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     def task(key: Any, ranks: Ranks, nodes: Any) -> TimedTask:
         return TimedTask(lambda: time.sleep(0.05 * (ranks.rank + 1)), times=2)
@@ -57,43 +51,7 @@ def test_the_slowest_rank_of_each_iteration_counts(monkeypatch: pytest.MonkeyPat
     (point,), *others = in_threads(3, lambda _, group: points_of([SUM], [0], Ranks(group), QUICK))
     assert others == [[point]] * 2
     assert len(point.seconds) == 6
-    assert 0.075 <= min(point.seconds) < 0.15, "that is the sum over the ranks, or over the times"
-
-
-@pytest.mark.parametrize("margin_s", [0.02, -0.001])
-def test_an_iteration_that_is_disturbed_on_any_rank_is_not_clean(
-    margin_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the host, which steals time from rank 1 in the second counted iteration, or by a start that comes too late."""
-
-    def work(rank: int, group: Any) -> tuple[bool, ...]:
-        reads = itertools.count()  # two an iteration: the first one warms up
-        ticks = itertools.count()
-        ranks = ranks_with(
-            group,
-            stolen=lambda: int(rank == 1 and margin_s > 0 and next(reads) >= 2 * 2 + 1),
-            clock=lambda: next(ticks) * 1e-3,
-        )
-        ranks.margin_s = margin_s
-        return points_of([SUM], [0], ranks, Protocol(iterations=3))[0].clean
-
-    monkeypatch.setattr(rank, "link_task", lambda *_: TimedTask(lambda: None))
-    assert in_threads(2, work) == [(True, False, True) if margin_s > 0 else (False,) * 3] * 2
-
-
-def test_ranks_of_other_machines_start_together_in_spite_of_their_clocks() -> None:
-    ahead = [0.0, 0.0, 500.0, -70.0]  # ranks 0 and 1 share a machine
-
-    def work(rank: int, group: Any) -> tuple[float, bool, float]:
-        ranks = ranks_with(group, clock=lambda: time.monotonic() + ahead[rank], machine=lambda: "aabc"[rank])
-        instant, is_on_time = ranks.together()
-        return ranks.clock_offset_s, is_on_time, instant - ahead[rank]
-
-    found = in_threads(4, work)
-    assert all(uncertain > 0 for uncertain, _, _ in found)
-    assert all(is_on_time for _, is_on_time, _ in found)
-    instants = [instant for _, _, instant in found]
-    assert max(instants) - min(instants) < 20
+    assert 0.15 <= min(point.seconds) < 0.3, "that is the sum over the ranks, or over the times"
 
 
 @pytest.mark.parametrize(("budget_s", "most", "turns"), [(100.0, 7, 3), (100.0, 300, 100), (1e-9, 300, 2)])
@@ -101,11 +59,11 @@ def test_methods_take_turns_within_the_iterations_and_the_budget(budget_s: float
     keys = [key_of("add", size) for size in (4, 8, 12)]
     order = []
 
-    def once(key: Any) -> tuple[float, bool]:
+    def seconds(key: Any) -> float:
         order.append(keys.index(key))
-        return 1.0 + len(order), True
+        return 1.0 + len(order)
 
-    points = measure_in_turns(keys, once, Protocol(iterations=most, budget_s=budget_s))
+    points = measure_in_turns(keys, seconds, Protocol(iterations=most, budget_s=budget_s))
     rounds = [[first, (first + 1) % 3, (first + 2) % 3] for first in range(turns)]
     assert order == [place % 3 for of_round in rounds for place in of_round for _ in range(4)]
     assert [point.key for point in points] == keys

@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from rankscope.box import Profile, Protocol
-from rankscope.box.sentences import groups
+from rankscope.box.tables import groups
 
 from ..tools import measure_gpu
 from .gpu_made import put_into_ranks

@@ -103,7 +103,7 @@ def test_a_cluster_has_the_fits_of_its_links() -> None:
     measured = profile(links(("intra",), {"ping_pong": 1.0, "together": 2.0}))
     together = measured.select("together")
     fit = measured.links["intra"]
-    assert fit == fit_link([one.num_bytes for one in together], [one.used_s for one in together])
+    assert fit == fit_link([one.num_bytes for one in together], [one.median_s for one in together])
     cluster = measured.cluster()
     assert cluster.intra == cluster.inter == fit.link
     assert cluster.intra.alpha_s == pytest.approx(2 * ALPHA_S, rel=0.05)

@@ -93,7 +93,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         ),
         "bandwidth",
     ),
-    "peers of nothing": (lambda: draw_with_peers(profile()), "allreduce"),
+    "peers of nothing": (lambda: draw_with_peers(profile()), "nothing to draw"),
+    "peers of one rank": (
+        lambda: draw_with_peers(profile([point("allreduce", 2048, 1.0, algorithm="native")], num_ranks=1)),
+        "nothing to draw",
+    ),
     "copies of nothing": (lambda: figures.copies(None), "facts"),
     "copies of no direction": (lambda: figures.copies(stated(4), direction="up"), "direction"),
     # networks of explorers

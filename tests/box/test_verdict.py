@@ -1,4 +1,4 @@
-"""The sentences after the rules: which algorithm to use, copies, noise; and what `show` and `import` print."""
+"""What `show` prints and draws, and what the verdict on public logs is."""
 
 from __future__ import annotations
 
@@ -8,55 +8,11 @@ from pathlib import Path
 import pytest
 
 from rankscope.box import Profile, bank, verdict
-from rankscope.box.points import Point
-from rankscope.box.sentences import fastest
 from rankscope.box.tables import overview
 from rankscope.cli import main
-from tests.box.made import collective, links, profile
 from tests.measurements import MEASUREMENTS
 
 CASES = (MEASUREMENTS or Path()).parent / "cases"
-SIZES = [1024, 2048, 4096, 8192, 16384]
-
-
-# ---- which algorithm to use
-
-
-def used(times: dict[str, float], noise: float = 0.0) -> str:
-    """What is said of algorithms that take so many seconds at each size."""
-    made = {name: (lambda size, time_s=time_s: time_s) for name, time_s in times.items()}
-    return " ".join(fastest(collective(profile(), made, sizes=SIZES, noise=noise)))
-
-
-def test_an_algorithm_that_is_clearly_faster_is_used() -> None:
-    assert "use ring from 1 KiB to 16 KiB." in used({"ring": 1.0, "native": 2.0})
-    assert "use swing from 1 KiB to 16 KiB." in used({"ring": 2.0, "swing": 1.0})
-
-
-def test_no_algorithm_is_used_because_of_noise() -> None:
-    """At 4 ranks on 2 cores, "use binomial_tree from 2 KiB" was said of a difference below the spread."""
-    said = used({"native": 1.0, "binomial_tree": 0.8}, noise=0.4)
-    assert "use native from 1 KiB to 16 KiB." in said
-    assert "use any from 1 KiB" in used({"ring": 1.0, "swing": 0.98}, noise=0.2)
-    assert "use native" in used({"native": 1.0, "ring": 0.97})
-    few = [
-        Point("allreduce", 8, (time_s,), (True,), {"algorithm": name}) for name, time_s in (("ring", 1.0), ("a", 9.0))
-    ]
-    assert "use any" in " ".join(fastest(profile(few)))  # single times have no spread
-
-
-def test_ranges_of_the_fastest() -> None:
-    times = {"ring": lambda size: 1.0 if size < 4096 else 3.0, "swing": lambda size: 2.0}
-    made = collective(
-        profile(), {**times, "native": lambda size: 2.5 if size < 16384 else 1.98}, sizes=SIZES, noise=0.0
-    )
-    (said,) = fastest(made)
-    assert "ring from 1 KiB to 2 KiB, swing from 4 KiB to 8 KiB, native at 16 KiB" in said
-    assert list(fastest(profile(links()))) == []
-    assert list(fastest(collective(profile(), {"native": lambda size: 1.0}))) == []
-
-
-# ---- what the commands print
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:

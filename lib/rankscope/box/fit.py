@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Link
-from ..common.checks import each, number, whole
+from ..common.checks import each, number
 from ..common.units import percent_words, rate_words, time_words
 
 LEAST_SIZES = 5  # of a fit
@@ -32,32 +31,27 @@ class LinkFit(msgspec.Struct, frozen=True):
         return f"α {time_words(self.link.alpha_s)}, B {rate_words(self.link.bytes_per_s)}; {off} off on held-out sizes"
 
 
-def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
-    """Fit latency and bandwidth to the times of messages.
+def fit_link(num_bytes: Sequence[int], seconds: Sequence[float]) -> LinkFit:
+    """Fit latency and bandwidth to the times of messages, one for each size in `num_bytes`.
 
-    `seconds` contains, for each size in `num_bytes`, one time or a sequence of samples, whose median counts;
-    samples of equal sizes are merged. The residuals are logarithms, so microseconds weigh as much as seconds, and their
-    loss is soft L1, so outliers do little (`scipy.optimize.least_squares`). Every second size is held out.
+    The residuals are logarithms, so microseconds weigh as much as seconds, and their loss is soft L1, so outliers do
+    little (`scipy.optimize.least_squares`). Every second size is held out.
 
-    Raises ValueError if there are fewer than 5 sizes or if a time is outside 1e-12 to 1e9 s.
+    Raises ValueError if there are fewer than 5 sizes, or a size twice, or if a time is outside 1e-12 to 1e9 s.
 
     >>> sizes = [4**power for power in range(5, 13)]
     >>> print(fit_link(sizes, [5e-3 + size / 12.5e6 for size in sizes]))  # 5 ms and 100 Mbit/s
     α 5 ms, B 12.5 MB/s; 0.0 % off on held-out sizes
     """
-    by_size: dict[int, list[float]] = {}
-    for size, samples in zip(num_bytes, seconds, strict=True):
-        of_size = by_size.setdefault(whole("num_bytes", size, 0), [])
-        of_size += each("seconds", np.atleast_1d(samples), number, 1e-12, 1e9)
-    ordered = sorted(by_size)
-    if len(ordered) < LEAST_SIZES:
-        raise ValueError(f"num_bytes must be at least {LEAST_SIZES} different sizes, got {ordered}")
-    sizes = np.array(ordered, dtype=float)
-    medians_s = np.array([np.median(by_size[size]) for size in ordered])
-    alpha_s, s_per_byte = _line(sizes[::2], medians_s[::2]).tolist()
+    by_size = dict(zip(num_bytes, each("seconds", seconds, number, 1e-12, 1e9), strict=True))
+    if not LEAST_SIZES <= len(by_size) == len(num_bytes):
+        raise ValueError(f"num_bytes must be at least {LEAST_SIZES} different sizes, got {list(num_bytes)}")
+    sizes = np.array(sorted(by_size), dtype=float)
+    times_s = np.array([by_size[size] for size in sizes])
+    alpha_s, s_per_byte = _line(sizes[::2], times_s[::2]).tolist()
     predicted_s = alpha_s + sizes[1::2] * s_per_byte
     bytes_per_s = 1 / s_per_byte if s_per_byte else np.inf  # without bound if bytes cost no time
-    error = float(np.median(np.abs(predicted_s / medians_s[1::2] - 1)))
+    error = float(np.median(np.abs(predicted_s / times_s[1::2] - 1)))
     return LinkFit(Link(alpha_s, bytes_per_s), error)
 
 

@@ -44,8 +44,8 @@ class Point(msgspec.Struct, frozen=True, dict=True):
     "transfer_host" (the same by the host's clock) or "pin" (memory).
     `num_bytes` is the whole buffer of a collective, otherwise the message. `options` holds the rest: for a collective
     ``algorithm`` (one of ALGORITHMS, or "native" for the backend's own), ``in_place`` and the builder's arguments; for
-    messages ``link``, "intra" or "inter". `clean` says for each iteration whether it ran undisturbed: it started on
-    time, and the host stole no CPU time. Seconds are rounded to six digits.
+    messages ``link``, "intra" or "inter". `clean` says for each iteration whether nothing is known to have disturbed
+    it. Seconds are rounded to six digits.
 
     Raises ValueError for values that no measurement can give.
 

@@ -150,7 +150,7 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         for where in ("inter", "intra"):
             points = self.select("together", link=where)
             with suppress(ValueError):  # too few sizes
-                fits[where] = fit_link([point.num_bytes for point in points], [point.used_s for point in points])
+                fits[where] = fit_link([point.num_bytes for point in points], [point.median_s for point in points])
         return fits
 
     def cluster(self, num_ranks: int | None = None) -> Cluster:

@@ -14,9 +14,10 @@ from ..common.units import bytes_words, cell_words, rate_words
 from . import Profile, verdict
 from .expected import Box, compare_with_peers
 from .points import Point
-from .sentences import BySize, fastest_of, groups
 
 _FEW = 4  # rows of a table, unless all are asked for
+
+BySize = dict[int, dict[str, Point]]  # points by size (ascending) and algorithm
 
 
 def overview(profile: Profile, everything: bool = False) -> Iterator[RenderableType]:
@@ -36,12 +37,26 @@ def overview(profile: Profile, everything: bool = False) -> Iterator[RenderableT
         yield Text("--all shows every size and the links; --help explains the columns.", "dim")
 
 
+def groups(profile: Profile) -> dict[str, BySize]:
+    """Return the points of each collective, except those of pairs of nodes.
+
+    Of several points of an algorithm at a size, the fastest one in place counts, or the fastest one if none is.
+    """
+    points = [point for point in profile.points if "algorithm" in point.options and "src" not in point.options]
+    collectives: dict[str, BySize] = {point.what: {} for point in points}
+    # Of the same algorithm, later ones replace earlier ones.
+    for point in sorted(points, key=lambda one: (one.num_bytes, bool(one.options.get("in_place")), -one.median_s)):
+        by_algorithm = collectives[point.what].setdefault(point.num_bytes, {})
+        by_algorithm[str(point.options["algorithm"])] = point
+    return collectives
+
+
 def _sizes_table(box: Box, collective: str, by_size: BySize) -> Table:
     """Return the fastest algorithm at each size, and what similar machines reach with the native one."""
     compared = {row.num_bytes: row for row in box.rows if row.collective == collective}
     rows = []
     for size, points in by_size.items():
-        fastest = fastest_of(points)
+        fastest = min(points, key=lambda algorithm: points[algorithm].median_s)
         point = points[fastest]
         cells = {"size": bytes_words(size), "fastest": fastest, "time": cell_words(point.median_s)}
         rate = point.busbw_bytes_per_s(box.profile.num_ranks)

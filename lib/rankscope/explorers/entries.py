@@ -41,8 +41,6 @@ _ENTRIES = (
     Entry("box.explorers.transfers", "Copies to the GPU", "03_onto_the_gpu"),
     Entry("explorers.core.allreduce", "An allreduce, step by step", "04_collectives"),
     Entry("explorers.core.player", "A collective that plays", "04_collectives"),
-    Entry("box.explorers.boxes", "Collectives measured on GPU boxes", "05_your_box"),
-    Entry("box.explorers.nccl", "What NCCL chooses, and how long it takes", "06_what_nccl_chooses"),
     Entry("train.explorers.ddp", "DDP's buckets and overlap", "07_ddp"),
     Entry("train.explorers.fsdp", "FSDP: streams and memory", "08_zero_and_fsdp"),
     Entry("train.explorers.zero", "Memory per rank with ZeRO", "08_zero_and_fsdp"),

@@ -8,10 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rankscope.box import nccl
-from rankscope.box.figures.topology import draw_topology
 from rankscope.box.nccl.topology import Topology, explained
 from rankscope.cli.program import program
-from rankscope.figures.svg import to_svg
 
 NIC = '<pci busid="{bus}:b0:00.0" class="0x020700"><nic>{ports}</nic></pci>'
 PORTS = '<net name="mlx5_{gpu}" speed="400000"/><net name="eth{gpu}" speed="10000"/>'
@@ -103,7 +101,6 @@ def test_it_is_explained_and_drawn_without_knowing_the_gpu(tmp_path: Path) -> No
     alone, through_host = explained(Topology([["X", "PHB"], ["PHB", "X"]], []))
     assert alone == "2 GPUs, 1 pair PHB"
     assert "1 pair" in through_host
-    assert to_svg(draw_topology(box)).count(">NODE<") == 5
 
 
 @pytest.mark.parametrize(
@@ -124,13 +121,13 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str, word: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", ["a40", "h100"])
-def test_the_command_explains_and_draws_any_box_and_chooses_for_a_known_gpu(tmp_path: Path, gpu: str) -> None:
+def test_the_command_explains_any_box_and_chooses_for_a_known_gpu(tmp_path: Path, gpu: str) -> None:
     read(tmp_path, A40S)
-    picture = tmp_path / "topo.svg"
-    words = ["nccl", f"{gpu}x4", "--nodes", "4", "--topo", str(tmp_path / "topo"), "--picture", str(picture)]
+    words = ["nccl", f"{gpu}x4", "--nodes", "4", "--topo", str(tmp_path / "topo")]
     shown = CliRunner().invoke(program("nccl"), words, env={"COLUMNS": "120"})
     assert shown.exit_code == 0
     assert "GPU 0: NODE to NIC0" in shown.output
-    assert picture.read_text(encoding="utf-8").startswith("<svg")
+    assert shown.output.splitlines()[0].split()[:4] == ["GPU0", "GPU1", "GPU2", "GPU3"]
+    assert shown.output.splitlines()[1].split()[:2] == ["GPU0", "X"]
     assert ("tree LL" in shown.output) == (gpu == "h100")
     assert ("lacks generation" in shown.output) == (gpu == "a40")

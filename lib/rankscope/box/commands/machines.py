@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from ...cli.output import print_parts
-from ...common.words import printable
 from ..options import ProfilePath
 
 
@@ -42,12 +41,11 @@ def show(
         content = BytesIO()
         plt.savefig(content, format=picture.suffix[1:])
         write_whole(picture, content.getvalue())
-        print(f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines")
 
 
 def compare(
-    before: Annotated[Path, typer.Argument(help="A profile.", metavar="A")],
-    after: Annotated[Path, typer.Argument(help="The profile to compare it with.", metavar="B")],
+    before: Annotated[Path, typer.Argument(help="A profile, or bank:NAME.", metavar="A")],
+    after: Annotated[Path, typer.Argument(help="The profile to compare it with, or bank:NAME.", metavar="B")],
 ) -> None:
     """Show what changed from profile A to profile B, operation by operation."""
     from .. import Profile

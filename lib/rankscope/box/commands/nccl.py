@@ -26,13 +26,9 @@ def nccl(
         Path | None,
         typer.Option(help="NCCL's topology XML (NCCL_TOPO_DUMP_FILE), or the output of nvidia-smi topo -m."),
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Write an SVG of the topology given by --topo.")] = None,
 ) -> None:
     """Show, for each size, the algorithm and protocol that NCCL chooses, the time it expects, and our estimate."""
-    from ...common.files import check_output
     from ...common.units import bytes_words, cell_words, parse_bytes
-    from ...figures.svg import save_svg
-    from ..figures.topology import draw_topology
     from ..nccl import GPUS, Model
     from ..nccl.constants import Gpu
     from ..nccl.topology import explained, read_topology
@@ -41,14 +37,13 @@ def nccl(
     if match is None:
         raise ValueError(f"BOX must be a GPU and the number of GPUs per node, as in h100x8, got {box!r}")
     cards: dict[str, Any] = {}
-    if picture is not None and topo is None:
-        raise ValueError("--picture requires --topo, the topology that it draws")
     if topo is not None:
         topology = read_topology(topo)
+        gpus = [f"GPU{number}" for number in range(len(topology.ways))]
+        rows = [["", *gpus, *topology.nics]]
+        rows += [[gpu, *ways] for gpu, ways in zip(gpus, topology.ways, strict=True)]
+        print_parts(["".join(f"{cell:<7}" for cell in row) for row in rows])
         print_parts(explained(topology))
-        if picture is not None:
-            check_output("--picture", picture, [topo], (".svg",))
-            save_svg(draw_topology(topology), picture)
         if match[1] not in GPUS:
             lacking = ", ".join(Gpu._fields)
             print_parts([f"NCCL's choices are not shown, because its model lacks {lacking} of the GPU {match[1]!r}."])
@@ -57,8 +52,7 @@ def nccl(
         if topology.nic_gb_per_s:
             cards["nic_bytes_per_s"] = topology.nic_gb_per_s * 1e9
     model = Model(match[1], int(match[2]), nodes, version, **cards)
-    stated = ".".join(map(str, model.version)).removesuffix(".99")  # `Model` has 99 if no third number is stated
-    title = f"{collective} on {model.num_nodes} × {model.gpus_per_node} {model.gpu.upper()}, NCCL {stated}"
+    title = f"{collective} on {nodes} × {match[2]} {match[1].upper()}, NCCL {version}"
     table = table_of(title, "size", "algorithm", "channels", "NCCL's estimate", "our model")
     for size in [parse_bytes("--num-bytes", text) for text in num_bytes or ()] or _SIZES:
         choice = model.choose(collective, size)

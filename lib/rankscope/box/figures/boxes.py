@@ -74,11 +74,13 @@ def profile(
 def draw_with_peers(mine: Profile, title: str | None = None) -> Axes:
     """Draw a profile's own collective together with those of similar machines of the bank; see `compare_with_peers`.
 
-    The collective is the one whose shortfall the verdict states, or else the first. Raises ValueError if no collective
-    was measured.
+    The collective is the one whose rate the verdict states. Raises ValueError if none has a bus bandwidth, as on one
+    rank.
     """
     box = compare_with_peers(of_type("profile", mine, Profile))
-    collective = next(iter(mine.native), "allreduce")  # without any, `profile` says what is missing
+    if not box.best.rate:
+        raise ValueError("there is nothing to draw: the profile has no bus bandwidth, as on one rank")
+    collective = box.best.collective
     if box.worst.row is not None:
         collective = box.worst.row.collective
     peers = {key.removeprefix(PREFIX): peer for key, peer in box.peers.items() if peer.native_s(collective)}

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...collectives import build, execute
 from ..points import NATIVE, PointKey
 from .plan import ITEM_BYTES, words_of
-from .timing import Ranks, TimedTask
+from .timing import Ranks, TimedTask, times_in_a_row
 
 MOST_ITEM = 61  # sums of so large whole numbers over up to 270,000 ranks are exact in float32
 
@@ -28,7 +28,7 @@ def collective_tasks(keys: Sequence[PointKey], ranks: Ranks) -> dict[PointKey, T
     source = numbers.clone()
     right = native(collective, source, out, ranks)().clone()
 
-    def fill() -> None:  # a collective in place has overwritten the source
+    def fill() -> None:  # a collective in place has overwritten the source; in a row, sums become larger
         source.copy_(numbers)
 
     tasks = {}
@@ -44,7 +44,7 @@ def collective_tasks(keys: Sequence[PointKey], ranks: Ranks) -> dict[PointKey, T
         result = run()
         if not torch.equal(result, right):
             raise RuntimeError(f"{words_of(key)} gave another result than the backend's own")
-        tasks[key] = TimedTask(run, fill)
+        tasks[key] = TimedTask(run, fill, times_in_a_row(key.num_bytes))
     return tasks
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +11,7 @@ import torch
 from ...collectives.process_group import Message, backend_of, starter, takes_batches
 from ..points import PointKey
 from .plan import ITEM_BYTES
-from .timing import Ranks, TimedTask, nothing
-
-# An iteration has several exchanges in sequence: at most so many, and so many bytes, but at least two, so that one does
-# not begin when all ranks do.
-MOST_EXCHANGES = 8
-MOST_EXCHANGED_BYTES = 2**20
+from .timing import Ranks, TimedTask, nothing, times_in_a_row
 
 
 def ring_of(nodes: Sequence[int], rank: int, inside: bool) -> list[int]:
@@ -46,28 +42,25 @@ def link_task(key: PointKey, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
         target, source = torch.zeros((2, items), device=ranks.device)
         return TimedTask(lambda: target.add_(source))
     ring = ring_of(nodes, ranks.rank, inside=dict(key.options)["link"] == "intra")
-    num_steps = min(MOST_EXCHANGES, max(2, MOST_EXCHANGED_BYTES // key.num_bytes))
-    if len(ring) == 1:  # Each rank divides the slowest one's seconds by `times`, also one that has nobody to send to.
-        return TimedTask(nothing, times=num_steps)
+    if len(ring) == 1:
+        return TimedTask(nothing)
+    num_steps = times_in_a_row(key.num_bytes)
     tensors = torch.zeros((num_steps + 1, items), device=ranks.device)  # the last one is sent
     receives = [Message(step, sends=False, peer=ring[-1], step=step) for step in range(num_steps)]
     sends = [Message(num_steps, sends=True, peer=ring[1], step=step) for step in range(num_steps)]
     start = starter(ranks.group, tensors)
-    steps = [[send] for send in sends]
-    early = receives
-    if takes_batches(backend_of(ranks.group, tensors)):
-        steps = [list(pair) for pair in zip(sends, receives, strict=True)]
-        early = []
+    is_batched = takes_batches(backend_of(ranks.group, tensors))
     works: dict[Message, Any] = {}
+    steps = itertools.cycle(zip(sends, receives, strict=True))
 
     def prepare() -> None:
-        start(early, tensors.__getitem__, works)
+        if not is_batched:
+            start(receives, tensors.__getitem__, works)
 
     def run() -> None:
-        for messages, receive in zip(steps, receives, strict=True):
-            start(messages, tensors.__getitem__, works)
-            works[receive].wait()
-        for send in sends:
-            works[send].wait()
+        send, receive = next(steps)
+        start([send, receive] if is_batched else [send], tensors.__getitem__, works)
+        works[receive].wait()
+        works[send].wait()
 
-    return TimedTask(run, prepare, times=num_steps)
+    return TimedTask(run, prepare, num_steps)

@@ -28,7 +28,7 @@ DIRECTIONS = {"h2d": "to the GPU", "d2h": "to the host"}  # of copies
 WARM_UP = 1  # iterations of each turn that do not count
 IN_A_ROW = 3  # counted iterations of each turn
 # For guesses of how long it will take.
-_ITERATION_S = 6e-3  # of no bytes, mostly to agree on its start
+_ITERATION_S = 2e-2  # of few bytes, ten times in a row, of four ranks that share two cores
 _BYTES_PER_S = {"gloo": 2.5e8, "nccl": 2e10}
 
 
@@ -78,32 +78,29 @@ class Protocol(msgspec.Struct, frozen=True):
 
 def measure_in_turns(
     keys: Sequence[PointKey],
-    once: Callable[[PointKey], tuple[float, bool]],
+    seconds: Callable[[PointKey], float],
     protocol: Protocol,
     slowest: Callable[[list[float]], list[float]] = list,
 ) -> list[Point]:
-    """Return a point for each key. `once` runs an iteration, and returns its seconds and whether it was undisturbed.
+    """Return a point for each key. `seconds` runs an iteration, and returns what it took on this rank.
 
     Keys take turns, and each round begins with the next one, so that none always comes first. `slowest` returns the
-    maximum over the ranks: an iteration has the seconds of its slowest rank, and is clean if it is so on all ranks.
+    maximum over the ranks: an iteration has the seconds of its slowest rank.
     """
-    samples: dict[PointKey, list[tuple[float, bool]]] = {key: [] for key in keys}
+    samples_s: dict[PointKey, list[float]] = {key: [] for key in keys}
     begin_s = time.monotonic()
     for turn in range(protocol.most_turns):
         first = turn % len(keys)
         for key in [*keys[first:], *keys[:first]]:
-            in_a_row = [once(key) for _ in range(WARM_UP + IN_A_ROW)]
-            samples[key] += in_a_row[WARM_UP:]
+            in_a_row_s = [seconds(key) for _ in range(WARM_UP + IN_A_ROW)]
+            samples_s[key] += in_a_row_s[WARM_UP:]
         (spent_s,) = slowest([time.monotonic() - begin_s])  # so that all ranks stop after the same turn
         if turn > 0 and spent_s > protocol.budget_s * len(keys):  # one turn is too little to have a spread
             break
     points = []
-    for key, some in samples.items():
-        counted = some[: protocol.iterations]  # whole turns may have more
-        seconds = slowest([own_s for own_s, _ in counted])
-        disturbed = slowest([float(not is_clean) for _, is_clean in counted])
-        clean = tuple(not was_disturbed for was_disturbed in disturbed)
-        points.append(Point(key.what, key.num_bytes, tuple(seconds), clean, dict(key.options)))
+    for key, own_s in samples_s.items():
+        counted_s = slowest(own_s[: protocol.iterations])  # whole turns may have more
+        points.append(Point(key.what, key.num_bytes, tuple(counted_s), (True,) * len(counted_s), dict(key.options)))
     return points
 
 

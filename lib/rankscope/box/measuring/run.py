@@ -138,13 +138,9 @@ def backend_and_ranks(backend: str | None, num_ranks: int | None) -> tuple[str, 
     import torch.distributed as dist
 
     num_gpus = torch.cuda.device_count() if dist.is_nccl_available() else 0
-    here = place()
-    num_ranks_here = num_ranks or num_gpus
-    if here is not None:
-        # Only torchrun states the number of ranks on this machine. Other launchers may state just that of all ranks.
-        num_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", here.num_ranks))
+    num_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks or num_gpus))  # torchrun states it, mpirun not
     if backend is None:
         backend = "nccl" if num_gpus >= 2 and num_ranks_here <= num_gpus else "gloo"
-    if num_ranks is None and here is None:
+    if num_ranks is None and place() is None:
         num_ranks = num_gpus if backend == "nccl" else 4
     return one_of("backend", backend, ("gloo", "nccl")), num_ranks

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..points import Point, PointKey
 from .plan import ITEM_BYTES, Protocol, measure_in_turns, words_of
-from .timing import stolen_ticks
 
 KINDS = ("pageable", "pinned", "gpu")  # of memory
 
@@ -84,15 +83,14 @@ def transfer_points(keys: Sequence[PointKey], protocol: Protocol, gpu: Gpu) -> l
         gpu.copy(target, source)
         return target
 
-    def once(key: PointKey) -> tuple[float, bool]:
+    def seconds(key: PointKey) -> float:
         gpu.forget_pinned()
-        stolen_before = stolen_ticks()
         begin = gpu.mark()
         target = copied(key)
         end = gpu.mark()
         gpu.synchronize()
         del target  # only now, so that no memory is released while a copy still uses it
-        return gpu.seconds(begin, end), stolen_ticks() == stolen_before
+        return gpu.seconds(begin, end)
 
     for key in keys:
         for source in sources.values():
@@ -101,6 +99,6 @@ def transfer_points(keys: Sequence[PointKey], protocol: Protocol, gpu: Gpu) -> l
         gpu.synchronize()
         if not torch.equal(target.cpu(), sources["pageable"]):
             raise RuntimeError(f"{words_of(key)} delivered wrong data")
-    points = measure_in_turns(keys, once, protocol)
+    points = measure_in_turns(keys, seconds, protocol)
     gpu.forget_pinned()
     return points
