@@ -53,7 +53,8 @@ def test_four_collectives_of_the_boxes_that_were_measured_with_all_of_them() -> 
         profile = Profile.load(f"bank:{name}")
         for collective in ("allreduce", "allgather", "reduce_scatter", "all_to_all"):
             assert len(profile.select(collective)) == 21
-            assert profile.predicted_s(collective, 3 * 2**20) > profile.predicted_s(collective, 2**20) > 0
+            curve = profile.curve(collective)
+            assert curve.seconds(3 * 2**20) > curve.seconds(2**20) > 0
 
 
 def test_the_command_line_takes_a_name_where_it_takes_a_file(

@@ -153,10 +153,10 @@ def test_a_collective_is_interpolated_from_its_native_points_in_place_first() ->
         ]
     )
     in_place_s = made.select("allreduce", 2**20)[1].median_s
-    assert made.predicted_s("allreduce", 2**20) == in_place_s
-    assert made.predicted_s("allreduce", 2**20, in_place=False) == pytest.approx(2 * in_place_s, rel=1e-5)
-    assert made.predicted_s("allreduce", 2**20, algorithm="ring") == pytest.approx(9 * in_place_s, rel=1e-5)
-    assert made.predicted_s("transfer", 2**20, method="pageable") == pytest.approx(2 * in_place_s, rel=1e-5)
+    assert made.curve("allreduce").seconds(2**20) == in_place_s
+    assert made.curve("allreduce", in_place=False).seconds(2**20) == pytest.approx(2 * in_place_s, rel=1e-5)
+    assert made.curve("allreduce", algorithm="ring").seconds(2**20) == pytest.approx(9 * in_place_s, rel=1e-5)
+    assert made.curve("transfer", method="pageable").seconds(2**20) == pytest.approx(2 * in_place_s, rel=1e-5)
     with pytest.raises(ValueError, match="several points; select one"):
         made.curve("transfer", direction="h2d")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -22,10 +21,3 @@ def check_profile_output(path: Path, force: bool) -> None:
 
     if path.is_file() and not force and FORMAT.encode() not in read_start(path, 100):
         raise ValueError(f"{path} exists and is no profile; --force replaces it")
-
-
-def show_command(path: Path) -> str:
-    """Return the command that shows a profile, as in a sentence; it can be pasted."""
-    from ..common.words import printable
-
-    return f"`rankscope show {shlex.quote(printable(str(path)))}`"

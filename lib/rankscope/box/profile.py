@@ -200,7 +200,7 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         >>> provenance = dict(name="a", backend="nccl", num_ranks=8)
         >>> sizes, options = [2**power for power in range(10, 20)], {"algorithm": "native"}
         >>> points = [Point("allreduce", size, [1e-5 + size / 1e10], [True], options) for size in sizes]
-        >>> print(f"{Profile(provenance, {}, points).predicted_s('allreduce', 100_000) * 1e6:.1f} µs")
+        >>> print(f"{Profile(provenance, {}, points).curve('allreduce').seconds(100_000) * 1e6:.1f} µs")
         20.0 µs
         """
         one_of("collective", collective, WHAT)
@@ -215,10 +215,6 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
             if len(measured_s) < len(points):
                 raise ValueError("a size has several points; select one by further options")
             return Curve(measured_s)
-
-    def predicted_s(self, collective: str, num_bytes: float, **options: Any) -> float:
-        """Return the time of `num_bytes` in seconds, interpolated by `curve`, whose arguments and errors apply."""
-        return self.curve(collective, **options).seconds(num_bytes)
 
     def cost(self, num_ranks: int | None = None) -> CostTable:
         """Return a function from bytes to seconds, the time of one allreduce without other traffic.
@@ -247,5 +243,5 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         origin = origin_of(self.provenance.get("source", {}))
         if origin:
             about.append(f"source: {'; '.join(origin)}")
-        lines = tuple([one_line(line) for line in about])
+        lines = tuple(map(one_line, about))
         return Network(name, f"{name} ({ranks})", self.cost, self.num_ranks, float(max(measured_s)), lines)

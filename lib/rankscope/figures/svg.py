@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from html import escape
 
-from ..common.files import PathLike, write_whole
 from ..common.words import printable
 from .marks import SIZES_PX, WIDTH_PX, Box, Drawing, Line, Mark, Text, page
 from .palette import DARK, TONES
@@ -229,8 +228,3 @@ def frame_svg(drawing: Drawing, inside: str, height_px: float, style: bool = Tru
         f"{''.join(mark_svg(text) for text in head)}"
         f'<g transform="translate(0 {top:g})">{inside}</g></svg>'
     )
-
-
-def save_svg(drawing: Drawing, path: PathLike) -> None:
-    """Write the drawing as an SVG, whole or not at all."""
-    write_whole(path, f"{to_svg(drawing)}\n".encode())

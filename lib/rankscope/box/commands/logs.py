@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from ...cli.output import print_parts
 from ...common.words import printable
-from ..options import Force, check_profile_output, show_command
+from ..options import Force, check_profile_output
 
 
 def import_(
@@ -46,4 +46,4 @@ def import_(
     print_parts(tables.imported(profiles))
     if output is not None:
         merged(profiles, name=output.stem).save(output)
-        print_parts([f"{printable(str(output))} contains all measurements; {show_command(output)} shows it"])
+        print_parts([f"{printable(str(output))} contains all measurements; `rankscope show` shows them"])

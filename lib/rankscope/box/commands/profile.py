@@ -11,7 +11,7 @@ from typer import Option
 from ...cli.ending import interruptible
 from ...cli.output import print_parts
 from ...common.words import printable
-from ..options import check_profile_output, show_command
+from ..options import check_profile_output
 
 if TYPE_CHECKING:
     from ..measuring.run import Progress
@@ -79,4 +79,4 @@ def profile(
         )
     if writes():
         print_parts(tables.overview(measured))
-        print_parts([f"{printable(str(output))} contains this profile; {show_command(output)} shows it again"])
+        print_parts([f"{printable(str(output))} contains this profile; `rankscope show` shows it again"])
