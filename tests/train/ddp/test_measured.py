@@ -58,7 +58,6 @@ def test_a_bucket_is_launched_when_its_last_gradient_is_in_it_and_in_order(run: 
 def test_what_ranks_do_follows_on_each_other(run: MeasuredSteps) -> None:
     run.typical.check()
     assert all(run.step_s <= [step.makespan_s for step in run.steps])
-    assert run.typical.makespan_s - run.median_s < 0.5 * run.median_s
     for rank in range(2):
         compute = run.typical.select(rank=rank, lane="compute")
         # Waiting and unpacking are too short here to be seen each time.
