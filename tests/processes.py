@@ -65,11 +65,6 @@ def open_files() -> set[int]:
     return {int(path.name) for path in folder.iterdir() if path.exists() or path.is_symlink()} - helpers
 
 
-def hears_hangups() -> None:
-    """In a child: end at SIGHUP even if the tests run under nohup, whose children ignore it."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
 @pytest.fixture(autouse=True)
 def _no_hang() -> Iterator[None]:
     """A test that takes five minutes has hung."""

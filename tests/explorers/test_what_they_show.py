@@ -27,7 +27,6 @@ from .cases import report, svg
 from .explorer_cases import CASES
 
 SAMPLERS = CASES["samplers"].made()
-PIPELINE = CASES["pipeline"].made()
 PARTS = CASES["parts"].made()
 PLAYER = CASES["player"].made()
 ALLREDUCE = CASES["allreduce"].made()

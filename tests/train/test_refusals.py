@@ -44,10 +44,6 @@ def observed(module: nn.Module = LINEAR, **options: Any) -> fsdp.Step:
     return fsdp.observe(module, mean, **{"num_ranks": 2, **options})
 
 
-def mixed_dtypes() -> nn.Module:
-    return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
-
-
 def pipeline(text: str) -> PipelineSchedule:
     return PipelineSchedule.from_text(text)
 

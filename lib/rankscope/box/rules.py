@@ -137,7 +137,7 @@ def _result(box: Box, has_fault: bool) -> Iterator[Finding]:
         yield Finding("unexplained", f"{figures} {words}.", is_fault=True)
     elif _is_high(box):
         yield Finding("fine", f"{figures} {of_limit} Healthy machines reach 60 % or more.")
-    elif box.profile.backend == "nccl" or algorithms == {NATIVE}:  # several algorithms are compared with each other
+    elif box.profile.backend == "nccl" or algorithms == {NATIVE}:  # several are ranks on CPUs, which have no links
         reason = "no buffer of 16 MiB or more was measured both here and on a similar machine of the bank"
         if not box.hardware.slot:
             reason = "the links of its GPUs are not known"

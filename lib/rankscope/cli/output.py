@@ -8,8 +8,8 @@ from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-_WRAPPED = ("what", "claim", "hardware")  # columns of words that may wrap
-_WORDS = ("algorithm", "fastest", "profile", "", *_WRAPPED)  # columns of words; the others are of numbers
+_WRAPPED = "what"  # the column of words that may wrap
+_WORDS = ("algorithm", "fastest", _WRAPPED)  # columns of words; the others are of numbers
 
 
 def table_of(title: str, *columns: str) -> Table:
@@ -19,7 +19,7 @@ def table_of(title: str, *columns: str) -> Table:
     table.caption_style = "dim"
     for name in columns:
         justify: JustifyMethod = "left" if name in _WORDS else "right"
-        table.add_column(name, justify=justify, no_wrap=name not in _WRAPPED, header_style="dim")
+        table.add_column(name, justify=justify, no_wrap=name != _WRAPPED, header_style="dim")
     return table
 
 
@@ -29,11 +29,6 @@ def marked(lines: Iterable[tuple[str, str]]) -> Table:
     for mark, text in lines:
         table.add_row(Text(mark, "dim"), Text(text))
     return table
-
-
-def heading(text: str) -> Text:
-    """Return a bold line after an empty line."""
-    return Text(f"\n{text}", "bold")
 
 
 def print_parts(parts: Iterable[RenderableType]) -> None:
