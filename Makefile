@@ -37,7 +37,7 @@ TRUST := $(CURDIR)/.venv/trust
 lab: setup ## open JupyterLab on your own copies of the notebooks, on this machine only
 	@mkdir -p my_notebooks "$(TRUST)" && cp -Rn notebooks/. my_notebooks/ 2>/dev/null; test -f my_notebooks/00_one_step.ipynb
 	@JUPYTER_DATA_DIR="$(TRUST)" $(PY) -m jupyter trust $(NOTEBOOKS) >/dev/null
-	@$(PY) -m jupyterlab --NotebookNotary.data_dir="$(TRUST)" --ServerApp.ip=127.0.0.1 --ServerApp.root_dir=my_notebooks --allow-root \
+	@$(PY) -m jupyterlab --NotebookNotary.data_dir="$(TRUST)" --ServerApp.ip=127.0.0.1 --ServerApp.root_dir=my_notebooks --ServerApp.kernel_websocket_connection_class=rankscope.common.notebooks.PromptConnection --allow-root \
 	  --ContentsManager.pre_save_hook=rankscope.common.notebooks.without_views --LabApp.default_url=/lab/tree/00_one_step.ipynb --LabApp.news_url=None --LabApp.extension_manager=readonly $(LAB_ARGS)
 
 # Notebooks take longest, so they begin first. Each worker imports all tests, so more of them than cores cost time, too;

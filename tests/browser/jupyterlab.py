@@ -47,6 +47,7 @@ def lab_server(notebook_dir: Path, tmp: Path) -> Iterator[str]:
         *[sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"],
         *[f"--ServerApp.root_dir={notebook_dir}", f"--IdentityProvider.token={TOKEN}"],
         *["--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"],
+        *["--ServerApp.kernel_websocket_connection_class=rankscope.common.notebooks.PromptConnection"],
         *["--LabApp.extension_manager=readonly", "--KernelSpecManager.ensure_native_kernel=True"],
         *(["--allow-root"] if os.geteuid() == 0 else []),
     ]

@@ -32,8 +32,7 @@ def test_an_explorer_draws_at_every_preset_and_its_panel_shows_that(case: Case) 
     panel = case.open(**case.start)
     assert panel.now == explorer.at(**case.start)
     seen = set()
-    for name, preset in panel.presets.items():
-        now = explorer.at(**preset)
+    for name, now in panel.presets.items():
         panel.example.value = name
         shown = explorer.shown(now)
         seen.add(shown[1:])

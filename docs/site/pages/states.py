@@ -17,7 +17,6 @@ from rankscope import explorers
 from rankscope.box import Profile
 from rankscope.explorers.explorer import Explorer, Now, Setting, Steps
 from rankscope.explorers.panel import NUM_BESIDE, height_of
-from rankscope.figures.svg import STYLE
 
 NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 _MOST_OF_A_SLIDER = 16  # values; of longer sliders some, evenly spread
@@ -61,7 +60,6 @@ class Place(NamedTuple):
 def shown(explorer: Explorer, now: Now) -> str:
     """Return what the explorer shows; the style of its drawings is the page's."""
     _, drawn, report = explorer.shown(now)
-    drawn = drawn.replace(f"<style>{STYLE}</style>", "")
     return f'<div class="explorer-drawn">{drawn}</div>{report}'
 
 

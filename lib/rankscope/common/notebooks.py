@@ -1,8 +1,10 @@
-"""What `make lab` does when it saves a notebook."""
+"""What `make lab` changes in JupyterLab: how it saves a notebook, and how fast a widget answers."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 _PICTURE = "image/svg+xml"
@@ -21,3 +23,16 @@ def without_views(model: dict[str, Any], **_: Any) -> None:
             data = output.get("data", {})
             if _PICTURE in data:
                 data.pop(_WIDGET_VIEW, None)
+
+
+class PromptConnection(ZMQChannelsWebsocketConnection):
+    """A browser's connection to a kernel that sends each message at once.
+
+    Otherwise TCP holds small messages back until the browser acknowledges the one before, which takes it 40 ms (RFC
+    896, RFC 1122 4.2.3.2), and a slider that moves gets 20 pictures a second at most. This is a
+    ``kernel_websocket_connection_class`` of Jupyter Server.
+    """
+
+    def connect(self) -> Any:
+        self.websocket_handler.set_nodelay(True)
+        return super().connect()

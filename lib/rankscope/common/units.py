@@ -68,15 +68,6 @@ def times_in_one_unit(*seconds: float) -> list[str]:
     return _in_one_unit(_SECONDS, seconds)
 
 
-def bytes_unit(num_bytes: float) -> tuple[float, str]:
-    """Return the largest unit of which there is at least one, or bytes if there is none.
-
-    >>> bytes_unit(1024), bytes_unit(0)
-    ((1024.0, 'KiB'), (1.0, 'B'))
-    """
-    return _largest_unit(_BINARY, num_bytes)
-
-
 def bytes_words(num_bytes: float) -> str:
     """Return the bytes with their unit, as in `three_digits`.
 
@@ -222,15 +213,6 @@ def _largest_unit(units: tuple[tuple[float, str], ...], value: float) -> tuple[f
 
 
 def _largest_unit_after_rounding(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
-    """Return the largest unit of which there is at least one if the value is rounded to the digits that are shown.
-
-    The units are sorted in descending order.
-    """
-    unit = _largest_unit(units, value)
-    index = units.index(unit)
-    if index > 0:
-        next_larger_unit = units[index - 1]
-        rounded = float(three_digits(value / unit[0])) * unit[0]
-        if rounded >= next_larger_unit[0]:
-            return next_larger_unit
-    return unit
+    """Return the largest unit of which there is at least one if the value is rounded to the digits that are shown."""
+    scale, _ = _largest_unit(units, value)
+    return _largest_unit(units, float(three_digits(value / scale)) * scale)

@@ -148,7 +148,7 @@ class Explorer:
             drawings = self.draw(now)
             if self.play is None:
                 pairs = zip_longest(drawings, before[: len(drawings)])
-                drawn = "".join(to_svg(drawing, old) for drawing, old in pairs)
+                drawn = "".join(to_svg(drawing, old, style=False) for drawing, old in pairs)
             else:
                 drawn = self.play(now)
             report = escape("\n".join(self.report(now)))

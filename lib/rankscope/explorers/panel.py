@@ -12,14 +12,14 @@ from typing import Any
 import ipywidgets as widgets
 
 from ..figures.marks import Drawing
-from ..figures.svg import to_svg
+from ..figures.svg import STYLE, to_svg
 from .entries import EXPLORERS, opener
 from .explorer import Explorer, Now, Setting, Steps
 
 _MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 NUM_BESIDE = 7  # controls in the column, below the list of examples; the others are folded
 _NO_EXAMPLE = ""  # of the list of examples, when a control was moved
-_STYLE = """<style>
+_STYLE = """
 .rankscope-explorer { flex-flow: row wrap; gap: 8px 24px; align-items: flex-start; max-width: 1080px; }
 .rankscope-side { flex: 1 1 190px; display: grid !important; overflow: visible; align-content: start; gap: 6px 20px;
   grid-template-columns: repeat(auto-fill, minmax(120px, 1fr)); }
@@ -42,7 +42,7 @@ _STYLE = """<style>
 .rankscope-more { grid-column: 1 / -1; }
 .rankscope-more .lm-Widget.jupyter-widgets-Collapse-contents { padding: 8px; }
 .rankscope-side :disabled, .rankscope-side [disabled] { opacity: 0.45; }
-</style>"""
+"""
 
 
 def height_of(html: str) -> float:
@@ -96,7 +96,8 @@ class Panel(widgets.Box):  # type: ignore[misc]
 
     def __init__(self, explorer: Explorer, start: Now) -> None:
         self.explorer = explorer
-        self.presets = {"the defaults": {}, **explorer.presets}
+        presets = {"the defaults": {}, **explorer.presets}
+        self.presets = {name: explorer.at(**preset) for name, preset in presets.items()}
         self.controls: dict[str, Any] = {}  # by the name of the setting
         self._painted: Now = None
         self._drawings: Sequence[Drawing] = ()
@@ -121,7 +122,8 @@ class Panel(widgets.Box):  # type: ignore[misc]
         side.add_class("rankscope-side")
         self.shown = widgets.HTML()
         self.shown.add_class("rankscope-shown")
-        super().__init__([widgets.HTML(_STYLE, layout={"display": "none"}), side, self.shown])
+        style = widgets.HTML(f"<style>{STYLE}{_STYLE}</style>", layout={"display": "none"})
+        super().__init__([style, side, self.shown])
         self.add_class("rankscope-explorer")
         for control in self.controls.values():
             control.observe(self._paint, "value")
@@ -143,7 +145,7 @@ class Panel(widgets.Box):  # type: ignore[misc]
 
     def _choose(self, _change: Any) -> None:
         if self.example.value != _NO_EXAMPLE:
-            self.go(self.explorer.at(**self.presets[self.example.value]))
+            self.go(self.presets[self.example.value])
 
     def _paint(self, _change: Any = None) -> None:
         now = self.now
@@ -157,16 +159,14 @@ class Panel(widgets.Box):  # type: ignore[misc]
         for setting in self.explorer.settings:
             self.controls[setting.name].disabled = not setting.when(now)
         self.line.value = self.explorer.line(now)
-        names = [name for name, preset in self.presets.items() if self.explorer.at(**preset) == now]
-        self.example.value = names[0] if names else _NO_EXAMPLE
+        self.example.value = next((name for name, preset in self.presets.items() if preset == now), _NO_EXAMPLE)
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         """Return the widget and, for readers without a kernel, its first drawing that is small."""
         data: dict[str, Any] = super()._repr_mimebundle_(**options)
-        svgs = [to_svg(drawing) for drawing in self._drawings]
-        small = [svg for svg in svgs if len(svg.encode()) <= _MOST_SVG_BYTES]
-        if small:
-            data = data | {"image/svg+xml": small[0]}
+        for svg in map(to_svg, self._drawings):
+            if len(svg.encode()) <= _MOST_SVG_BYTES:
+                return data | {"image/svg+xml": svg}
         return data
 
 

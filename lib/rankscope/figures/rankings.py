@@ -56,7 +56,7 @@ def draw_ranking(
             bar = bar._replace(fill=_FASTEST)
         tone = "ink" if name in fastest or name == chosen else "mute"
         marks += [
-            row_name(y + 15, name.replace("_", " "), left=left),
+            row_name(y + 15, name, left=left),
             bar,
             Text(left + width + 8, y + 15, words[name], "label", tone),
         ]
@@ -65,7 +65,9 @@ def draw_ranking(
     height = _ROW_PX * len(names) + 8
     if bound_s:
         x = left + bound_s * px_per_s
-        marks.append(Line(((x, -4), (x, height - 8)), "accent", 1.5, "3 3"))
-        marks.append(Text(x, height + 4, "lower bound", "label", "accent", "middle"))
+        marks += [
+            Line(((x, -4), (x, height - 8)), "accent", 1.5, "3 3"),
+            Text(x, height + 4, "lower bound", "label", "accent", "middle"),
+        ]
         height += 16
     return Drawing(title or f"{names[0]} is the fastest", marks, height, deck)

@@ -146,12 +146,13 @@ def _cells(grid: Grid, shares: NDArray[np.bool_], framed: set[tuple[int, int]]) 
         at = grid.at(rank, chunk)
         origins = np.flatnonzero(shares[rank, chunk]).tolist()
         stripe_px = at.width / grid.num_ranks
-        yield at
+        if grid.is_striped or not origins:
+            yield at
         if grid.moves:
             yield from (grid.copy_of(at, origin) for origin in origins)
         elif grid.is_striped:
             for origin in origins:
                 stripe = at._replace(x=at.x + origin * stripe_px, width=max(stripe_px - 1, 1.5))
                 yield grid.copy_of(stripe, origin)
-        else:
+        elif origins:
             yield grid.sum_of(at, len(origins))

@@ -16,7 +16,7 @@ from ..explorer import Explorer, Now, Setting, sizes
 from . import clusters
 from .clusters import H100_LINKS, cluster
 
-_MOST_CELLS = 1024  # ranks × chunks in the picture, so that it follows the slider
+_MOST_CELLS = 512  # ranks × chunks in the picture, so that it follows the slider
 PRESETS: dict[str, dict[str, Any]] = {
     "ring": {},
     "halving and doubling": {"algorithm": "halving_doubling"},
@@ -49,10 +49,8 @@ def schedule(now: Now) -> Schedule:
 
     Raises ValueError for an algorithm that does not exist for so many ranks.
     """
-    options: dict[str, Any] = {}
-    for candidate in _ranked(now).candidates:
-        if candidate.algorithm == now.algorithm:
-            options = dict(candidate.options)
+    options_of = {candidate.algorithm: candidate.options for candidate in _ranked(now).candidates}
+    options = {**options_of.get(now.algorithm, {})}
     if "num_segments" in options:
         options["num_segments"] = now.num_segments
     return build("allreduce", now.algorithm, now.num_nodes * now.gpus_per_node, **options)

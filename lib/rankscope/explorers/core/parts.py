@@ -39,7 +39,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "the same with 2 loaders": {"load_ms": 300, "queue_size": 2, "num_loaders": 2},
 }
 _SHOWN = 6  # parts of each trainer in the picture
-_LONG = 60  # parts of each trainer in the report
+_LONG = 40  # parts of each trainer in the report
 
 
 def predicted(now: Now, num_parts: int) -> Timeline:
@@ -59,7 +59,7 @@ def draw(now: Now) -> list[Drawing]:
 def report(now: Now) -> list[str]:
     """How idle the trainers are with other queues."""
     lines = [f"{count_of(now.num_trainers, 'trainer')}, {_LONG} parts each; idle with"]
-    for size in (0, 1, 2, 4, 8):
+    for size in (0, 2, 8):
         lines.append(f"  a queue of {size}{_idle_share(now._replace(queue_size=size)):>5.0%}")
     return lines
 
