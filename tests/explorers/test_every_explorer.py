@@ -39,21 +39,17 @@ def test_an_explorer_draws_at_every_preset_and_its_panel_shows_that(case: Case) 
         assert panel.now == now == explorer.at(**eval(f"dict({panel.line.value})"))
         assert shown.report in panel.shown.value
         assert "<svg" in panel.shown.value
-        assert all(line.strip() for line in shown.report.splitlines())
         assert shown.drawings
         for drawing in shown.drawings:
             assert len(drawing.title.replace("*", "")) <= 48
             assert len(drawing.deck) <= 70
-            assert drawing.svg or svg_problems(to_svg(drawing)) == []  # charts are read from their artists
+            assert svg_problems(to_svg(drawing)) == []
     assert len(seen) >= len(explorer.presets)
 
 
 def moved(explorer: Explorer, now: Now, chance: random.Random) -> Now:
     """Settings of which about half are others."""
-    values = {}
-    for setting in explorer.settings:
-        if chance.random() < 0.5:
-            values[setting.name] = chance.choice(setting.values)
+    values = {one.name: chance.choice(one.values) for one in explorer.settings if chance.random() < 0.5}
     return now._replace(**values)
 
 

@@ -27,7 +27,7 @@ _FIGURES = {
     "schedule": "rankscope.figures.schedules:draw_schedule",
     "step_costs": "rankscope.figures.steps:draw_step_costs",
     "timeline": "rankscope.figures.timelines:draw_timeline",
-    "zero_memory": "rankscope.train.figures.memory:memory_bars",
+    "zero_memory": "rankscope.train.figures.memory:draw_memory",
 }
 
 __all__ = list(_FIGURES)

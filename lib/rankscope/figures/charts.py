@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from io import StringIO
 from textwrap import wrap
 from typing import Any
 
@@ -18,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import one_of
 from ..common.units import bytes_words
 from ..common.words import printable
-from .marks import Drawing
 from .palette import INK, LINES, PAPER, TONES, Look
 
 Floats = NDArray[np.float64]
@@ -61,17 +59,6 @@ def chart(
     ax.grid(axis="y", color=TONES["rule"], linewidth=0.6)
     ax.set_axisbelow(True)
     return ax
-
-
-def painted(ax: Axes) -> Drawing:
-    """Close the figure of a chart, and return it as a drawing, as explorers show them."""
-    figure: Any = ax.figure
-    file = StringIO()
-    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rankscope"}):  # the same for the same chart
-        figure.savefig(file, format="svg", metadata={"Date": None})
-    plt.close(figure)
-    svg = file.getvalue()
-    return Drawing(ax.get_title(loc="left"), svg=svg[svg.index("<svg") :])
 
 
 def plain_ticks(axis: Axis, limits: tuple[float, float]) -> None:

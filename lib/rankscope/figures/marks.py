@@ -72,7 +72,7 @@ Mark: TypeAlias = Box | Text | Line
 class Drawing(msgspec.Struct, frozen=True, eq=False):
     """A title that states a finding, a deck below it with the arithmetic, and marks below both, from y = 0 down.
 
-    `tips` say in words what the marks of a key are. A chart that is painted already has its `svg` instead of marks.
+    `tips` say in words what the marks of a key are.
     """
 
     title: str
@@ -80,7 +80,6 @@ class Drawing(msgspec.Struct, frozen=True, eq=False):
     height_px: float = 0.0
     deck: str = ""
     tips: Mapping[Hashable, str] = {}
-    svg: str = ""
 
     def __repr__(self) -> str:
         return "<Drawing>"  # the same on every run, as notebooks store it

@@ -12,9 +12,6 @@ from colorsys import hls_to_rgb
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 # tones, by what they are for, on light and on dark paper
 TONES = {
     "ink": "#1f2328",
@@ -60,7 +57,8 @@ _MEMORY = {
     "#5b6ee1": ("parameters", "buffers"),
     "#f7b012": ("activations", "inputs"),
     "#b5391a": ("gradients", "buckets"),
-    "#b57ed7": ("optimizer_states", "master_copy"),
+    "#b57ed7": ("optimizer_states",),
+    "#6a3d9a": ("master_copy",),
     "#2377ce": ("reduce_buffers",),
     "#8cc8ee": ("gathered_parameters", "gather_buffers", "largest_layer"),
 }
@@ -84,7 +82,7 @@ _SHARE_OF_HUE = 0.6  # that the next part of a kind of work keeps, where parts a
 
 
 def work_look(kind: str) -> WorkLook | None:
-    """Return the look of a kind of work; None if neither it nor the kind that its first word names is in the table.
+    """Return the look of what fills memory or of a kind of work; None if neither it nor its first word is in the table.
 
     A number after the first word is that of a pipeline's chunk: each is paler than the one before.
 
@@ -95,7 +93,7 @@ def work_look(kind: str) -> WorkLook | None:
     >>> work_look("mine 1")
     """
     first_word, _, rest = kind.partition(" ")
-    look = WORK.get(kind) or WORK.get(first_word)
+    look = MEMORY.get(kind.replace(" ", "_")) or WORK.get(kind) or WORK.get(first_word)
     if look is None or not (rest.isdecimal() and len(rest) < 3):
         return look
     share = _SHARE_OF_HUE ** int(rest)
@@ -133,16 +131,15 @@ LINES = ("#1f6fd1", "#b8500f", "#047860", "#9a1a70", "#6945be", "#8a6d00", "#596
 _RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")
 
 
-def ramp(fractions: ArrayLike) -> tuple[str, ...]:
-    """Return a colour for each number in [0, 1].
+def ramp(fraction: float) -> str:
+    """Return a colour for a number in [0, 1].
 
-    >>> ramp([0, 1])
+    >>> ramp(0), ramp(1)
     ('#440154', '#fde725')
     """
-    places = np.clip(np.ravel(fractions), 0, 1) * (len(_RAMP) - 1)
-    channels = zip(*map(_channels, _RAMP), strict=True)
-    red, green, blue = (np.interp(places, range(len(_RAMP)), channel).tolist() for channel in channels)
-    return tuple(map(_hex, zip(red, green, blue, strict=True)))
+    place = fraction * (len(_RAMP) - 1)
+    below = min(int(place), len(_RAMP) - 2)
+    return mixed(_RAMP[below + 1], _RAMP[below], place - below)
 
 
 # ---- mixes

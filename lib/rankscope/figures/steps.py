@@ -10,7 +10,7 @@ from ..common.checks import number, of_type
 from ..common.units import percent_words, round_ticks, three_digits
 from ..sampling.assignment import Assignment
 from ..sampling.work import epoch_work
-from .marks import LETTER_PX, RIGHT_PX, Box, Drawing, Mark, Text, axis, key_marks, row_name, with_text
+from .marks import LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, axis, key_marks, row_name, with_text
 from .palette import OTHER, WorkLook, work_look
 
 _MOST_STEPS = 40
@@ -18,7 +18,7 @@ _MOST_ROWS = 64
 _ROWS_PX = 300.0  # of all rows, unless they are many or few
 _LEAST_ROW_PX = 15.0
 _MOST_ROW_PX = 28.0
-_BEHIND_PX = 44.0  # for the word behind the longest bar
+_WIDE_LETTER_PX = 1.32 * LETTER_PX  # on a phone
 
 
 def draw_bars(
@@ -27,12 +27,13 @@ def draw_bars(
     title: str | None = None,
     deck: str = "",
     behind: Sequence[str] = (),
+    limits: Mapping[str, float] | None = None,
 ) -> Drawing:
     """Draw a horizontal bar for each row, the first on top; ``rows[name][kind]`` is the length of one of its parts.
 
-    The look of a kind is that of its first word in `palette.WORK`, or grey. The length of a part is written on it where
-    it fits, and the words of `behind` are behind the bars. Raises ValueError if there are more than 64 rows, or if a
-    length is negative or not finite.
+    The look of a kind is that of `work_look`, or grey. The length of a part is written on it where it fits, and the
+    words of `behind` are behind the bars. Dashed lines mark `limits` by name, except those far beyond the longest bar.
+    Raises ValueError if there are more than 64 rows, or if a length or a limit is negative or not finite.
 
     >>> draw_bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}).title
     'rank 0 has the longest bar'
@@ -45,14 +46,25 @@ def draw_bars(
         totals[name] = sum(number(f"{name}, {kind}", length, 0) for kind, length in parts.items())
         looks |= {kind: work_look(kind) or WorkLook(OTHER, False) for kind in parts}
     longest_name = max(totals, key=lambda name: totals[name])
-    longest = totals[longest_name] or 1.0
     row_px = min(max(_ROWS_PX / len(rows), _LEAST_ROW_PX), _MOST_ROW_PX)
-    left = 1.32 * LETTER_PX * max([8, *map(len, rows)]) + 20
-    px_per_unit = (RIGHT_PX - left - (_BEHIND_PX if behind else 0)) / longest
+    left = _WIDE_LETTER_PX * max([8, *map(len, rows)]) + 20
+    room_px = RIGHT_PX - left
+    behind = behind or [""] * len(rows)
+    free_px = {name: room_px - _WIDE_LETTER_PX * len(words) for name, words in zip(rows, behind, strict=True)}
+    px_per_unit = min((free_px[name] / total for name, total in totals.items() if total), default=room_px)
+    end = room_px / px_per_unit
     marks: list[Mark] = []
     top = 0.0
     if len(looks) > 1:
         marks, top = key_marks(looks)
+    if limits:
+        top += 14
+    bottom = top + len(rows) * row_px + 4
+    for name, limit in (limits or {}).items():
+        x = left + number(f"limit {name}", limit, 0) * px_per_unit
+        if x <= RIGHT_PX:
+            marks.append(Line(((x, top - 2), (x, bottom)), "mute", 1.0, "4 3"))
+            marks.append(Text(x, top - 6, name, "label", "mute", "middle"))
     for row, (name, parts) in enumerate(rows.items()):
         y = top + row * row_px
         x = left
@@ -63,11 +75,10 @@ def draw_bars(
                 box = Box(x, y + 1, max(width - 1, 0.5), row_px - 3, looks[kind].hue, "work", looks[kind].hatched)
                 marks.append(with_text(box, three_digits(length)))
             x += width
-        if behind:
-            marks.append(Text(x + 6, y + row_px / 2 + 4, behind[row], "number", "mute"))
-    bottom = top + len(rows) * row_px + 4
-    ticks = [(left + place * px_per_unit, words) for place, words in round_ticks(longest)]
-    marks += axis(bottom, ticks, left, left + longest * px_per_unit)
+        if behind[row]:
+            marks.append(Text(x + 6, y + row_px / 2 + 4, behind[row], "number", "mute", halo=True))
+    ticks = [(left + place * px_per_unit, words) for place, words in round_ticks(end)]
+    marks += axis(bottom, ticks, left)
     marks.append(Text((left + RIGHT_PX) / 2, bottom + 36, x_label, "label", "mute", "middle"))
     return Drawing(title or f"{longest_name} has the longest bar", marks, bottom + 42, deck)
 

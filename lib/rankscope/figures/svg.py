@@ -208,8 +208,6 @@ def to_svg(drawing: Drawing, before: Drawing | None = None, style: bool = True) 
     `before` is the drawing that it replaces: boxes of the same key start where they were in it. Without `style`, the
     page must have `STYLE`.
     """
-    if drawing.svg:
-        return drawing.svg
     loose = "".join(mark_svg(mark) for mark in drawing.marks if getattr(mark, "key", None) is None)
     inside = f'{loose}<g class="all">{_groups(drawing, before)}</g>'
     return frame_svg(drawing, inside, page(drawing).height_px, style)

@@ -1,39 +1,33 @@
-"""The chart of a rank's memory, read back from its artists."""
+"""The bars of a rank's memory, read back from their marks."""
 
 from __future__ import annotations
 
 import pytest
-from matplotlib.colors import to_hex
-from matplotlib.patches import Rectangle
 
+from rankscope.figures.marks import Box, Line, Text
 from rankscope.figures.palette import MEMORY
 from rankscope.train import zero
-from rankscope.train.figures.memory import memory_bars
+from rankscope.train.figures.memory import draw_memory
 
 STAGES = {f"stage {s}": zero.memory(7.5e9, 64, s, largest_layer=128_000_000, activation_bytes=10**9) for s in range(4)}
-LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "999 GB": 999e9}
+LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "81 GB": 81e9, "999 GB": 999e9}
 
 
 def test_each_term_is_a_piece_where_the_one_before_ends() -> None:
-    ax = memory_bars(STAGES)
-    hues = {to_hex(look.hue): term for term, look in MEMORY.items()}
-    for row, memory in enumerate(STAGES.values()):
-        pieces = [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_width() > 0]
-        pieces = [piece for piece in pieces if abs(piece.get_y() + piece.get_height() / 2 - row) < 0.1]
-        end = 0.0
-        for piece in pieces:
-            assert to_hex(piece.get_facecolor()) in hues
-            assert piece.get_x() == pytest.approx(end)
-            end += piece.get_width()
-        assert end == pytest.approx(sum(memory.terms.values()) / 1e9)
+    memory = STAGES["stage 2"]
+    terms = [term for term in MEMORY if memory.terms.get(term)]
+    boxes = [mark for mark in draw_memory({"stage 2": memory}).marks if isinstance(mark, Box)][len(terms) :]
+    assert [(box.fill, box.hatched) for box in boxes] == [MEMORY[term] for term in terms]
+    starts = [box.x - boxes[0].x for box in boxes]
+    px_per_byte = starts[-1] / sum(memory.terms[term] for term in terms[:-1])
+    assert starts == pytest.approx([px_per_byte * sum(memory.terms[t] for t in terms[:i]) for i in range(len(terms))])
 
 
 def test_totals_limits_and_the_chosen_bar() -> None:
-    ax = memory_bars({name: dict(memory.terms) for name, memory in STAGES.items()}, LIMITS, chosen="stage 2")
-    assert [text.get_text() for text in ax.texts] == ["121 GB", "32.4 GB", "17.9 GB", "3.39 GB", "24 GB", "80 GB"]
-    lines = [line.get_xdata()[0] for line in ax.lines]  # type: ignore[index]
-    assert lines == [24.0, 80.0]  # the third is out of sight
-    (framed,) = [patch for patch in ax.patches if not patch.get_fill()]
-    assert framed.get_width() == pytest.approx(17.9, rel=0.01)  # type: ignore[attr-defined]
-    hatched = {patch.get_hatch() for patch in ax.patches}
-    assert hatched == {None, "///"}
+    marks = draw_memory({name: dict(memory.terms) for name, memory in STAGES.items()}, LIMITS, chosen="stage 2").marks
+    behind = [mark.text for mark in marks if isinstance(mark, Text) and mark.halo]
+    assert behind == ["121 GB", "32.4 GB", "17.9 GB  ← your choice", "3.39 GB"]
+    dashed = [mark.points[0][0] for mark in marks if isinstance(mark, Line) and mark.dash]
+    at = {mark.text: mark.x for mark in marks if isinstance(mark, Text)}
+    assert dashed == [at["81 GB"], at["24 GB"]]  # 999 is out of sight, 80 too near
+    assert (at["24 GB"] - at["0"]) / (at["20"] - at["0"]) == pytest.approx(24 / 20)

@@ -7,9 +7,8 @@ from typing import Any
 from ...common.units import decimal_words
 from ...common.words import count_of
 from ...explorers.explorer import Explorer, Now, Setting, Steps
-from ...figures.charts import painted
 from ...figures.marks import Drawing
-from ..figures.memory import memory_bars
+from ..figures.memory import draw_memory
 from ..zero.model import OPTIMIZERS, RECIPES, ZeroMemory, memory
 
 MODELS = {"125 M": 125e6, "1.5 B": 1.5e9, "7.5 B": 7.5e9, "70 B": 70e9}
@@ -41,11 +40,11 @@ def _memory(now: Now, stage: int) -> ZeroMemory:
 
 
 def draw(now: Now) -> list[Drawing]:
-    """The four stages, the chosen one framed, and the memory of GPUs on sale."""
+    """The four stages, the chosen one named, and the memory of GPUs on sale."""
     memories = {f"stage {stage}": _memory(now, stage) for stage in range(4)}
     name = f"stage {now.stage}"
     title = f"{now.model} on {count_of(now.num_ranks, 'rank')}: {decimal_words(memories[name].total_bytes)} in {name}"
-    return [painted(memory_bars(memories, LIMITS_BYTES, name, title))]
+    return [draw_memory(memories, LIMITS_BYTES, name, title)]
 
 
 def report(now: Now) -> list[str]:
