@@ -100,7 +100,7 @@ def test_indices_that_do_not_exist_look_like_nothing_else() -> None:
 
 def test_colour_by_position_follows_the_dataset() -> None:
     rows = reads(draw_assignment(assign(11, 2, shuffle=False), color_by="position"))
-    assert (rows[0][0].fill, rows[0][5].fill) == (ramp(0)[0], ramp(1)[0])
+    assert (rows[0][0].fill, rows[0][5].fill) == (ramp(0), ramp(1))
 
 
 def parts(drawing: Drawing, look: WorkLook) -> list[float]:

@@ -45,7 +45,7 @@ def draw_assignment(
     positions = max(assignment.size - 1, 1)
 
     def hue(rank: int, sample: int) -> str:
-        return colors[rank] if color_by == "rank" else ramp(sample / positions)[0]
+        return colors[rank] if color_by == "rank" else ramp(sample / positions)
 
     grid = _grid(assignment)
     tips: dict[Hashable, str] = {}

@@ -12,9 +12,6 @@ from colorsys import hls_to_rgb
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 # tones, by what they are for, on light and on dark paper
 TONES = {
     "ink": "#1f2328",
@@ -60,7 +57,8 @@ _MEMORY = {
     "#5b6ee1": ("parameters", "buffers"),
     "#f7b012": ("activations", "inputs"),
     "#b5391a": ("gradients", "buckets"),
-    "#b57ed7": ("optimizer_states", "master_copy"),
+    "#b57ed7": ("optimizer_states",),
+    "#dcc2ec": ("master_copy",),
     "#2377ce": ("reduce_buffers",),
     "#8cc8ee": ("gathered_parameters", "gather_buffers", "largest_layer"),
 }
@@ -133,16 +131,15 @@ LINES = ("#1f6fd1", "#b8500f", "#047860", "#9a1a70", "#6945be", "#8a6d00", "#596
 _RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")
 
 
-def ramp(fractions: ArrayLike) -> tuple[str, ...]:
-    """Return a colour for each number in [0, 1].
+def ramp(share: float) -> str:
+    """Return a colour for a number in [0, 1].
 
-    >>> ramp([0, 1])
+    >>> ramp(0), ramp(1)
     ('#440154', '#fde725')
     """
-    places = np.clip(np.ravel(fractions), 0, 1) * (len(_RAMP) - 1)
-    channels = zip(*map(_channels, _RAMP), strict=True)
-    red, green, blue = (np.interp(places, range(len(_RAMP)), channel).tolist() for channel in channels)
-    return tuple(map(_hex, zip(red, green, blue, strict=True)))
+    place = share * (len(_RAMP) - 1)
+    below = min(int(place), len(_RAMP) - 2)
+    return mixed(_RAMP[below + 1], _RAMP[below], place - below)
 
 
 # ---- mixes
@@ -154,11 +151,10 @@ def mixed(color: str, ground: str, share: float) -> str:
     return _hex([share * above + (1 - share) * below for above, below in pairs])
 
 
-def _channels(color: str) -> tuple[float, float, float]:
+def _channels(color: str) -> list[float]:
     """Red, green and blue, from 0 to 1."""
-    return int(color[1:3], 16) / 255, int(color[3:5], 16) / 255, int(color[5:7], 16) / 255
+    return [byte / 255 for byte in bytes.fromhex(color[1:])]
 
 
 def _hex(channels: Sequence[float]) -> str:
-    red, green, blue = (round(255 * channel) for channel in channels)
-    return f"#{red:02x}{green:02x}{blue:02x}"
+    return "#" + bytes(round(255 * channel) for channel in channels).hex()
