@@ -26,17 +26,11 @@ def artist(ax: Axes, label: str) -> Any:
 
 def points(ax: Axes, label: str) -> np.ndarray:
     """x and y of the line or the markers with this label, a row a point."""
-    drawn = artist(ax, label)
-    return np.asarray((drawn[0] if hasattr(drawn, "lines") else drawn).get_xydata(), dtype=float)
+    return np.asarray(artist(ax, label).get_xydata(), dtype=float)
 
 
 def heights(ax: Axes, label: str) -> np.ndarray:
     return points(ax, label)[:, 1]
-
-
-def bars(ax: Axes, label: str) -> np.ndarray:
-    """From where to where the error bar of each marker with this label reaches, a row a point."""
-    return np.array(artist(ax, label).lines[2][0].get_segments())[:, :, 1]
 
 
 def labels(ax: Axes) -> list[str]:

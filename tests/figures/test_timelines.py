@@ -9,6 +9,7 @@ from rankscope.figures.palette import OTHER, WORK
 from rankscope.figures.timelines import draw_timeline, time_scale
 from rankscope.timeline import Span, Timeline
 
+from .hues import keys_of
 from .shown import boxes, words_of
 
 SPANS = [
@@ -50,6 +51,14 @@ def test_a_wait_is_a_dotted_line_with_its_length_and_no_box() -> None:
     assert line.tone == "mute"
 
 
+def test_what_no_bar_and_no_row_names_is_in_the_key_once() -> None:
+    kinds = "read", "step", "copy_in", "copy_out", "forward", "wait", "barrier"
+    spans = [Span(0, "read", kind, 0, time, time + 0.1) for time, kind in enumerate(kinds)]
+    drawing = draw_timeline(Timeline.of([*spans, Span(0, "gpu", "step", 0, 0, 9)]))
+    assert set(keys_of(drawing)) == {"copy in, copy out", "forward"}
+    assert "wait, barrier" in words_of(drawing)
+
+
 def test_of_many_unknown_kinds_the_longest_have_hues_and_the_others_are_grey() -> None:
     spans = [Span(0, "a", f"mine{number}", 0, number, number + 0.05 * (number + 1)) for number in range(15)]
     fills = [box.fill for box in sorted(boxes(draw_timeline(Timeline.of(spans)))) if box.height > 12]
@@ -62,7 +71,9 @@ def test_two_timelines_share_an_axis_and_the_difference_of_their_ends_is_stated(
     def steps(seconds: float) -> Timeline:
         return Timeline.of([Span(0, "gpu", "forward", 0, 0.0, seconds)])
 
-    drawing = draw_timeline({"predicted": steps(0.2), "measured": steps(0.15)})
-    first, second = sorted((box for box in boxes(drawing)), key=lambda box: box.y)
+    drawing = draw_timeline({"predicted": steps(0.0072), "measured": steps(0.0054)})
+    first, second = sorted(boxes(drawing), key=lambda box: box.y)
+    tones = [getattr(mark, "tone", "") for mark in drawing.marks]
+    assert tones.index("accent") < drawing.marks.index(first)  # behind the bars
     assert second.width / first.width == pytest.approx(0.75, rel=0.01)
-    assert {"predicted", "measured", "50 ms less"} <= set(words_of(drawing))
+    assert {"predicted", "measured", "1.8 ms less"} <= set(words_of(drawing))

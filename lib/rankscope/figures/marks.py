@@ -8,12 +8,14 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from ..common.units import round_ticks, time_unit
 from .palette import WorkLook
 
 WIDTH_PX = 640.0  # of a page
 LEFT_PX = 84.0  # where marks begin; the names of rows end 12 px before them
 RIGHT_PX = 632.0  # where marks end
 SIZES_PX = {"title": 18, "deck": 13, "label": 12, "number": 11}  # of letters
+DOTTED = "1.2 3"  # the dash of a wait
 DIGIT_PX = 6.4  # the width of a digit of a number
 LETTER_PX = 6.4  # the mean width of a letter of a label
 _TITLE_LETTERS = 54  # in a line
@@ -120,7 +122,7 @@ def moved_down(mark: Mark, by_px: float) -> Mark:
 
 def with_text(box: Box, words: str) -> Box:
     """Return the box with a text in it, if there is room."""
-    has_room = box.width >= DIGIT_PX * len(words) + 3 and box.height >= 9
+    has_room = box.width >= DIGIT_PX * len(words) + 2 and box.height >= 9
     return box._replace(text=words) if has_room else box
 
 
@@ -134,8 +136,8 @@ def row_name(y: float, words: str, tone: str = "ink", left: float = LEFT_PX) -> 
     return Text(left - 12, y, words, "label", tone, "end")
 
 
-def key_marks(keys: Mapping[str, WorkLook]) -> tuple[list[Mark], float]:
-    """Return what each look means, in rows from the left, and how high the rows are together."""
+def key_marks(keys: Mapping[str, WorkLook | None]) -> tuple[list[Mark], float]:
+    """Return what each look means, in rows from the left, and how high the rows are together; None is a dotted line."""
     marks: list[Mark] = []
     x = LEFT_PX
     y = 0.0
@@ -144,7 +146,10 @@ def key_marks(keys: Mapping[str, WorkLook]) -> tuple[list[Mark], float]:
         if x > LEFT_PX and x + width > RIGHT_PX + 16:
             x = LEFT_PX
             y += 20
-        marks.append(Box(x, y, 12, 12, look.hue, "work", look.hatched))
+        if look:
+            marks.append(Box(x, y, 12, 12, look.hue, "work", look.hatched))
+        else:
+            marks.append(Line(((x, y + 6), (x + 12, y + 6)), "mute", 1.2, DOTTED))
         marks.append(Text(x + 18, y + 10, label, "label", "mute"))
         x += width
     return marks, y + 24 if keys else 0.0
@@ -159,3 +164,13 @@ def axis(y: float, ticks: Sequence[tuple[float, str]], left: float, right: float
         at, anchor = (WIDTH_PX - 2, "end") if is_at_edge else (x, "middle")
         marks.append(Text(at, y + 18, words, "label", "mute", anchor))
     return marks
+
+
+def time_axis(y: float, left: float, end_s: float) -> list[Mark]:
+    """Return an axis of time from 0 to `end_s`, which is not 0."""
+    scale, unit = time_unit(end_s)
+    ticks = []
+    for time, words in round_ticks(end_s / scale):
+        x = left + time * scale / end_s * (RIGHT_PX - left)
+        ticks.append((x, words if time else f"0 {unit}"))
+    return axis(y, ticks, left)

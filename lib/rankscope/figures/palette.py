@@ -151,11 +151,10 @@ def mixed(color: str, ground: str, share: float) -> str:
     return _hex([share * above + (1 - share) * below for above, below in pairs])
 
 
-def _channels(color: str) -> tuple[float, float, float]:
+def _channels(color: str) -> list[float]:
     """Red, green and blue, from 0 to 1."""
-    return int(color[1:3], 16) / 255, int(color[3:5], 16) / 255, int(color[5:7], 16) / 255
+    return [byte / 255 for byte in bytes.fromhex(color[1:])]
 
 
 def _hex(channels: Sequence[float]) -> str:
-    red, green, blue = (round(255 * channel) for channel in channels)
-    return f"#{red:02x}{green:02x}{blue:02x}"
+    return "#" + bytes(round(255 * channel) for channel in channels).hex()

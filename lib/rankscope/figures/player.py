@@ -16,7 +16,7 @@ import numpy as np
 from ..collectives.playback import Playback
 from ..common.units import bytes_words, time_words, times_in_one_unit
 from ..common.words import count_of
-from .marks import RIGHT_PX, WIDTH_PX, Box, Drawing, Line, Mark, Text, page
+from .marks import RIGHT_PX, WIDTH_PX, Box, Drawing, Line, Mark, Text, page, time_axis
 from .schedules import Grid, message_line, reading_of
 from .svg import frame_svg, mark_svg
 
@@ -150,7 +150,7 @@ def _lives(plays: Sequence[Playback]) -> tuple[list[_Life], float]:
     for play in plays:
         strip = _Strip(play, y, _ROWS_PX[len(plays)], _horizon_s(plays))
         lives += strip.lives()
-        y = strip.grid.bottom + 28
+        y = strip.grid.bottom + 36
     return lives, y
 
 
@@ -173,6 +173,7 @@ class _Strip:
         yield from self.cells()
         yield from self.packets()
         height = self.grid.bottom - self.grid.top + 12
+        yield from map(_Life, time_axis(self.grid.bottom + 8, _TIME_LEFT_PX, self.horizon_s))
         now = Box(_TIME_LEFT_PX - 1, self.grid.top - 4, 2, height, "ink", "solid")
         yield _Life(now, dx=RIGHT_PX - _TIME_LEFT_PX, there_s=self.horizon_s)
 
@@ -210,8 +211,7 @@ class _Strip:
         for src, dst, start_s, end_s, is_added in zip(*columns, strict=True):
             ends = (self.x(start_s), self.grid.y(src)), (self.x(end_s), self.grid.y(dst))
             line = message_line(ends, is_added)
-            if start_s:
-                yield _Life(line._replace(tone="rule"), 0.0, start_s)
+            yield _Life(line._replace(tone="rule"))
             yield _Life(line, start_s)
 
     def chunk(self, at: Box, shares: int, chunk: int) -> Box:

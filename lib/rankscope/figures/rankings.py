@@ -50,9 +50,8 @@ def draw_ranking(
     for row, name in enumerate(names):
         y = _ROW_PX * row
         width = max(min(seconds[name], longest_s) * px_per_s, 1.5)
-        bar = Box(left, y, width, 20, OTHER, "work", key=name, edge="ink" if name == chosen else "")
-        if name in fastest:
-            bar = bar._replace(fill=_FASTEST)
+        fill = _FASTEST if name in fastest else OTHER
+        bar = Box(left, y, width, 20, fill, "work", key=name, edge="ink" if name == chosen else "")
         tone = "ink" if name in fastest or name == chosen else "mute"
         marks += [
             row_name(y + 15, name, left=left),

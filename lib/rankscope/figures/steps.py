@@ -100,10 +100,11 @@ def draw_step_costs(
     rows = {}
     for step, costs in enumerate(work.step_costs[:_MOST_STEPS]):
         mean = float(costs.mean())
-        rows[str(step)] = {"compute on the mean rank": mean, "wait for the costliest rank": float(costs.max()) - mean}
+        wait = float(costs.max()) - mean
+        rows[f"step {step}"] = {"compute on the mean rank": mean, "wait for the costliest rank": wait}
     if not rows:
         return Drawing(title or "No steps")
-    padding = [f"{share:.0%}" for share in work.step_padding_shares[: len(rows)].tolist()]
+    padding = [percent_words(share) for share in work.step_padding_shares[: len(rows)].tolist()]
     unit = {"linear": "tokens", "quadratic": "tokens²"}[cost]
     deck = f"{percent_words(work.padding_share)} of tokens are padding (behind each bar: of its step)"
     if len(work.step_costs) > len(rows):

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 
 from ..common.checks import of_type
-from ..common.units import percent_words, round_ticks, time_unit, time_words
+from ..common.units import cell_words, percent_words
 from ..timeline.spans import Span
 from ..timeline.timeline import WAITS, Timeline
 from .marks import (
+    DOTTED,
     LEFT_PX,
     LETTER_PX,
     RIGHT_PX,
@@ -18,11 +19,11 @@ from .marks import (
     Line,
     Mark,
     Text,
-    axis,
     every_nth,
     key_marks,
     moved_down,
     row_name,
+    time_axis,
     with_text,
 )
 from .palette import HUES, OTHER, WorkLook, work_look
@@ -36,7 +37,6 @@ _WIDE_LETTER_PX = 1.32 * LETTER_PX  # on a phone
 _ARROW_PX = 18.0  # above the name of a second panel, for the difference of both
 _MOST_SPANS = 20_000
 _MOST_KEYED = 800  # spans that answer to the pointer
-_MOST_TIPS = 6
 
 
 def draw_timeline(timeline: Timeline | Mapping[str, Timeline], title: str | None = None, deck: str = "") -> Drawing:
@@ -49,16 +49,18 @@ def draw_timeline(timeline: Timeline | Mapping[str, Timeline], title: str | None
     panels = timeline if isinstance(timeline, Mapping) else {"": timeline}
     for name, panel in panels.items():
         of_type("timeline" if not name else f"timeline {name!r}", panel, Timeline)
-    num_spans = sum(map(len, panels.values()))
-    if num_spans > _MOST_SPANS:
-        raise ValueError(f"a drawing has at most {_MOST_SPANS} spans, got {num_spans}: select a window or a rank")
     picture = _Picture(panels)
+    if picture.num_spans > _MOST_SPANS:
+        raise ValueError(f"at most {_MOST_SPANS} spans are drawn, got {picture.num_spans}: select a window or a rank")
     below = [mark for name, panel in panels.items() for mark in picture.panel(name, panel)]
-    below += picture.axis()
-    if len(panels) == 2:
-        below += picture.difference(*[panel.makespan_s for panel in panels.values()])
-    unnamed = {kind: look for kind, look in picture.looks.items() if kind not in {*picture.named, *WAITS}}
-    legend, legend_px = key_marks(unnamed)
+    below += time_axis(picture.y, picture.left, picture.end_s)
+    if len(panels) == 2:  # behind the bars and their words
+        below = [*picture.difference(*[panel.makespan_s for panel in panels.values()]), *below]
+    unnamed: dict[WorkLook | None, list[str]] = defaultdict(list)
+    for kind, look in picture.looks.items():
+        if kind not in picture.named:
+            unnamed[None if kind in WAITS else look].append(kind)
+    legend, legend_px = key_marks({", ".join(kinds): look for look, kinds in unnamed.items()})
     marks = legend + [moved_down(mark, legend_px) for mark in below]
     found = _finding(next(iter(panels.values())))
     return Drawing(title or found, marks, legend_px + picture.y + 26, deck, picture.tips)
@@ -77,11 +79,11 @@ class _Picture:
         names = [name for panel in panels.values() for name in _row_names(panel).values()]
         self.row_px = min(max(_ROWS_PX / max(len(names), 1), _LEAST_ROW_PX), _MOST_ROW_PX)
         self.left = max([LEFT_PX, *(_WIDE_LETTER_PX * len(name) + 20 for name in names)])
-        self.end_s = max([panel.makespan_s for panel in panels.values()], default=0.0)
-        self.px_per_s = (RIGHT_PX - self.left) / (self.end_s or 1.0)
+        self.end_s = max([panel.makespan_s for panel in panels.values()], default=0.0) or 1.0
+        self.px_per_s = (RIGHT_PX - self.left) / self.end_s
         self.looks = _looks(panels)
-        self.named: set[str] = set()  # kinds whose name stands on a span
-        self.is_keyed = sum(map(len, panels.values())) <= _MOST_KEYED
+        self.named: set[str] = set()  # kinds whose name stands on a span, or next to their row
+        self.num_spans = sum(map(len, panels.values()))
         self.tips: dict[Hashable, str] = {}
         self.y = 0.0
         self.top = 0.0  # of the last panel
@@ -110,6 +112,7 @@ class _Picture:
             last_rank = place[0]
             if row % every_nth(self.row_px, 13) == 0:
                 yield row_name(self.y + self.row_px / 2 + 4, words, left=self.left)
+                self.named.add(place[1])
             for span in spans_of[place]:
                 number = str(span.item) if len(items[span.kind]) > 1 and span.item != -1 else ""
                 yield from self.span(name, span, span.start_s - begin_s, number)
@@ -118,10 +121,10 @@ class _Picture:
 
     def span(self, panel: str, span: Span, start_s: float, number: str) -> Iterator[Mark]:
         """Yield a bar with its kind, its number or both, or the dotted line of a wait."""
-        stop_s = start_s + span.stop_s - span.start_s
-        width = self.x(stop_s) - self.x(start_s)
+        duration_s = span.stop_s - span.start_s
+        width = duration_s * self.px_per_s
         if span.kind in WAITS:
-            yield from self.wait(f"{span.kind} {time_words(stop_s - start_s)}", self.x(start_s), width)
+            yield from self.wait(span.kind, duration_s, self.x(start_s), width)
             return
         bar_px = max(width - (width > 3), 1.5)  # with a pixel of paper to the next one
         margin = min(2.0, self.row_px / 8)
@@ -133,27 +136,21 @@ class _Picture:
         if is_wide and (span.kind not in self.named or not number):
             self.named.add(span.kind)
             box = box._replace(text=words)
-        if number and self.is_keyed:
+        if number and self.num_spans <= _MOST_KEYED:
             box = box._replace(key=(panel, span.item))
-            tip = self.tips.setdefault(box.key, f"{number}:")
-            if tip.count(";") < _MOST_TIPS:
-                self.tips[box.key] = f"{tip} {span.kind} {time_words(start_s)} to {time_words(stop_s)};"
+            tip = self.tips.get(box.key, f"{number}:")
+            self.tips[box.key] = f"{tip} {span.kind} {cell_words(start_s)} to {cell_words(start_s + duration_s)};"
         yield box
 
-    def wait(self, words: str, x: float, width: float) -> Iterator[Mark]:
+    def wait(self, kind: str, duration_s: float, x: float, width: float) -> Iterator[Mark]:
         """Yield a dotted line, with its length where there is room."""
         y = self.y + self.row_px / 2
+        words = f"{kind} {cell_words(duration_s)}"
         if width > 4:
-            yield Line(((x + 2, y), (x + width - 3, y)), "mute", 1.2, "1.2 3")
+            yield Line(((x + 2, y), (x + width - 3, y)), "mute", 1.2, DOTTED)
         if width > _WIDE_LETTER_PX * len(words) + 12 and self.row_px >= 14:
+            self.named.add(kind)
             yield Text(x + width / 2, y + 4, words, "number", "mute", "middle", halo=True)
-
-    def axis(self) -> list[Mark]:
-        scale, unit = time_unit(self.end_s)
-        ticks = []
-        for time, words in round_ticks(self.end_s / scale or 1.0):
-            ticks.append((self.x(time * scale), words if time else f"0 {unit}"))
-        return axis(self.y, ticks, self.left)
 
     def difference(self, first_s: float, second_s: float) -> Iterator[Mark]:
         """Yield an arrow from where the first panel ends to where the second does, above it, with its length."""
@@ -161,15 +158,12 @@ class _Picture:
         stop = self.x(second_s)
         if abs(stop - start) < 8:
             return
-        words = f"{time_words(abs(second_s - first_s))} {'more' if second_s > first_s else 'less'}"
+        words = f"{cell_words(abs(second_s - first_s))} {'more' if second_s > first_s else 'less'}"
         y = self.top - _HEAD_PX - 8
         yield Line(((start, y - 6), (start, self.y)), "accent", 1.5, "3 3")
         yield Line(((stop, y - 2), (stop, self.y)), "accent", 1.5)
         yield Line(((start, y), (stop, y)), "accent", 1.5, arrow=True)
-        place = Text(min(start, stop) - 8, y + 4, words, "deck", "accent", "end", halo=True)
-        if abs(stop - start) > _WIDE_LETTER_PX * len(words) + 30:
-            place = place._replace(x=(start + stop) / 2, anchor="middle")
-        yield place
+        yield Text(max(min(start, stop) - 8, 120), y + 4, words, "deck", "accent", "end", halo=True)
 
 
 def _row_names(timeline: Timeline) -> dict[tuple[int, str], str]:
@@ -206,6 +200,6 @@ def _finding(timeline: Timeline) -> str:
     if not len(timeline):
         return "Nothing ran"
     (rank, lane), share = max(timeline.utilisation().items(), key=lambda entry: entry[1])
-    busy = f"{lane} works for {percent_words(share)} of {time_words(timeline.makespan_s)}"
+    busy = f"{lane} works for {percent_words(share)} of {cell_words(timeline.makespan_s)}"
     named = f"Rank {rank}'s {busy}"
     return named if len(named) <= 48 else busy
