@@ -34,8 +34,12 @@ $(READY): pyproject.toml constraints.txt Makefile
 
 # The copies in my_notebooks/ are the reader's: what is there already stays as it is. git ignores them.
 TRUST := $(CURDIR)/.venv/trust
+# JupyterLab otherwise asks at the start whether to show its news, in front of the first figure.
+SETTINGS := .venv/share/jupyter/lab/settings
+QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 lab: setup ## open JupyterLab on your own copies of the notebooks, on this machine only
 	@mkdir -p my_notebooks "$(TRUST)" && cp -Rn notebooks/. my_notebooks/ 2>/dev/null; test -f my_notebooks/00_one_step.ipynb
+	@mkdir -p $(SETTINGS) && echo '$(QUIET)' >$(SETTINGS)/overrides.json
 	@JUPYTER_DATA_DIR="$(TRUST)" $(PY) -m jupyter trust $(NOTEBOOKS) >/dev/null
 	@$(PY) -m jupyterlab --NotebookNotary.data_dir="$(TRUST)" --ServerApp.ip=127.0.0.1 --ServerApp.root_dir=my_notebooks --ServerApp.kernel_websocket_connection_class=rankscope.common.notebooks.PromptConnection --allow-root \
 	  --ContentsManager.pre_save_hook=rankscope.common.notebooks.without_views --LabApp.default_url=/lab/tree/00_one_step.ipynb --LabApp.news_url=None --LabApp.extension_manager=readonly $(LAB_ARGS)

@@ -131,6 +131,7 @@ def test_a_new_reader_sees_a_picture_first_and_leaves_git_status_clean(clone: Pa
     with made(clone, home, log) as (address, token):
         open_notebook(page, f"{address}?token={token}")
         assert page.url.startswith(f"{address}lab/tree/{FIRST}")
+        expect(page.locator(".Toastify__toast")).to_have_count(0)  # no question in front of the figure
         source = first_picture(page).get_attribute("src")
         assert source
         assert source.startswith("data:image/svg+xml"), "a trusted notebook shows the SVG"

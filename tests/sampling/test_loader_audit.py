@@ -175,7 +175,9 @@ def test_indices_of_all_ranks_are_compared_also_after_a_stop():
 
     keyed = partial(KeyedSampler, 40)
     assert kinds(audit_loader(ranks_of(keyed, 4))) == []
-    assert kinds(audit_loader(ranks_of(keyed, 4)[:3])) == ["dropped"]
+    three = audit_loader(ranks_of(keyed, 4)[:3])
+    assert kinds(three) == ["dropped"]
+    assert repr(three).startswith("rank 0 of 3: 5 batches, 10 samples")  # of a dataset of 40
     before = torch.tensor([list(keyed(4, rank))[:6] for rank in range(4)])  # rows of batches are names, too
     assert kinds(audit_loader(ranks_of(resumed, 2), read_before=before)) == []
     assert kinds(audit_loader(ranks_of(keyed, 2), read_before=before)) == ["duplicates"]

@@ -10,6 +10,7 @@ from rich.text import Text
 
 _WRAPPED = "what"  # the column of words that may wrap
 _WORDS = ("algorithm", "fastest", _WRAPPED)  # columns of words; the others are of numbers
+_PIPE_WIDTH = 100_000  # characters: more than any line has
 
 
 def table_of(title: str, *columns: str) -> Table:
@@ -32,11 +33,12 @@ def marked(lines: Iterable[tuple[str, str]]) -> Table:
 
 
 def print_parts(parts: Iterable[RenderableType]) -> None:
-    """Print parts as they come, one below the other; 80 columns wide if there is no terminal."""
+    """Print parts as they come, one below the other; outside a terminal, no line is wrapped."""
     console = Console(highlight=False, emoji=False, markup=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH  # so that a path in a file or a pipe can be copied, and a sentence searched
     for index, part in enumerate(parts):
         is_titled_table = isinstance(part, Table) and bool(part.title)
         if index > 0 and is_titled_table:
             console.print()
-        # A sentence in a pipe is one line, so that a path in it can be copied.
-        console.print(part, soft_wrap=isinstance(part, str) and not console.is_terminal)
+        console.print(part)

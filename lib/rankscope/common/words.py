@@ -63,10 +63,12 @@ def and_joined(parts: Sequence[str]) -> str:
 def count_of(number: int, noun: str) -> str:
     """Return the number with its noun, in the plural unless the number is one.
 
-    >>> count_of(1, "rank"), count_of(2, "rank")
-    ('1 rank', '2 ranks')
+    >>> count_of(1, "rank"), count_of(2, "rank"), count_of(3, "batch")
+    ('1 rank', '2 ranks', '3 batches')
     """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}{'es' if noun.endswith('tch') else 's'}"
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -60,14 +60,16 @@ class Advice(msgspec.Struct, frozen=True):
             gain = f"{self.best.speedup:.2f} times as fast as the recorded settings (both predicted)"
             recommended = f"{self.best.settings}: {time}, {gain}. The bottleneck is then {self.bottleneck_next}."
         waiting = percent_words(self.waiting_share)
-        predicted = _seconds(self.current.predicted_s)
+        current = self.current
         lines = [
             f"bottleneck: {self.bottleneck}; the training loop waits for {waiting} of the epoch",
-            f"  recorded: {self.current.settings}: {_seconds(self.recorded_s)} (predicted {predicted})",
+            f"  recorded: {current.settings}: {_seconds(self.recorded_s)} (predicted {_seconds(current.predicted_s)})",
             f"  recommended: {recommended}",
             *(f"  note: {note}" for note in self.notes),
         ]
         return "\n".join(lines)
+
+    __repr__ = __str__  # for a notebook, which shows the last value of a cell
 
 
 def advise(

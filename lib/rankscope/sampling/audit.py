@@ -191,6 +191,8 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
                 nothing = "reads are not in proportion to the weights; draws without replacement would explain that"
         return self.report("\n".join(lines), nothing)
 
+    __repr__ = __str__  # for a notebook, which shows the last value of a cell
+
 
 def audit(
     assignments: Assignment | Iterable[Assignment],

@@ -155,8 +155,7 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
         reads = sum((rank.read for rank in self.ranks), Counter(self.read_before))
         again = reads - Counter(reads.keys())
         if again:
-            what = "a sample" if self.is_iterable else "an index"
-            problem = f"{count_of(again.total(), 'read')} of {what} that was read already{_named(again)}"
+            problem = f"{count_of(again.total(), 'read')} of a sample that was read already{_named(again)}"
             yield Finding("duplicates", problem)
         num_lost = self.num_samples - len(reads)
         if num_lost > 0:
@@ -179,10 +178,12 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
                 yield Finding("repeated_random", f"{problem}: see worker_init_fn")
 
     def __str__(self) -> str:
-        count = len(self.batch_sizes)
-        batches = "1 batch" if count == 1 else f"{count} batches"
-        samples = count_of(sum(self.batch_sizes), "sample")
-        return self.report(f"{batches}, {samples}", "nothing found")
+        read = f"{count_of(len(self.batch_sizes), 'batch')}, {count_of(sum(self.batch_sizes), 'sample')}"
+        if len(self.ranks) > 1:
+            read = f"rank 0 of {len(self.ranks)}: {read}"
+        return self.report(read, "nothing found")
+
+    __repr__ = __str__  # for a notebook, which shows the last value of a cell
 
 
 def audit_loader(

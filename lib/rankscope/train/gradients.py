@@ -97,6 +97,8 @@ class StepAudit(Findings, msgspec.Struct, frozen=True, eq=False):
         head = f"{count_of(len(self.ranks), 'rank')}, gradients synchronised {times}"
         return self.report(head, "the gradients are those of one process")
 
+    __repr__ = __str__  # for a notebook, which shows the last value of a cell
+
 
 def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> StepAudit:
     """Run one step on real ranks under DDP, each with its part of the batch, and compare with one process.

@@ -82,10 +82,9 @@ def flat(tensors: Iterable[Tensor]) -> Vector:
 
 def gradient_of(module: nn.Module) -> Vector:
     """Return all gradients in one vector, 0 for a parameter that has none."""
-    gradients = []
-    for parameter in module.parameters():
-        gradients.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
-    return flat(gradients)
+    return flat(
+        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in module.parameters()
+    )
 
 
 def gradient_alone(module: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Vector:

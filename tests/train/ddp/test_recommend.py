@@ -62,7 +62,7 @@ def test_the_fewest_buckets_within_a_hundredth_of_the_shortest_step_are_recommen
     steps: list[tuple[float, int, float]], chosen_mb: float | None
 ) -> None:
     assert by_hand(*steps).bucket_cap_mb == chosen_mb
-    assert f"bucket_cap_mb={chosen_mb}" in str(by_hand(*steps)) or chosen_mb is None
+    assert f"bucket_cap_mb={chosen_mb}" in repr(by_hand(*steps)) or chosen_mb is None
 
 
 SMALL = [50690, 103498, 4620, 37610, 17179, 1527, 13691, 855063]

@@ -109,3 +109,5 @@ class DDPBuckets(msgspec.Struct, frozen=True):
             sizes = ", ".join([bytes_words(self.num_bytes(bucket)) for bucket in used])
             lines.append(f"from iteration {iteration}: {count_of(len(used), 'bucket')} of {sizes}")
         return "\n".join(lines)
+
+    __repr__ = __str__  # for a notebook, which shows the last value of a cell

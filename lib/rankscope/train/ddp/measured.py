@@ -49,6 +49,9 @@ class MeasuredSteps(NamedTuple):
     def median_s(self) -> float:
         return float(np.median(self.step_s))
 
+    def __repr__(self) -> str:
+        return f"<MeasuredSteps: {len(self.steps)} steps, median {1e3 * self.median_s:.3g} ms>"
+
     @property
     def typical(self) -> Timeline:
         """The step that is nearest to the median."""

@@ -65,8 +65,6 @@ class Recommendation(msgspec.Struct, frozen=True, dict=True):
     @property
     def gain(self) -> float:
         """The share of the default's step that the recommended cap is predicted to save."""
-        if not self.default.step_s:
-            return 0.0
         return 1 - self.chosen.step_s / self.default.step_s
 
     def __str__(self) -> str:
@@ -85,6 +83,8 @@ class Recommendation(msgspec.Struct, frozen=True, dict=True):
         if shortest is not chosen:
             lines.append(f"shortest: {shortest_time} with {count_of(shortest.num_buckets, 'bucket')} ({shortest.name})")
         return "\n".join(lines)
+
+    __repr__ = __str__  # for a notebook, which shows the last value of a cell
 
 
 def recommend(
@@ -149,7 +149,7 @@ def _distinct_mb(local: LocalStep) -> Iterator[float]:
     sizes = [gradient.num_bytes for gradient in local.gradients]
     cap_bytes = max(local.num_bytes // _MOST_BUCKETS, 1)
     while True:
-        bucket_bytes = [sum([sizes[index] for index in bucket]) for bucket in local.buckets(cap_bytes / MIB)]
+        bucket_bytes = [sum(sizes[index] for index in bucket) for bucket in local.buckets(cap_bytes / MIB)]
         full_bytes = min([num_bytes for num_bytes in bucket_bytes if num_bytes >= cap_bytes], default=0)
         if not full_bytes:  # no bucket reaches this cap, nor a larger one
             return
