@@ -116,5 +116,4 @@ def test_step_costs_are_the_mean_and_the_wait_for_the_costliest_rank() -> None:
     assert parts(drawing, WORK["compute"]) == pytest.approx([2, 3])
     assert parts(drawing, WORK["wait"]) == pytest.approx([1, 1])
     assert parts(draw_step_costs(assignment, [1, 2, 3, 4], "quadratic"), WORK["compute"]) == pytest.approx([5, 10])
-    assert draw_step_costs(assign(0, 2), []).title == "No steps"
     assert "29 %" in drawing.title  # 1 - (2 + 3) / (3 + 4)

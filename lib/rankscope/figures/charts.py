@@ -77,9 +77,10 @@ def dash(look: Look) -> Any:
 def explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]]) -> None:
     """Explain below the figure, at the right, what lines and markers are, by a dark sample of each."""
     samples = [Line2D([], [], label=label, **{"color": INK, **style}) for label, style in kinds.items()]
-    place: dict[str, Any] = {"loc": "outside lower right", "ncols": len(samples), "frameon": False}
     if not ax.figure.legends:
-        ax.figure.legend(handles=samples, fontsize=LABEL_PT, **place)
+        ax.figure.legend(
+            handles=samples, fontsize=LABEL_PT, loc="outside lower right", ncols=len(samples), frameon=False
+        )
 
 
 def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any) -> None:
@@ -104,14 +105,7 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
         y, look = ends[name]
         place = max(free, heights[name])
         free = place + 1.3 * LABEL_PT
-        hair = {
-            "arrowstyle": "-",
-            "color": look.color,
-            "linewidth": 0.7,
-            "relpos": (0, 0.5),
-            "shrinkA": 0,
-            "shrinkB": 0,
-        }
+        hair = {"arrowstyle": "-", "color": look.color, "linewidth": 0.7, "relpos": (0, 0.5)}
         at = (14, place - heights[name])
         ax.annotate(printable(name), (1.0, y), at, color=look.color, arrowprops=hair, **style)
 

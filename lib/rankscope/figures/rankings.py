@@ -9,7 +9,6 @@ from ..common.units import three_digits, time_unit
 from .marks import LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
 from .palette import OTHER, WORK
 
-_FASTEST = WORK["allreduce"].hue
 _SAME = 1e-9  # a smaller relative difference comes from rounding
 _LONGEST = 20.0  # times the fastest, beyond which a bar is cut
 _ROW_PX = 26.0
@@ -23,9 +22,8 @@ def draw_ranking(
 ) -> Drawing:
     """Draw the time of each algorithm as a bar, the fastest on top and in blue, with its time and its factor behind it.
 
-    A dashed line is the lower bound, and the bar of `chosen` has an edge. Bars
-    longer than 20 times the fastest are cut. Raises ValueError if there are no algorithms or a time is not finite and
-    at least 0.
+    A dashed line is the lower bound, and the bar of `chosen` has an edge. Bars longer than 20 times the fastest are
+    cut. Raises ValueError if there are no algorithms, or a time is not finite and at least 0.
     """
     if not seconds or not all(0 <= value < math.inf for value in seconds.values()):
         raise ValueError(f"seconds must be finite, at least 0 and of at least one algorithm, got {dict(seconds)}")
@@ -50,7 +48,7 @@ def draw_ranking(
     for row, name in enumerate(names):
         y = _ROW_PX * row
         width = max(min(seconds[name], longest_s) * px_per_s, 1.5)
-        fill = _FASTEST if name in fastest else OTHER
+        fill = WORK["allreduce"].hue if name in fastest else OTHER
         bar = Box(left, y, width, 20, fill, "work", key=name, edge="ink" if name == chosen else "")
         tone = "ink" if name in fastest or name == chosen else "mute"
         marks += [
