@@ -97,9 +97,15 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
     """
     ax.autoscale_view()
     points_per_px = 72 / ax.figure.dpi
-    heights = {name: float(ax.transData.transform((1.0, y))[1]) * points_per_px for name, (y, _) in ends.items()}
-    style: dict[str, Any] = {"fontsize": LABEL_PT, "va": "center", "parse_math": False, "annotation_clip": False}
-    style |= {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
+    heights = {name: ax.transData.transform((1.0, y))[1] * points_per_px for name, (y, _) in ends.items()}
+    style: dict[str, Any] = {
+        "fontsize": LABEL_PT,
+        "va": "center",
+        "parse_math": False,
+        "annotation_clip": False,
+        "xycoords": ax.get_yaxis_transform(),
+        "textcoords": "offset points",
+    }
     free = -1e9
     for name in sorted(ends, key=lambda name: heights[name]):
         y, look = ends[name]

@@ -48,7 +48,7 @@ def draw_timeline(timeline: Timeline | Mapping[str, Timeline], title: str | None
     """
     panels = timeline if isinstance(timeline, Mapping) else {"": timeline}
     for name, panel in panels.items():
-        of_type(f"timeline {name}".rstrip(), panel, Timeline)
+        of_type("timeline" if not name else f"timeline {name!r}", panel, Timeline)
     picture = _Picture(panels)
     if picture.num_spans > _MOST_SPANS:
         raise ValueError(f"at most {_MOST_SPANS} spans are drawn, got {picture.num_spans}: select a window or a rank")
