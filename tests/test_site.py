@@ -119,6 +119,10 @@ def test_a_broken_page_is_caught(tmp_path: Path, text: str, problem: str) -> Non
     assert problems(tmp_path, {problem.partition(":")[0]: text}) == [problem]
 
 
+def test_a_page_shows_how_commands_are_called() -> None:
+    assert "Usage: root" not in sources.commands()
+
+
 def test_figures_become_a_part_of_their_page_with_names_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "a b.svg").write_text("<svg class='figure'><clipPath id='a'/><g clip-path='url(#a)'/></svg>")
     image = '<p><img alt="Two ranks" src="a%20b.svg" /></p><img src="gone.svg"><img src="p.png">'
@@ -133,7 +137,6 @@ def test_figures_become_a_part_of_their_page_with_names_of_their_own(tmp_path: P
     [
         ("[a](notebooks/00_one_step.ipynb#x)", "[a](notebooks/00_one_step.ipynb#x)"),
         ("read [the rings](lib/rankscope/__init__.py#L3)", "read the rings"),
-        ("![drawn](notebooks/pictures/gpu_box.svg)", "![drawn](notebooks/pictures/gpu_box.svg)"),
         ("[start](README.md#two-commands)", "[start](start.md#two-commands)"),
         ('[x](https://x.org), `ALL["ring"](4)`, [no](nowhere.md)',) * 2,
     ],

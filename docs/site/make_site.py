@@ -30,7 +30,8 @@ def build(to: Path, work: Path, most_states: int = 800) -> int:
     for folder in (to, work):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    places = lay_out(work / "sources")
+    # The explorer of FSDP takes longest, because torch takes each of its steps, so it begins first.
+    places = sorted(lay_out(work / "sources"), key=lambda place: "fsdp" not in place.key)
     settings = ["-c", str(ROOT / "docs" / "site"), "-d", str(work / "doctrees"), "-W", "--keep-going", "-q"]
     command = [sys.executable, "-m", "sphinx", "-b", "html", *settings, str(work / "sources"), str(to)]
     spawn = multiprocessing.get_context("spawn")
@@ -52,7 +53,7 @@ def build(to: Path, work: Path, most_states: int = 800) -> int:
 
 def main() -> int:
     to = ROOT / "build" / "site"
-    print("site: making the pages and drawing every state of the explorers (one to two minutes on 2 cores)", flush=True)
+    print("site: making the pages and drawing every state of the explorers (about five minutes on 2 cores)", flush=True)
     status = build(to, to.with_name("site-work"))
     faults = problems(to)
     for fault in faults:

@@ -144,8 +144,9 @@ def commands() -> str:
     """Return a page with the help of each command."""
     sections = ["# Command line\n\n`make setup` installs `rankscope` in `.venv/bin`."]
     for name in COMMANDS:
-        said = CliRunner().invoke(program(name), [name, "--help"], env={"COLUMNS": "100", "TERM": "dumb"}).output
-        sections.append(f"## rankscope {name}\n\n```text\n{said.strip()}\n```")
+        words = [name, "--help"]
+        said = CliRunner().invoke(program(name), words, prog_name="rankscope", env={"COLUMNS": "100", "TERM": "dumb"})
+        sections.append(f"## rankscope {name}\n\n```text\n{said.output.strip()}\n```")
     return "\n\n".join(sections)
 
 
