@@ -95,7 +95,7 @@ class _Picture:
         """Yield the rows of a timeline."""
         if name:
             self.y += _HEAD_PX + (_ARROW_PX if self.y else 0)
-            yield Text(self.left, self.y - 8, name, "deck")
+            yield Text(self.left, self.y - 8, name, "deck", halo=True)
         self.top = self.y
         items: dict[str, set[int]] = defaultdict(set)  # of each kind; a number says something if there are several
         spans_of: dict[tuple[int, str], list[Span]] = defaultdict(list)
