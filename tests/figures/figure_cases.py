@@ -70,7 +70,7 @@ DRAWINGS: dict[str, Drawing] = {
     "end": draw_schedule(FOUR, 6),
     "timeline": draw_timeline(spans(Span(0, "gpu", "step", 0, 0, 1), Span(1, "gpu", "allreduce", 3, 0.5, 2))),
     "two timelines": draw_timeline({"predicted": simulate_pipeline(ROAD, 12), "measured": simulate_pipeline(ROAD, 9)}),
-    "three samples": draw_assignment(assign(3, 8)),
+    "few reads": draw_assignment(assign(50, 64)),
     "many ranks": draw_assignment(assign(100_000, 1024).with_loader(8)),
     "many reads": draw_assignment(assign(10**6, 24, drop_last=True).with_loader(16)),
     "play": draw_play([playback(FOUR, 2**20, Cluster.uniform(4, LINK))], 4e-5),

@@ -231,12 +231,12 @@ def _rank_names(assignment: Assignment, grid: _Grid) -> Iterator[Mark]:
         if not assignment.ranks[rank].size:
             yield Text(LEFT_PX, y + height / 2 + 4, "reads nothing", "label", "alarm")
     bottom = max(grid.y_of.values()) + grid.row_px + 16
-    if len(grid.y_of) < assignment.num_ranks or len(grid.x_of) < assignment.num_steps:
-        words = f"{assignment.num_ranks:,} ranks × {assignment.num_steps:,} reads, in part"
-        yield Text(LEFT_PX, bottom, words, "label", "mute")
+    is_cut = len(grid.y_of) < assignment.num_ranks or len(grid.x_of) < assignment.num_steps
+    if is_cut:
+        yield Text(LEFT_PX, bottom, "shown in part", "label", "mute")
     if any(repeated.any() for repeated in assignment.repeats()):
         right = max(grid.x_of.values()) + grid.cell_px
-        yield Text(max(right, LEFT_PX + 66), bottom, "read again ↑", "label", "ink", "end")
+        yield Text(max(right, LEFT_PX + (200 if is_cut else 66)), bottom, "read again ↑", "label", "ink", "end")
 
 
 def _words(assignment: Assignment, epoch: EpochAudit) -> tuple[str, str]:
@@ -248,7 +248,7 @@ def _words(assignment: Assignment, epoch: EpochAudit) -> tuple[str, str]:
     if not epoch.num_reads:
         return "No rank reads anything", f"{samples} for {ranks}"
     fewest = min(map(len, assignment.ranks))
-    each = _count(max(map(len, assignment.ranks)), "read")
+    each = _count(assignment.num_steps, "read")
     if fewest < assignment.num_steps:
         each = f"{fewest:,} to {each}"
     arithmetic = f"{ranks} × {each} = {epoch.num_reads:,}, of {samples}"

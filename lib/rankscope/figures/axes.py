@@ -12,7 +12,6 @@ from .marks import SIZES_PX, WIDTH_PX, Box, Drawing, Text, moved_down, page
 from .palette import INK, PAPER, TONES, mixed
 from .svg import HATCH_OPACITY, OPACITY, hatching, text_of
 
-_FONTS = ["Inter", "Arial", "DejaVu Sans"]
 _ALIGN = {"start": "left", "middle": "center", "end": "right"}
 
 
@@ -26,7 +25,7 @@ def to_axes(drawing: Drawing, ax: Axes) -> Axes:
     texts = [text_of(mark) for mark in marks if isinstance(mark, Box) and mark.text]
     for mark in [*marks, *texts]:
         if isinstance(mark, Text):
-            style: dict[str, Any] = {"color": TONES[mark.tone], "ha": _ALIGN[mark.anchor], "family": _FONTS}
+            style: dict[str, Any] = {"color": TONES[mark.tone], "ha": _ALIGN[mark.anchor]}
             style["weight"] = "bold" if mark.size == "title" else "normal"
             words = printable(mark.text.replace("*", ""))
             ax.text(mark.x, mark.y, words, fontsize=SIZES_PX[mark.size] * points_per_px, parse_math=False, **style)

@@ -60,10 +60,10 @@ def draw_timeline(timeline: Timeline | Mapping[str, Timeline], title: str | None
     for kind, look in picture.looks.items():
         if kind not in picture.named:
             unnamed[None if kind in WAITS else look].append(kind)
-    legend, legend_px = key_marks({", ".join(kinds): look for look, kinds in unnamed.items()})
-    marks = legend + [moved_down(mark, legend_px) for mark in below]
-    found = _finding(next(iter(panels.values())))
-    return Drawing(title or found, marks, legend_px + picture.y + 26, deck, picture.tips)
+    marks, legend_px = key_marks({", ".join(kinds): look for look, kinds in unnamed.items()})
+    marks += [moved_down(mark, legend_px) for mark in below]
+    height_px = legend_px + picture.y + 26
+    return Drawing(title or _finding(next(iter(panels.values()))), marks, height_px, deck, picture.tips)
 
 
 def time_scale(timeline: Timeline) -> tuple[float, float]:
@@ -95,7 +95,7 @@ class _Picture:
         """Yield the rows of a timeline."""
         if name:
             self.y += _HEAD_PX + (_ARROW_PX if self.y else 0)
-            yield Text(self.left, self.y - 8, name, "deck")
+            yield Text(self.left, self.y - 8, name, "deck", halo=True)
         self.top = self.y
         items: dict[str, set[int]] = defaultdict(set)  # of each kind; a number says something if there are several
         spans_of: dict[tuple[int, str], list[Span]] = defaultdict(list)
@@ -163,7 +163,7 @@ class _Picture:
         yield Line(((start, y - 6), (start, self.y)), "accent", 1.5, "3 3")
         yield Line(((stop, y - 2), (stop, self.y)), "accent", 1.5)
         yield Line(((start, y), (stop, y)), "accent", 1.5, arrow=True)
-        yield Text(max(min(start, stop) - 8, 120), y + 4, words, "deck", "accent", "end", halo=True)
+        yield Text(max(min(start, stop) - 8, 120), y + 4, words, "deck", "accent", "end")
 
 
 def _row_names(timeline: Timeline) -> dict[tuple[int, str], str]:
@@ -184,16 +184,19 @@ def _row_names(timeline: Timeline) -> dict[tuple[int, str], str]:
 
 
 def _looks(panels: Mapping[str, Timeline]) -> dict[str, WorkLook]:
-    """Return the look of each kind: its own, or one of the hues that are left, the longest first; the rest is grey."""
+    """Return the look of each kind that shows: its own, or a hue that is left, the longest first; the rest is grey."""
     seconds: dict[str, float] = defaultdict(float)
     for panel in panels.values():
         for span in panel:
             seconds[span.kind] += span.stop_s - span.start_s
     used = {work_look(kind.partition(" ")[0]) for kind in seconds}
     free = iter([hue for hue in HUES if not {WorkLook(hue, False), WorkLook(hue, True)} & used])
-    from_the_longest = sorted(seconds, key=lambda kind: -seconds[kind])
-    others = {kind: WorkLook(next(free, OTHER), False) for kind in from_the_longest if not work_look(kind)}
-    return {kind: work_look(kind) or others[kind] for kind in seconds}
+    others = {
+        kind: WorkLook(next(free, OTHER), False)
+        for kind in sorted(seconds, key=lambda kind: -seconds[kind])
+        if not work_look(kind)
+    }
+    return {kind: work_look(kind) or others[kind] for kind in seconds if seconds[kind] or kind not in WAITS}
 
 
 def _finding(timeline: Timeline) -> str:

@@ -38,7 +38,7 @@ def draw_buckets(buckets: DDPBuckets, iteration: int = -1, title: str | None = N
     dtypes: list[str] = []  # of the buckets so far
     for row, bucket in enumerate(shown):
         y = row * _ROW_PX
-        marks.append(row_name(y + 15, str(row)))
+        marks.append(row_name(y + 15, f"bucket {row}"))
         x = LEFT_PX
         for index in bucket:
             gradient = buckets.gradients[index]
@@ -64,7 +64,7 @@ def draw_buckets(buckets: DDPBuckets, iteration: int = -1, title: str | None = N
         title or f"{gradients} in {count_of(len(shown), 'allreduce')}",
         marks,
         len(shown) * _ROW_PX + 4,
-        f"row: bucket; number: parameter; dashed: cap of {caps}",
+        f"number: parameter; dashed: cap of {caps}",
         tips,
     )
 
