@@ -41,9 +41,8 @@ def chart(
     """
     if ax is None:
         _, ax = plt.subplots(figsize=(WIDE_INCHES, inches), layout="constrained")
-    wrapped = "\n".join(wrap(title.replace("*", ""), 66))
-    ax.set_title(wrapped, loc="left", fontsize=TITLE_PT, fontweight="bold", color=INK, pad=8)
-    ax.title.set_parse_math(False)
+    lines = wrap(title.replace("*", ""), round(10 * ax.bbox.width / ax.figure.dpi))  # ten letters an inch
+    ax.set_title("\n".join(lines), loc="left", fontsize=TITLE_PT, fontweight="bold", color=INK, pad=8, parse_math=False)
     ax.set_xlabel(x_label, color=TONES["mute"], parse_math=False)
     ax.set_ylabel(y_label, color=TONES["mute"], parse_math=False)
     if x is not None:

@@ -102,7 +102,7 @@ def _text(text: Text, bold: bool = False, fine: bool = False) -> str:
     more = ""
     if text.halo:
         classes += " s-paper"
-        more += f' stroke="{TONES["paper"]}" stroke-width="4" paint-order="stroke" stroke-linejoin="round"'
+        more += f' stroke="{TONES["paper"]}" stroke-width="6" paint-order="stroke" stroke-linejoin="round"'
     if fine:  # too wide for its box with the letters of a phone
         classes += " fine"
     if bold or text.size == "title":
