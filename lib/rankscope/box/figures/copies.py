@@ -47,7 +47,8 @@ def copies(
         pairs[method] = at_best, [measured.get(method, {}).get(size, math.nan) for size in sizes]
     title = title or f"Copies {DIRECTIONS[direction]}: {facts.name} carries {rate_words(facts.bytes_per_s(direction))}"
     ax = curves(sizes, pairs, title, "size of the copy", "bandwidth, one way [GB/s]", ax=ax, log="x")
-    ax.set_xticks(sizes[::2], [bytes_words(size) for size in sizes[::2]])
+    named = sizes[::3]
+    ax.set_xticks(named, map(bytes_words, named))
     ax.set_ylim(bottom=0)
     half_bytes = facts.start_s * facts.bytes_per_s(direction)  # that take as long as the start
     ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":")
