@@ -17,7 +17,7 @@ from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.svg import to_svg
 from rankscope.sampling import assign
 from tests.tools.execute_notebooks import every_notebook
-from tests.tools.playing_picture import STEP, step
+from tests.tools.playing_picture import PICTURES
 
 ROOT = Path(__file__).parents[1]
 AGAIN = "notebooks/pictures/{} is not what the library draws today. Write it: python -m tests.test_readme"
@@ -40,13 +40,11 @@ def write_box_picture() -> None:
         plt.savefig(BOX, metadata={"Date": None})
 
 
-def test_the_picture_that_plays_is_the_one_that_is_drawn_today() -> None:
-    again = f"{STEP.name} is not what the library draws today. Write it: python -m tests.tools.playing_picture"
-    assert STEP.read_text(encoding="utf-8") == step(), again
-    num_bytes = STEP.stat().st_size
-    assert num_bytes <= MOST_BYTES, (
-        f"{STEP.name} has {num_bytes} bytes, and may have {MOST_BYTES}, because every reader loads it"
-    )
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_that_plays_is_the_one_that_is_drawn_today(name: str) -> None:
+    content = PICTURE.with_name(name).read_text(encoding="utf-8")
+    assert content == PICTURES[name](), f"{name} is another one. Write it: python -m tests.tools.playing_picture"
+    assert len(content) <= MOST_BYTES  # every reader loads it
 
 
 def test_the_picture_of_a_gpu_box_shows_what_the_verdict_says() -> None:

@@ -1,22 +1,38 @@
-"""Make the picture that plays by itself, without scripts: python -m tests.tools.playing_picture."""
+"""Make the pictures that play by themselves, without scripts: python -m tests.tools.playing_picture."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives.playback import playback_of
 from rankscope.figures.marks import RIGHT_PX, Drawing, page
-from rankscope.figures.svg import frame_svg, mark_svg
+from rankscope.figures.player import draw_play, play_svg
+from rankscope.figures.svg import frame_svg, mark_svg, to_svg
 from rankscope.figures.timelines import draw_timeline, time_scale
 from rankscope.timeline import Timeline
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-STEP = NOTEBOOKS / "pictures" / "step_playing.svg"
 RECORDED_STEP = NOTEBOOKS / "profiles" / "step_of_two_ranks_run.json"
 # where a person prefers reduced motion
 STILL = (
     "<style>@media(prefers-reduced-motion:reduce){.playing{display:none!important}.still{display:inline!important}}"
     "</style>"
 )
+
+
+def ring() -> str:
+    """Return the picture of the README: a ring allreduce on four ranks."""
+    play = playback_of("allreduce", "ring", 2**20, Cluster.uniform(4, Link(5e-6, 25e9)))
+    buttons = r'<text [^>]*role="button".*?</text>'
+    moving = re.sub(buttons, "", play_svg([play])).replace('begin="indefinite" ', "")
+    still = to_svg(draw_play([play], 0.4 * play.finish_s))
+    place = re.search(r'viewBox="0 0 (\S+) (\S+)"', moving)
+    assert place
+    size = f'width="{place[1]}" height="{place[2]}" {place[0]}'
+    both = f'<g class="playing">{moving}</g><g class="still" display="none">{still}</g>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{STILL}{both}</svg>\n'
 
 
 def step() -> str:
@@ -49,5 +65,8 @@ def swept(drawing: Drawing, left: float, seconds: float) -> str:
     return frame_svg(drawing, inside, page(drawing).height_px)
 
 
+PICTURES = {"ring_playing.svg": ring, "step_playing.svg": step}
+
 if __name__ == "__main__":
-    STEP.write_text(step(), encoding="utf-8")
+    for name, picture in PICTURES.items():
+        (NOTEBOOKS / "pictures" / name).write_text(picture(), encoding="utf-8")
