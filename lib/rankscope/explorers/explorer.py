@@ -136,11 +136,8 @@ class Explorer:
 
     def line(self, now: Now) -> str:
         """Return the settings that are not at their defaults as keyword arguments: those that open it like this."""
-        words = []
-        for setting, value in zip(self.settings, now, strict=True):
-            if value != setting.default and setting.when(now):
-                words.append(f"{setting.name}={value!r}")
-        return ", ".join(words)
+        pairs = zip(self.settings, now, strict=True)
+        return ", ".join(f"{one.name}={value!r}" for one, value in pairs if value != one.default and one.when(now))
 
     def shown(self, now: Now, before: Sequence[Drawing] = ()) -> Shown:
         """Return what is shown; marks move from where they were in the drawings `before`."""

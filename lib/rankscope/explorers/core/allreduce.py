@@ -40,6 +40,10 @@ def _best(num_bytes: int, cluster: Cluster, _algorithms: Any) -> Best:
     return best(num_bytes, cluster)
 
 
+def _is_drawn(wanted: Schedule) -> bool:
+    return wanted.num_ranks * wanted.num_chunks <= _MOST_CELLS
+
+
 def _has_segments(now: Now) -> bool:
     return bool(ALGORITHMS["allreduce"][now.algorithm].segments)
 
@@ -71,20 +75,23 @@ def draw(now: Now) -> list[Drawing]:
     seconds = {candidate.algorithm: candidate.seconds for candidate in ranked.candidates}
     seconds[now.algorithm] = predicted_s(now)
     drawn = schedule(now)
-    drawings = []
-    if drawn.num_ranks * drawn.num_chunks <= _MOST_CELLS:
-        drawings = [draw_schedule(drawn, min(now.step, drawn.num_steps), gpus_per_node=now.gpus_per_node)]
     title = f"{ranked.algorithm} is fastest for {now.message}"
-    return [*drawings, draw_ranking(seconds, ranked.bound_s, now.algorithm, title)]
+    drawings = [draw_ranking(seconds, ranked.bound_s, now.algorithm, title)]
+    if _is_drawn(drawn):
+        drawings.insert(0, draw_schedule(drawn, min(now.step, drawn.num_steps), gpus_per_node=now.gpus_per_node))
+    return drawings
 
 
 def report(now: Now) -> list[str]:
     """What `verify` says, and what the simulation predicts."""
     prediction, least = times_in_one_unit(predicted_s(now), _ranked(now).bound_s)
-    return [
+    lines = [
         f"verified: {verify(schedule(now))}",
         f"predicted: {prediction}; lower bound on the fastest link: {least}",
     ]
+    if not _is_drawn(schedule(now)):
+        lines.append(f"a step is drawn if all ranks together have at most {_MOST_CELLS} chunks")
+    return lines
 
 
 def allreduce() -> Explorer:

@@ -62,18 +62,17 @@ def epochs(now: Now) -> list[Assignment]:
 
 
 def draw(now: Now) -> list[Drawing]:
-    """The epoch: which rank reads which sample at which step."""
-    return [draw_assignment(epochs(now)[-1])]
+    """The epoch: which rank reads which sample at which step, and in the title if the epoch repeats the one before."""
+    title = None
+    if audit(epochs(now)).repeated_orders:
+        title = f"Epoch {now.epoch} *repeats the order* of epoch {now.epoch - 1}"
+    return [draw_assignment(epochs(now)[-1], title=title)]
 
 
 def report(now: Now) -> list[str]:
-    """How much rank 0 reads, in how many steps, and whether the epoch before was read in the same order."""
+    """How much rank 0 reads, and in how many steps."""
     last = epochs(now)[-1]
-    steps = count_of(last.stops(0).size, "step")
-    lines = [f"rank 0 reads {count_of(last.ranks[0].size, 'sample')} in {steps}"]
-    if audit(epochs(now)).repeated_orders:
-        lines.append("every rank read the epoch before in the same order: was set_epoch forgotten?")
-    return lines
+    return [f"rank 0 reads {count_of(last.ranks[0].size, 'sample')} in {count_of(last.stops(0).size, 'step')}"]
 
 
 def samplers() -> Explorer:
