@@ -199,13 +199,6 @@ PASTES = [
         "size",
     ),
     Paste(
-        "two differ",
-        _MISMATCH.format(1, _PRINT.format(7, "ALLREDUCE", 4), 0, _PRINT.format(7, "BARRIER", 4)),
-        (0, 1),
-        False,
-        "BARR",
-    ),
-    Paste(
         "one call less",
         _MISMATCH.format(1, _PRINT.format(1, "BARRIER", ""), 2, _PRINT.format(0, "BARRIER", "")),
         (2,),
@@ -256,13 +249,6 @@ PASTES = [
         (),
         True,
         "Rank 0 .*out of memory",
-    ),
-    Paste(
-        "link-local",
-        "n20:12:13 [5] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to fe80::16d%ib1<279> failed : x",
-        (),
-        True,
-        "fe80::16d%ib1",
     ),
     Paste(
         "peer",

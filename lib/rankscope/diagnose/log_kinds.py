@@ -195,7 +195,7 @@ KINDS = {
     ),
     "connect": Kind(
         rf"(?P<what>[Cc]onnect to {_ADDRESS}.{{0,99}}?(?:fail|refus|timed out|abort|No route|unreach|returned).*)",
-        "socketStartConnect: Connect to 10.0.0.7<45821> failed : Software caused connection abort",
+        "socketStartConnect: Connect to fe80::16d%ib1<279> failed : Software caused connection abort",
         "system", "", "{who} did not reach {host}: look at its network (NCCL_SOCKET_IFNAME), and at the process there. "
         "{what}",
     ),
