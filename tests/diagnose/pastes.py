@@ -116,18 +116,12 @@ PASTES = [
         True,
         "rocess 1",
     ),
-    Paste(
-        "out of memory",
-        "[rank4]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n",
-        (4,),
-        True,
-        "memory",
-    ),
     Paste("only the last line", "RuntimeError: CUDA error: ECC", (), False, "ended with RuntimeError: CUDA error: ECC"),
     Paste("error under torchrun", _TRACEBACK.format("NameError: x") + _REPORT.format(1), (), True, "NameError"),
     Paste(
         "consequence",
-        _tagged("[rank2]: ", _TRACEBACK.format("BrokenPipeError: [Errno 32] Broken pipe")),
+        _tagged("[rank2]: ", _TRACEBACK.format("BrokenPipeError: [Errno 32] Broken pipe"))
+        + _tagged("[rank3]: ", _TRACEBACK.format("RuntimeError: Application timeout caused pair closure")),
         (),
         False,
         "cannot",
@@ -147,7 +141,7 @@ PASTES = [
     ),
     Paste(
         "DeepSpeed",
-        f"['python', 'a.py', {'--x ' * 99}'--local_rank=1', '--x'] exits with return code = -9",
+        f"['python', 'a.py', '--local_rank=1', {'--x ' * 99}] exits with return code = -9",
         (),
         True,
         "log does not show was killed by SIGKILL.*last process(.|\n)*code = -9",

@@ -59,7 +59,11 @@ def _fact(name: str, line: Line, match: re.Match[str]) -> Fact:
         values["size"] = " to ".join(dict.fromkeys([values["num_in"], values["num_out"]]))
     if "who" in values:
         values["who"] = re.sub(r"[_:=]+ ?", " ", values["who"])
-    text = match[0][-_QUOTED:] if KINDS[name].is_block else line.text[max(match.start() - _QUOTED // 2, 0) :]
+    text = line.text
+    if KINDS[name].is_block:
+        text = match[0][-_QUOTED:]
+    elif match.start() > _QUOTED // 2:
+        text = f"{text[: _QUOTED // 2]} … {text[match.start() :]}"
     return Fact(name, line._replace(text=text), values)
 
 

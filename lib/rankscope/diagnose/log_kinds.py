@@ -86,7 +86,7 @@ KINDS = {
         r"|Child process with PID \d+ terminated with code (?P<code4>-?\d+)"
         r"|CalledProcessError: .*died with <Signals\.(?P<signal2>SIG\w+)"
         r"|traceback +: Signal \d+ \((?P<signal3>SIG(?:KILL|SEGV|BUS|ILL))\) received by PID \d+"
-        r"|(?P<who5>process rank \d+) with PID \d+ on node \S+ exited on signal \d+ \((?P<signal6>\w+)"
+        r"|(?P<who5>process rank \d+) with PID .* exited on signal \d+ \((?P<signal6>Killed|Segmentation|Bus)"
         r"|srun: error: \S+: (?P<who6>tasks? [\d,-]+): (?P<signal4>Killed|Segmentation|Bus|Illegal)"
         r"|(?:(?P<who7>tasks? [\d,-]+): )?(?:[Ee]xited with(?: exit)?|with exit|Exit) [Cc]ode:? +(?P<code6>[1-9]\d*)"
         r"|Fatal Python error: (?P<signal5>Segmentation|Bus|Illegal)",
@@ -106,7 +106,7 @@ KINDS = {
         "dead", "", "the system killed a process because the memory of a node (not of its GPUs) was full",
     ),
     "actor": Kind(
-        r"The actor (?:died|is dead) because (?P<what>.*)|(?P<what2>Worker exit type: .*)"
+        r"The actor (?:(?:died|is dead) because |died )(?P<what>.*)|(?P<what2>Worker exit type: .*)"
         r"|(?P<what3>A worker died (?:or was killed|unexpectedly).*)",
         "The actor died because its node has died. Node Id: 12ab, node IP address: 10.0.0.7",
         "dead", "", "a worker of Ray ended: {what}",
@@ -279,13 +279,14 @@ KINDS = {
     ),
     "gloo": Kind(
         r"Timed out waiting \d+ms for (?:send|recv) operation|Socket Timeout|doesn't match expected size"
-        r"|connectFullMesh failed|errors while waiting for send/recv from rank \d+",
+        r"|connectFullMesh failed|errors while waiting for send/recv from rank \d+|Caught collective op|pair closure"
+        r"|Stop_waiting|Horovod has been shut|DeadLock detected|connect\(\) timed out|ait timeout after \d+ms",
         "[unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete",
         "unknown", "", "{who} waited in vain for another rank, whose log says more, or for data of another size "
         "(GLOO_SOCKET_IFNAME sets the network)",
     ),
     "timeout": Kind(
-        r"NCCL operations have failed or timed out|Watchdog caught collective operation timeout|nccl\w+Error: ",
+        r"NCCL (?:operations have failed|communicator was aborted)|Watchdog caught collective op|nccl\w+Error: ",
         "[E ProcessGroupNCCL.cpp:488] Some NCCL operations have failed or timed out.",
         "unknown", "", "a collective of NCCL failed, or did not end in time, on {who}; the lines do not say which one",
     ),

@@ -21,16 +21,17 @@ _NAMES = {  # of signals that kill, in several programs
 _SIGNALS = {name: words for words, names in _NAMES.items() for name in names.split()}
 # What a process raises that starts others, or that somebody else ended; it says nothing of its own work.
 _LAUNCHERS = re.compile(
-    r"\b(?:ChildFailed|CalledProcess|RayTask|ActorDied|ActorUnavailable|WorkerCrashed)Error"
+    r"\b(?:ChildFailed|CalledProcess|RayTask|RayActor|ActorDied|ActorUnavailable|WorkerCrashed)Error"
     r"|\b(?:Signal|ProcessExited|ProcessRaised)Exception|^KeyboardInterrupt|^SystemExit"
 )
 # What a rank raises when another one ended, came late, or called something else; whole phrases, and names of classes.
 _CONSEQUENCE = re.compile(
-    r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|Timed out waiting \d|Socket Timeout"
+    r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|Timed out waiting \d|Socket Timeout|pair closure"
     r"|[Ww]ait timeout after|Timeout waiting for key|\[Rank \d+\]: |reached monitoredB|NCCL error|nccl\w+Error"
-    r"|Watchdog caught coll|NCCL communicator was aborted|Timed out initializing process group|store->get"
-    r"|waiting for clients|gloo/|connectFullMesh|server socket has failed|watchdog thread"
+    r"|[Cc]aught collective op|NCCL communicator was aborted|Timed out initializing process group|store->get"
+    r"|waiting for clients|gloo/|connectFullMesh|(?:server|client) socket has|connect\(\) timed out|watchdog thread"
     r"|Received data size doesn't match|Detected mismatch between coll|expects same model|appears not to match sizes"
+    r"|Stop_waiting|Horovod has been shut|DeadLock detected|remote process exited"
     r"|Expected to have finished reduction|\b(?:DistBackend|DistStore|DistNetwork|Rendezvous\w+)Error|^EOFError$"
     # cut, or damaged
     r"|^RuntimeError(?:: .{0,8})?$|^RuntimeError: (?:\[/|Detected mis)|\[\[?rank\d|\[default\d|\[\d+,\d+\]<"
@@ -111,7 +112,7 @@ def _ended(ends: Iterable[Fact]) -> list[HangFinding]:
             if "who" in fact.values:  # a launcher's number of a process is one within its node
                 finding = finding._replace(ranks=())
             kills[finding.words] = finding
-        elif signal not in ("-15", "143", "SIGTERM", "Terminated"):  # by which launchers end the others
+        elif signal not in ("-15", "143", "SIGTERM"):  # by which launchers end the others
             end = f"ended first (exit code or signal {signal}); look at its log, as rankscope cannot tell why"
             (finding,) = _stated([fact], end=end)
             others.append(finding._replace(cause=UNKNOWN, ranks=(), is_certain=False))
