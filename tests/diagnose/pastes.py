@@ -172,7 +172,7 @@ PASTES = [
         "".join(_WAIT.format(rank, "ALLREDUCE", 9) for rank in (0, 1, 3)),
         (2,),
         False,
-        "no line of it",
+        "there is no line",
     ),
     Paste("one waits", _WAIT.format(1, "ALLREDUCE", 9), (), False, "cannot tell"),
     Paste("wrapped", _WAIT.format(1, "ALLREDUCE", 9).replace("milli", "milli\n"), (), False, "rank 1 that"),

@@ -280,7 +280,7 @@ KINDS = {
     "gloo": Kind(
         r"Timed out waiting \d+ms for (?:send|recv) operation|Socket Timeout|doesn't match expected size"
         r"|connectFullMesh failed|errors while waiting for send/recv from rank \d+|Caught collective op|pair closure"
-        r"|Stop_waiting|Horovod has been shut|DeadLock detected|connect\(\) timed out|ait timeout after \d+ms",
+        r"|Stop_waiting|Horovod has been shut|DeadLock|connect\(\) timed out|ait timeout after \d+ms|RendezvousTimeout",
         "[unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete",
         "unknown", "", "{who} waited in vain for another rank, whose log says more, or for data of another size "
         "(GLOO_SOCKET_IFNAME sets the network)",
