@@ -52,6 +52,7 @@ CHANGES = {  # the factor by size, and whether a change of means may be stated
     "none": (lambda size: 1.0, False),
     "slower by 4 %": (lambda size: 1.04, False),
     "slower by 60 %": (lambda size: 1.6, True),
+    "170 times slower": (lambda size: 170.0, True),
     "one size disturbed": (lambda size: 9.0 if size == 2**22 else 1.0, False),
     "slower at all sizes but one": (lambda size: 1.0 if size == 2**22 else 1.6, False),
     "slower only in the latency range": (lambda size: 1.6 if size < 2**12 else 1.0, False),
@@ -63,6 +64,7 @@ def test_means_are_judged_over_all_sizes(case: str) -> None:
     factor, is_change = CHANGES[case]
     sentence = change(compare(means(), means(factor)))
     assert (" on; all sizes" in sentence) == is_change
+    assert "e+" not in sentence
 
 
 def test_few_sizes_of_means_show_nothing() -> None:

@@ -38,3 +38,6 @@ def test_nccl_measures_where_each_rank_has_a_gpu_of_its_own(
         monkeypatch.setenv(name, value)
     assert run.backend_and_ranks(None, asked) == (backend, num_ranks)
     assert run.writes() is (launcher is not OF_MPIRUN)
+    if not num_gpus:
+        with pytest.raises(ValueError, match="needs a GPU"):
+            run.backend_and_ranks("nccl", asked)

@@ -155,6 +155,9 @@ def test_several_tables_are_several_profiles(tmp_path: Path) -> None:
     again = read(tmp_path, [*one_process, *made.table()])  # the first one lost its average
     assert [len(profile.points) for profile in again] == [18, 18]
     assert FAULT not in str(again)
+    without_a_row = [re.sub("float .*", "float", line) for line in made.table()]
+    (cut,) = read(tmp_path, [*made.table(), *without_a_row])
+    assert "cut or damaged" in cut.provenance["source"]["notes"]
 
 
 def test_the_number_of_ranks_follows_only_where_it_can_be_no_other(tmp_path: Path) -> None:

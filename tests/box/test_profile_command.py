@@ -99,6 +99,7 @@ def test_a_file_of_another_setting_or_of_something_else_is_left_alone(
         assert (code, out) == (2, "")
         assert said in err
         assert path.read_bytes() == content
+    assert "points" not in profile_command(tmp_path / "none" / "a.json", *SMALL)[2]  # it ends before it measures
     path.write_bytes(b"import torch")
     assert profile_command(path, *SMALL, "--force")[0] == 0
     assert len(Profile.load(path).points) == NUM_POINTS

@@ -183,15 +183,12 @@ def test_sizes_in_a_row_that_take_equally_long_are_a_stall() -> None:
 
     line = {size: 1e-4 + size / 10e9 for size in (*SIZES[:10], *range(2**24, 2**25, 2**19))}
     assert "from 32 KiB to 128 KiB" in said(line | dict.fromkeys(SIZES[5:8], 70e-3))["stall"]
-    assert "stall" not in said(line | {SIZES[5]: line[2**24 + 2**20]})  # one is disturbed
+    assert list(said(line | {SIZES[5]: line[2**24 + 2**20]}))[1:] == ["falls"]  # one is disturbed
 
 
 def test_where_nothing_is_known_nothing_is_said() -> None:
     assert found(Profile(HEALTHY.provenance, {}, ())) == {}
-    ring = Point("allreduce", 2**20, (1e-3,), (True,), {"algorithm": "ring"})
-    gloo = made(25e-6, 1e9, backend="gloo")
-    assert found(gloo.add(ring)) == {}  # algorithms are compared with each other
-    assert list(found(gloo)) == ["nothing_to_compare"]
+    assert found(made(25e-6, 1e9, backend="gloo")) == {}  # ranks on CPUs have no links
 
 
 # ---- what is known of a machine

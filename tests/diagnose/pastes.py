@@ -26,6 +26,10 @@ _REPORT = (
     "  time      : 2026-02-21_15:43:03\n  host      : node-a\n  rank      : 3 (local_rank: 1)\n"
     "  exitcode  : {} (pid: 24)\n"
 )
+_STACK = (
+    "Timeout (0:05:00)!\nThread 0x7f57 (most recent call first):\n  File 'threading.py', line 3 in _bootstrap\n\n"
+    "Thread 0x7f58 (most recent call first):\n  File '{}', line 36 in f\n  File 'train.py', line 9 in <module>\n"
+)
 _PRINT = (
     "CollectiveFingerPrint(SequenceNumber={}, OpType={}, TensorShape=[{}], TensorDtypes=Float, TensorDeviceTypes=x(y))"
 )
@@ -67,6 +71,22 @@ PASTES = [
         True,
         "queue",
     ),
+    Paste(
+        "stacks that may all wait",
+        'The stack for rank0:\nThread 1 (idle): "MainThread"\n    synchronize (torch/cuda/__init__.py:783)\n'
+        'The stack for rank1:\nThread 2 (idle): "MainThread"\n    all_reduce (torch/distributed/c10d.py:7)\n',
+        (),
+        False,
+        "each rank",
+    ),
+    Paste(
+        "stacks of faulthandler",
+        _tagged("[rank0]: ", _STACK.format("torch/distributed/c10d.py"))
+        + _tagged("[rank1]: ", _STACK.format("PIL.py")),
+        (1,),
+        True,
+        "PIL.py",
+    ),
     # a rank's own error, in any tagging
     Paste("torch's tag", _tagged("[rank2]: ", _TRACEBACK.format("KeyError: 'labels'")), (2,), True, "KeyError"),
     Paste(
@@ -81,7 +101,7 @@ PASTES = [
     ),
     Paste(
         "srun --label",
-        _tagged("5: ", _TRACEBACK.format("RuntimeError: CUDA error: an illegal access")),
+        _tagged(" 5: ", _TRACEBACK.format("RuntimeError: CUDA error: an illegal access")),
         (5,),
         True,
         "CUDA",
@@ -96,24 +116,12 @@ PASTES = [
         True,
         "rocess 1",
     ),
-    Paste(
-        "out of memory",
-        "[rank4]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n",
-        (4,),
-        True,
-        "memory",
-    ),
+    Paste("only the last line", "RuntimeError: CUDA error: ECC", (), False, "ended with RuntimeError: CUDA error: ECC"),
     Paste("error under torchrun", _TRACEBACK.format("NameError: x") + _REPORT.format(1), (), True, "NameError"),
     Paste(
-        "watchdog",
-        "[PG 3 Rank 3] Process group watchdog thread terminated with exception: CUDA error: x",
-        (),
-        True,
-        "CUDA",
-    ),
-    Paste(
         "consequence",
-        _tagged("[rank2]: ", _TRACEBACK.format("BrokenPipeError: [Errno 32] Broken pipe")),
+        _tagged("[rank2]: ", _TRACEBACK.format("BrokenPipeError: [Errno 32] Broken pipe"))
+        + _tagged("[rank3]: ", _TRACEBACK.format("RuntimeError: Application timeout caused pair closure")),
         (),
         False,
         "cannot",
@@ -133,11 +141,13 @@ PASTES = [
     ),
     Paste(
         "DeepSpeed",
-        "['python', 'a.py', '--local_rank=1', '--x'] exits with return code = -9",
+        f"['python', 'a.py', '--local_rank=1', {'--x ' * 99}] exits with return code = -9",
         (),
         True,
-        "log does not show was killed by SIGKILL",  # the command is always that of the last process
+        "log does not show was killed by SIGKILL.*last process(.|\n)*code = -9",
     ),
+    Paste("srun", "srun: error: n1: task 3: Exited with exit code 137", (), True, "Task 3 .*SIGKILL"),
+    Paste("faulthandler", "Epoch 0: 9%|Fatal Python error: Segmentation fault", (), True, "SIGSEGV"),
     Paste(
         "Lightning", "[rank: 3] Child process with PID 123 terminated with code -9. Forcefully", (3,), True, "SIGKILL"
     ),
@@ -162,7 +172,7 @@ PASTES = [
         "".join(_WAIT.format(rank, "ALLREDUCE", 9) for rank in (0, 1, 3)),
         (2,),
         False,
-        "no line of it",
+        "there is no line",
     ),
     Paste("one waits", _WAIT.format(1, "ALLREDUCE", 9), (), False, "cannot tell"),
     Paste("wrapped", _WAIT.format(1, "ALLREDUCE", 9).replace("milli", "milli\n"), (), False, "rank 1 that"),
@@ -183,13 +193,6 @@ PASTES = [
         "size",
     ),
     Paste(
-        "two differ",
-        _MISMATCH.format(1, _PRINT.format(7, "ALLREDUCE", 4), 0, _PRINT.format(7, "BARRIER", 4)),
-        (0, 1),
-        False,
-        "BARR",
-    ),
-    Paste(
         "one call less",
         _MISMATCH.format(1, _PRINT.format(1, "BARRIER", ""), 2, _PRINT.format(0, "BARRIER", "")),
         (2,),
@@ -202,13 +205,6 @@ PASTES = [
         (3,),
         True,
         "SEND",
-    ),
-    Paste(
-        "barrier",
-        "[Rank 0]: Ranks 1, 12 failed to pass monitoredBarrier in 2000 ms",
-        (1, 12),
-        True,
-        "monitored_barrier",
     ),
     Paste(
         "the others' barrier",
@@ -238,13 +234,15 @@ PASTES = [
         True,
         "same store",
     ),
+    Paste("Horovod", "Stalled ops:HorovodBroadcast_kernel_0 [missing ranks: 1, 3]", (1, 3), True, "others wait"),
     # networks, GPUs, NCCL
     Paste(
-        "link-local",
-        "n20:12:13 [5] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to fe80::16d%ib1<279> failed : x",
+        "NCCL's last error",
+        _tagged("[rank0]: ", "ncclUnhandledCudaError: Call failed.\nLast error:\nCuda failure 'out of memory'")
+        + "[rank2]: DistBackendError: [2] is setting up NCCL communicator and retrieving ncclUniqueId from [0]",
         (),
         True,
-        "fe80::16d%ib1",
+        "Rank 0 .*out of memory",
     ),
     Paste(
         "peer",
@@ -254,12 +252,11 @@ PASTES = [
         "node5",
     ),
     Paste(
-        "RAS, behind",
-        "different AllGather operation counts\n  30 ranks have launched up to operation 640\n"
-        "  2 ranks have launched up to operation 641",
-        (),
+        "RAS, JSON",
+        '"missing_ranks": [{"rank": 3, "host": "10.0.0.7", "pid": 81, "status": {"unresponsive": true}}]',
+        (3,),
         True,
-        "30 ranks .*640 .*cannot tell which",
+        "10.0.0.7",
     ),
     Paste(
         "py-spy",

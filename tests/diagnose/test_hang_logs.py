@@ -213,14 +213,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert printed(capsys, "-")["culprits"] == [culprit]
 
 
-def test_a_report_of_ras_in_json_is_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    missing = {"rank": 3, "host": "10.0.0.7", "pid": 81, "status": {"unresponsive": True}}
-    report = {"nccl_version": "2.28.9", "communicators": [{"size": 4, "missing_ranks": [missing]}]}
-    (tmp_path / "ras.json").write_text(json.dumps(report, indent=1))
-    (culprit,) = printed(capsys, str(tmp_path / "ras.json"))["culprits"]  # type: ignore[misc]
-    assert (culprit["rank"], culprit["cause"]) == (3, "no answer")
-
-
 def test_logs_say_why_a_rank_left_no_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, sick("missing", 3, 2), {"0": range(3)}, without=[2])
     (tmp_path / "job.log").write_text("[rank2]: ValueError: no samples\n")

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ..common.units import bytes_words
-from .points import Point
+from .points import LEAST_CLEAN, Point
 from .profile import Profile
 
 _SAME = 0.05  # relative difference of means that counts as none
@@ -33,8 +33,8 @@ class ComparedPoint(NamedTuple):
     @property
     def differs(self) -> bool:
         """Whether the middle halves of the iterations do not overlap, or means of iterations differ by 5 %."""
-        has_spread = self.before.has_spread and self.after.has_spread
-        return self.before.differs(self.after) if has_spread else abs(self.ratio - 1) > _SAME
+        num_iterations = min(len(self.before.used_s), len(self.after.used_s))
+        return self.before.differs(self.after) if num_iterations >= LEAST_CLEAN else abs(self.ratio - 1) > _SAME
 
 
 def compare(before: Profile, after: Profile) -> list[ComparedPoint]:
@@ -77,14 +77,16 @@ def change(rows: Sequence[ComparedPoint]) -> str:
         strong = large
         while abs(strong[0].ratio - 1) < _AS_STRONG * abs(large[-1].ratio - 1):
             strong = strong[1:]
-        where = f"from {bytes_words(strong[0].num_bytes)} on"
-        return f"B takes {_ratios(strong)} times as long {where}; all sizes above the latency range agree"
+        return (
+            f"B takes {_ratios(strong)} times as long from {bytes_words(strong[0].num_bytes)} on; "
+            "all sizes above the latency range agree"
+        )
     return f"B takes {_ratios(rows)} times as long; too few sizes agree to state a change"
 
 
 def _ratios(rows: Sequence[ComparedPoint]) -> str:
     ratios = [row.ratio for row in rows]
-    return " to ".join(dict.fromkeys(f"{end:.2g}" for end in (min(ratios), max(ratios))))
+    return " to ".join(dict.fromkeys(f"{float(f'{end:.2g}'):g}" for end in (min(ratios), max(ratios))))
 
 
 def comparison(before: Profile, after: Profile) -> Iterator[str]:

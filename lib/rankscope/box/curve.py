@@ -19,7 +19,6 @@ _TYPICAL = 0.05  # the median residual per octave
 _TRUST = 0.3  # weight of that median, in sizes of the curve itself
 _WIDE = 2.7  # multiple of the scale that covers 90 % of the sizes left out
 _LEAST_OCTAVES = 0.35  # the interval at this distance covers 90 % of the sizes that were measured twice
-_MOST = math.log(1e6)  # largest half-width: beyond it nothing is known
 
 
 def _measured(name: str, value: Any) -> dict[int, float]:
@@ -88,7 +87,7 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
         inner, per_octave = self._residuals
         weight = np.exp2(-np.abs(inner - octave))
         scale = (_TRUST * _TYPICAL + weight @ per_octave) / (_TRUST + weight.sum())
-        factor = math.exp(min(_WIDE * scale * distance, _MOST))
+        factor = math.exp(_WIDE * scale * distance)
         return seconds / factor, seconds * factor
 
     @cached_property

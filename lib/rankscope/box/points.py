@@ -95,11 +95,6 @@ class Point(msgspec.Struct, frozen=True, dict=True):
         """The interquartile range in seconds."""
         return self.percentile_s(75) - self.percentile_s(25)
 
-    @property
-    def has_spread(self) -> bool:
-        """Whether there are enough iterations to tell how widely they vary."""
-        return len(self.used_s) >= LEAST_CLEAN
-
     def differs(self, other: Point) -> bool:
         """Return whether the interquartile ranges of the two do not overlap."""
         low, high = sorted((self, other), key=lambda point: point.median_s)

@@ -11,7 +11,6 @@ from ..common.units import bytes_words, percent_words, rate_words, time_words
 from ..common.words import and_joined, count_of
 from .expected import LOW, Box
 from .logs.table import FAULT, SLOW
-from .points import NATIVE
 
 _SOCKETS = 0.25  # of similar machines' rate: sockets reach less
 _LATE = 0.6  # of similar machines' speed at small sizes: below it, nodes seem to talk through sockets
@@ -21,7 +20,7 @@ _FINE = 0.6  # of what the hardware carries: rings of healthy machines reach 0.6
 _FULL_BYTES = 2**27  # from this size on, and from _FULL_BYTES_PER_RANK for each rank, machines reach their full rate
 _FULL_BYTES_PER_RANK = 2**22
 _SAME_TIME = 0.1  # relative difference: so close to each other, times do not depend on the size
-_STALL = 2.5  # the busbw of the size before is so many times as high
+_FALL = 2.5  # the busbw of the size before is so many times as high; on healthy machines of the bank, at most 1.6
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -36,10 +35,11 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def findings(box: Box) -> list[Finding]:
-    """Return what the rules find: faults, and what was reached; then stalls."""
+    """Return what the rules find: faults, and what was reached; then sizes at which the rate falls."""
     found = [Finding(rule, sentence.rstrip(), True) for rule, applies, sentence in _faults(box) if applies]
     found += _result(box, has_fault=bool(found))
-    return found + [Finding("stall", sentence) for sentence in _stalls(box)]
+    found += _falls(box)
+    return found
 
 
 def _faults(box: Box) -> tuple[tuple[str, object, str], ...]:
@@ -125,7 +125,6 @@ def _result(box: Box, has_fault: bool) -> Iterator[Finding]:
     of_limit = f"That is {percent_words(box.share_of_limit)} of the {rate_words(box.limit)} that its known links carry."
     if box.share_of_limit > 1 and _can_switch_add(box):
         of_limit += " The switch reduces (NVLS), so each GPU sends its bytes only once."
-    algorithms = {point.options.get("algorithm", NATIVE) for point in box.profile.points}
     if box.worst.share >= LOW:
         yield Finding("reaches", figures)
     elif has_fault or not box.best.rate:
@@ -137,7 +136,7 @@ def _result(box: Box, has_fault: bool) -> Iterator[Finding]:
         yield Finding("unexplained", f"{figures} {words}.", is_fault=True)
     elif _is_high(box):
         yield Finding("fine", f"{figures} {of_limit} Healthy machines reach 60 % or more.")
-    elif box.profile.backend == "nccl" or algorithms == {NATIVE}:  # several are ranks on CPUs, which have no links
+    elif box.profile.backend == "nccl":
         reason = "no buffer of 16 MiB or more was measured both here and on a similar machine of the bank"
         if not box.hardware.slot:
             reason = "the links of its GPUs are not known"
@@ -176,16 +175,28 @@ def _can_switch_add(box: Box) -> bool:
     return box.hardware.switch_adds and box.best.collective == "allreduce"
 
 
-def _stalls(box: Box) -> Iterator[str]:
-    """Several sizes in a row take equally long, and busbw falls far below that of the size before."""
+def _falls(box: Box) -> Iterator[Finding]:
+    """The busbw falls far from one size to the next; if several sizes then take equally long, that is a stall."""
     for collective, rates in box.rates.items():
         times_s = box.profile.native_s(collective)
         for before, size in pairwise(rates):
+            if rates[before] <= _FALL * rates[size]:
+                continue
             equal = []
-            for other in [other for other in rates if other >= size]:
+            for other in rates:
+                if other < size:
+                    continue
                 if abs(times_s[other] / times_s[size] - 1) > _SAME_TIME:
                     break
                 equal.append(other)
-            if len(equal) > 2 and rates[before] > _STALL * rates[size]:
-                where = f"from {bytes_words(size)} to {bytes_words(equal[-1])}"
-                yield f"{collective} takes {time_words(times_s[size])} {where}, which is a stall, such as a timeout."
+            yield Finding(
+                "falls",
+                f"{collective} falls from {rate_words(rates[before])} at {bytes_words(before)} to "
+                f"{rate_words(rates[size])} at {bytes_words(size)}.",
+            )
+            if len(equal) > 2:
+                yield Finding(
+                    "stall",
+                    f"{collective} takes {time_words(times_s[size])} from {bytes_words(size)} to "
+                    f"{bytes_words(equal[-1])}, which is a stall, such as a timeout.",
+                )

@@ -17,5 +17,5 @@ def verdict(profile: Profile) -> list[str]:
     """
     of_type("profile", profile, Profile)
     found = [str(finding) for finding in findings(compare_with_peers(profile))]
-    source = origin_of(profile.provenance.get("source", {}))
-    return found or ["There is nothing to compare these measurements with.", *source]
+    source = profile.provenance.get("source", {})
+    return found or ["There is nothing to compare these measurements with.", *origin_of(source)]

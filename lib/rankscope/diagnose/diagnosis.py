@@ -16,7 +16,7 @@ from ..common.checks import of_type, several
 from ..common.units import percent_words
 from ..common.words import listed
 from .late_causes import Seconds
-from .late_ranks import Lateness, lateness
+from .late_ranks import Lateness, lateness, mean
 from .own_times import OwnTimes, own_times
 from .trace import PHASES, Trace
 from .verdict import in_ms, sentences
@@ -53,12 +53,12 @@ class JobDiagnosis(Lateness, frozen=True, eq=False, kw_only=True):
     @property
     def exposed_s(self) -> float:
         """Seconds per step in which a rank only communicates, waiting for late ranks included: the mean over ranks."""
-        return _mean(self.waiting_s)
+        return mean(self.waiting_s)
 
     @property
     def hidden_s(self) -> float:
         """Seconds per step in which a rank works and communicates at once: the mean over ranks."""
-        return _mean(self.covered_s)
+        return mean(self.covered_s)
 
     def __str__(self) -> str:
         lines = [*self.problems]
@@ -150,7 +150,3 @@ def _call_costs(
     for name, of_calls in costs.items():
         found.append(CallCost(name, len(of_calls) / num_windows, *(np.sum(of_calls, axis=0) / num_windows).tolist()))
     return tuple(found)
-
-
-def _mean(values: Seconds) -> float:
-    return float(values.mean()) if values.size else 0.0

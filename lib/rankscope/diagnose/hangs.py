@@ -94,8 +94,6 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
     if dumps:  # these say more of calls than lines do, and less of why a rank ended
         from_logs = [finding for finding in from_logs if finding.cause in ("error", "dead") and finding.is_certain]
     elif not from_logs:
-        shown = ", ".join(kind for kind, facts in logs.facts.items() if facts)
-        what = f"what it recognises ({shown}) does not say so" if shown else "it recognises no line"
-        words = f"The log does not show why the job hangs or has ended. rankscope cannot tell: {what}."
+        words = "No line that rankscope knows shows why the job hangs or has ended, so it cannot tell."
         from_logs = [HangFinding(UNKNOWN, (), words, is_certain=False)]
     return Hang((*from_logs, *findings), tuple(notes))

@@ -54,7 +54,7 @@ class Lateness(msgspec.Struct, frozen=True, eq=False):
     @property
     def step_s(self) -> float:
         """The mean seconds of a step."""
-        return float(self.window_s.mean()) if self.window_s.size else 0.0
+        return mean(self.window_s)
 
     @property
     def late_s(self) -> Seconds:
@@ -80,6 +80,10 @@ class Lateness(msgspec.Struct, frozen=True, eq=False):
         """Whether nobody is late, and no rank waits for others for a large share of a step."""
         is_calm = not self.groups and self.suspicion is None
         return is_calm and self.longest_wait_s <= _UNBALANCED * self.step_s
+
+
+def mean(values: Seconds) -> float:
+    return float(values.mean()) if values.size else 0.0
 
 
 def lateness(ranks: Sequence[int], window_s: Seconds, phase_s: Seconds) -> Lateness:

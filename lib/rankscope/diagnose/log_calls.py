@@ -74,7 +74,7 @@ def _contradiction(used: Sequence[Fact]) -> str:
     """Say why lines of the watchdog must not be compared; empty if they may be."""
     times_s = [fact.line.second_of_year for fact in used]
     if max(times_s) - min(times_s) > _EVENT_S:
-        return "the lines are of several times"
+        return "the lines are more than a minute apart, or some have no time"
     said = defaultdict[object, set[str]](set)
     for fact in used:
         rank = _rank(fact)
@@ -154,14 +154,16 @@ def _judged(finding: HangFinding, group: Group, used: Sequence[Fact]) -> HangFin
             finding = finding._replace(words=f"{finding.words}\n  {question}")
         return finding
     if len(waits_in) > 1 or finding.cause == "group":
-        return _waits("they are out of step: ranks wait in different calls", used)
+        return _waits("they are out of step, as ranks wait in different calls", used)
     if finding.cause != "stuck" and not group.name:
         return _waits(f"they differ in the {finding.cause}, and no line names the group", used)
     if finding.cause != "stuck":
         return finding
     if silent and is_known and 3 * len(silent) <= len(group.progress):
         head = "\n".join(finding.words.splitlines()[:2])
-        words = f"{head}\n  Look at {listed('rank', silent)} first: there is no line of it. rankscope cannot tell why."
+        words = (
+            f"{head}\n  Look at {listed('rank', silent)} first, of which there is no line; rankscope cannot tell why."
+        )
         return finding._replace(cause="silent", ranks=tuple(sorted(silent)), words=words, is_certain=False)
     if silent or not is_known or len(group.progress) == 1:
         return _waits("there are no lines of some ranks, or of their calls", used)

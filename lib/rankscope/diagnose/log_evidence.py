@@ -59,7 +59,11 @@ def _fact(name: str, line: Line, match: re.Match[str]) -> Fact:
         values["size"] = " to ".join(dict.fromkeys([values["num_in"], values["num_out"]]))
     if "who" in values:
         values["who"] = re.sub(r"[_:=]+ ?", " ", values["who"])
-    text = match[0][-_QUOTED:] if KINDS[name].is_block else line.text
+    text = line.text
+    if KINDS[name].is_block:
+        text = match[0][-_QUOTED:]
+    elif match.start() > _QUOTED // 2:
+        text = f"{text[: _QUOTED // 2]} … {text[match.start() :]}"
     return Fact(name, line._replace(text=text), values)
 
 
@@ -77,7 +81,13 @@ def finding_of(
 
 
 def unknown(why: str, found: Iterable[Fact]) -> HangFinding:
-    return finding_of(UNKNOWN, (), f"rankscope cannot tell which rank is wrong: {why}", found, is_certain=False)
+    return finding_of(
+        UNKNOWN,
+        (),
+        f"the log does not show which rank is wrong, and rankscope cannot tell, because {why}",
+        found,
+        is_certain=False,
+    )
 
 
 def speakers(facts: Iterable[Fact]) -> set[int]:

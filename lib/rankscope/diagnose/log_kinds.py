@@ -85,8 +85,11 @@ KINDS = {
         r"|(?P<who3>process \d+) terminated with (?:signal (?P<signal>SIG\w+)|exit code (?P<code3>\d+))"
         r"|Child process with PID \d+ terminated with code (?P<code4>-?\d+)"
         r"|CalledProcessError: .*died with <Signals\.(?P<signal2>SIG\w+)"
-        r"|traceback +: Signal \d+ \((?P<signal3>SIG\w+)\) received by PID \d+"
-        r"|(?P<who5>process rank \d+) with PID \d+ on node \S+ exited on signal (?P<number>\d+)",
+        r"|traceback +: Signal \d+ \((?P<signal3>SIG(?:KILL|SEGV|BUS|ILL))\) received by PID \d+"
+        r"|(?P<who5>process rank \d+) with PID .* exited on signal \d+ \((?P<signal6>Killed|Segmentation|Bus)"
+        r"|srun: error: \S+: (?P<who6>tasks? [\d,-]+): (?P<signal4>Killed|Segmentation|Bus|Illegal)"
+        r"|(?:(?P<who7>tasks? [\d,-]+): )?(?:[Ee]xited with(?: exit)?|with exit|Exit) [Cc]ode:? +(?P<code6>[1-9]\d*)"
+        r"|Fatal Python error: (?P<signal5>Segmentation|Bus|Illegal)",
         "failed (exitcode: -9) local_rank: 2 (pid: 161617) of binary: /usr/bin/python3",
         "dead", "speaker", "{who} {end}",
     ),
@@ -98,12 +101,12 @@ KINDS = {
     ),
     "out of memory": Kind(
         r"Detected \d+ oom[_-]kill event|task \d+: Out Of Memory|Out of memory: Killed process \d+"
-        r"|OutOfMemoryError: Task was killed due to the node running low",
+        r"|OutOfMemoryError: Task was killed due to the node running low|Reason: +OOMKilled",
         "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0. Some of the step tasks have been OOM Killed.",
         "dead", "", "the system killed a process because the memory of a node (not of its GPUs) was full",
     ),
     "actor": Kind(
-        r"The actor (?:died|is dead) because (?P<what>.*)|(?P<what2>Worker exit type: .*)"
+        r"The actor (?:(?:died|is dead) because |died )(?P<what>.*)|(?P<what2>Worker exit type: .*)"
         r"|(?P<what3>A worker died (?:or was killed|unexpectedly).*)",
         "The actor died because its node has died. Node Id: 12ab, node IP address: 10.0.0.7",
         "dead", "", "a worker of Ray ended: {what}",
@@ -125,9 +128,9 @@ KINDS = {
     ),
     "lag": Kind(
         r"\[(?P<ranks>\d{1,6}(?:, \d{1,6})*)\] (?:(?:finished collective #\d+, but )?.{0,20}?didn't join collective "
-        r"#(?P<call>\d+)|are the lagging ranks that caused)",
+        r"#(?P<call>\d+)|are the lagging ranks that caused)|\[missing ranks: (?P<ranks2>\d[\d, ]*)\]",
         "[1, 3] finished collective #4, but didn't join collective #5 (count from 1)",
-        "missing", "ranks", "{who} did not reach collective {call}",
+        "missing", "ranks", "{who} did not reach a collective that the others wait in",
     ),
     "not joined": Kind(
         r"sequence number: (?P<call>\d+)\n(?:.*\n){0,3}?collective: (?P<collective>\S+)\n"
@@ -135,6 +138,11 @@ KINDS = {
         "Not all ranks joining collective: sequence number: 4\ncollective: nccl:all_reduce\nmissing ranks: {3, 4}",
         "missing", "ranks", "{who} did not reach collective {call}, {collective}",
         is_block=True,
+    ),
+    "culprit": Kind(
+        r"Culprit rank (?P<ranks>\d+); Error type: (?P<what>(?:SIZE|COLLECTIVE_D?TYPE)_\w+)",
+        "Culprit rank 22; Error type: SIZE_OR_SYNTAX_MISMATCH, Expected input sizes: '[[4]]' does not match",
+        "call", "ranks", "the call of {who} differs from those of the others ({what})",
     ),
     "same GPU": Kind(
         r"Duplicate GPU detected : rank (?P<who>\d+ and rank \d+) both on CUDA device (?P<gpu>\w+)",
@@ -156,13 +164,6 @@ KINDS = {
         "The client socket has timed out after 900s while trying to connect to (node-a, 29500).",
         "system", "", "{who} did not reach the store of rank 0 at {host}: is that process up, and is this its address?",
     ),
-    "barrier, others": Kind(
-        r"Rank (?P<by>\d+) successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
-        r"rank (?P<other>\d+)",
-        "Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0.",
-        "unknown", "", "{who} reached monitored_barrier, and waited in vain for rank {other} of the group: the log of "
-        "that rank says who did not come",
-    ),
     "model": Kind(
         r"same model across all ranks, but Rank (?P<by>\d+) has "
         r"(?P<what>\d+ params, while rank \d+ has inconsistent \d+)"
@@ -171,19 +172,14 @@ KINDS = {
         "model", "by", "the models of {who} and rank 0 differ: {what}",
     ),
     "unused": Kind(
-        r"Parameters which did not receive grad for rank (?P<by>\d+): (?P<what>.+)",
-        "Parameters which did not receive grad for rank 3: head.bias, head.weight",
-        "unused", "by", "{who} got no gradient for {what}: use them in the loss, or set find_unused_parameters=True",
-    ),
-    "unused, unnamed": Kind(
         r"parameters that were not used in producing loss"
-        r"|Parameter indices which did not receive grad for rank (?P<by>\d+): (?P<what>.+)",
-        "your module has parameters that were not used in producing loss.",
+        r"|Parameter(?:s| indices) which did not receive grad for rank (?P<by>\d+): (?P<what>.+)",
+        "Parameters which did not receive grad for rank 3: head.bias, head.weight",
         "unused", "by", "{who} has parameters without a gradient ({what}): use them in the loss, or set "
-        "find_unused_parameters=True; TORCH_DISTRIBUTED_DEBUG=DETAIL prints their names",
+        "find_unused_parameters=True; TORCH_DISTRIBUTED_DEBUG=DETAIL prints all names",
     ),
     "CUDA error": Kind(
-        r"watchdog thread terminated with exception: (?P<what>CUDA error: .*)",
+        r"(?:watchdog thread terminated with exception|what\(\)): +(?P<what>CUDA error: .*)",
         "[PG 3 Rank 3] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access",
         "error", "speaker", "{who} ended with {what}",
     ),
@@ -199,20 +195,22 @@ KINDS = {
     ),
     "connect": Kind(
         rf"(?P<what>[Cc]onnect to {_ADDRESS}.{{0,99}}?(?:fail|refus|timed out|abort|No route|unreach|returned).*)",
-        "socketStartConnect: Connect to 10.0.0.7<45821> failed : Software caused connection abort",
+        "socketStartConnect: Connect to fe80::16d%ib1<279> failed : Software caused connection abort",
         "system", "", "{who} did not reach {host}: look at its network (NCCL_SOCKET_IFNAME), and at the process there. "
         "{what}",
     ),
     "link": Kind(
-        rf"NET/IB ?: (?:Got completion (?:from peer {_ADDRESS} )?with (?P<what>(?:error|status=?) ?\d+.*)"
+        rf"NET/IBP? ?: ?(?:Got completion (?:from peer {_ADDRESS} )?with (?P<what>(?:error|status=?) ?\d+.*)"
         r"|.*(?P<what2>Got async event : .*))|Call to (?P<what3>ibv_modify_qp failed.*)",
         "NCCL WARN NET/IB : Got completion from peer 10.0.0.7<43> with error 12, opcode 0, len 0, vendor err 129",
         "system", "", "InfiniBand failed at {who}, to {host}: look at cables, ports and GIDs. {what}",
     ),
-    "system error": Kind(
-        r"ncclSystemError: (?P<what>.*)",
-        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
-        "system", "", "{who} failed in a call of the system: look at the network and at limits. {what}",
+    "NCCL error": Kind(
+        r"nccl\w+(?:Error|Usage): .*\n.*Last error: *\n(?P<what>(?!.*(?:peer|ocket|onnect|roxy|abort)).*\S)"
+        r"|ncclSystemError: (?P<what2>.*)",
+        "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 'out of memory'",
+        "system", "", "{who} failed in NCCL: {what} (NCCL_DEBUG=WARN prints more)",
+        is_block=True,
     ),
     "stuck watchdog": Kind(
         _BY + r".*?(?:[Hh]eartbeat monitor timed out|watchdog got stuck for|watchdog hang|Could not acquire GIL)",
@@ -256,22 +254,40 @@ KINDS = {
         "lower number, or what they wait for, hold the job up; cannot tell which of them",
         is_block=True,
     ),
+    "stopped": Kind(
+        r"(?P<what>Received \d+ death signal|got signal: \d+$|CANCELLED AT \S+(?: DUE TO [\w ]+\w)?)",
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 84933 got signal: 1",
+        "unknown", "", "the job was ended from outside: {what} (signal 1 means that its terminal was closed: use tmux, "
+        "as nohup does not help)",
+    ),
     "stack": Kind(
         r"^(?:Process \d+: (?:.*--local[_-]rank[= ](?P<local>\d+))?.*\n(?:.+\n){0,3}?"
         r"|.{0,60}\b[Rr]ank[ _]?(?P<local2>\d{1,6})\W{0,3}\n)?"
-        r"Thread \S+ \(\w+(?:\+\w+)?\): \"MainThread\"\n(?P<frames>(?:[ \t]+\S.*\n?)+)",
+        r"Thread \S+ \(\w+(?:\+\w+)?\): \"MainThread\"\n(?P<frames>(?:[ \t]+\S.*\n?)+)"
+        r"|^(?:Current t|T)hread 0x.*\(most recent call first\):\n"
+        r"(?P<frames2>(?:[ \t]+File .*\n)*?[ \t]+File .* in <module>)",
         'Thread 0x7F (active): "MainThread"\n    all_reduce (torch/distributed/distributed_c10d.py:1316)\n',
         is_block=True,
     ),
     "peer": Kind(
         r"Call to (?:recv|send)\w* (?:from|to) (?P<host2>[\w.:%-]+)<\d+> failed|ncclRemoteError|remote process exited"
-        r"|Connection (?:closed|reset) by (?:remote )?peer(?: (?P<host>[\w.:\[\]-]+[\w\]]))?|Broken pipe",
+        r"|Read error (?P<host3>\[[\w.:]+\]:\d+)|failed on SocketImpl\(.*?remote=(?P<host4>\[[\w.:-]+\]:\d+)"
+        r"|Connection (?:closed|reset) by (?:remote )?peer(?: (?P<host>[\w.:\[\]-]+[\w\]]))?|Broken pipe"
+        r"|Failed to recv, got 0 bytes",
         "socketProgress: Connection closed by remote peer node-b<45821>",
         "unknown", "", "{who} lost the connection to {host}: the process there ended or hung first; look at its log",
     ),
     "gloo": Kind(
-        r"Timed out waiting \d+ms for (?:send|recv) operation|Socket Timeout|doesn't match expected size",
+        r"Timed out waiting \d+ms for (?:send|recv) operation|Socket Timeout|doesn't match expected size"
+        r"|connectFullMesh failed|errors while waiting for send/recv from rank \d+|Caught collective op|pair closure"
+        r"|Stop_waiting|Horovod has been shut|DeadLock|connect\(\) timed out|ait timeout after \d+ms|RendezvousTimeout",
         "[unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete",
-        "unknown", "", "{who} waited in vain for another rank, or for data of another size",
+        "unknown", "", "{who} waited in vain for another rank, whose log says more, or for data of another size "
+        "(GLOO_SOCKET_IFNAME sets the network)",
+    ),
+    "timeout": Kind(
+        r"NCCL (?:operations have failed|communicator was aborted)|Watchdog caught collective op|nccl\w+Error: ",
+        "[E ProcessGroupNCCL.cpp:488] Some NCCL operations have failed or timed out.",
+        "unknown", "", "a collective of NCCL failed, or did not end in time, on {who}; the lines do not say which one",
     ),
 }  # fmt: skip

@@ -12,44 +12,46 @@ from .log_calls import calls, mismatches
 from .log_evidence import UNKNOWN, Fact, Facts, finding_of, in_job, speakers, unknown
 from .log_kinds import KINDS
 
-_SIGNALS = {
-    "-9": "SIGKILL: out of memory, or over a limit?",
-    "-7": "SIGBUS: shared memory (/dev/shm) may be full",
-    "-11": "SIGSEGV, a fault in native code",
-    "-4": "SIGILL: code for another processor",
+_NAMES = {  # of signals that kill, in several programs
+    "SIGKILL: out of memory, or over a limit?": "-9 137 SIGKILL Killed",
+    "SIGBUS: shared memory (/dev/shm) may be full": "-7 135 SIGBUS Bus",
+    "SIGSEGV, a fault in native code": "-11 139 SIGSEGV Segmentation",
+    "SIGILL: code for another processor": "-4 132 SIGILL Illegal",
 }
-_SIGNALS |= {re.split(r"\W", words)[0]: words for words in _SIGNALS.values()}  # by name
+_SIGNALS = {name: words for words, names in _NAMES.items() for name in names.split()}
 # What a process raises that starts others, or that somebody else ended; it says nothing of its own work.
 _LAUNCHERS = re.compile(
-    r"\b(?:ChildFailed|CalledProcess|RayTask|ActorDied|ActorUnavailable|WorkerCrashed)Error"
+    r"\b(?:ChildFailed|CalledProcess|RayTask|RayActor|ActorDied|ActorUnavailable|WorkerCrashed)Error"
     r"|\b(?:Signal|ProcessExited|ProcessRaised)Exception|^KeyboardInterrupt|^SystemExit"
 )
 # What a rank raises when another one ended, came late, or called something else; whole phrases, and names of classes.
 _CONSEQUENCE = re.compile(
-    r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|Timed out waiting \d|Socket Timeout"
+    r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|Timed out waiting \d|Socket Timeout|pair closure"
     r"|[Ww]ait timeout after|Timeout waiting for key|\[Rank \d+\]: |reached monitoredB|NCCL error|nccl\w+Error"
-    r"|Watchdog caught coll|NCCL communicator was aborted|Timed out initializing process group|store->get"
-    r"|waiting for clients|gloo/|connectFullMesh|server socket has failed|watchdog thread"
+    r"|[Cc]aught collective op|NCCL communicator was aborted|Timed out initializing process group|store->get"
+    r"|waiting for clients|gloo/|connectFullMesh|(?:server|client) socket has|connect\(\) timed out|watchdog thread"
     r"|Received data size doesn't match|Detected mismatch between coll|expects same model|appears not to match sizes"
+    r"|Stop_waiting|Horovod has been shut|DeadLock detected|remote process exited"
     r"|Expected to have finished reduction|\b(?:DistBackend|DistStore|DistNetwork|Rendezvous\w+)Error|^EOFError$"
     # cut, or damaged
     r"|^RuntimeError(?:: .{0,8})?$|^RuntimeError: (?:\[/|Detected mis)|\[\[?rank\d|\[default\d|\[\d+,\d+\]<"
 )
-_IN_COLLECTIVE = re.compile(
-    r"torch/distributed/|^\s*(?:all_?reduce|all_?gather|reduce_scatter|all_to_all|broadcast|barrier)\w* \(",
+_IN_COLLECTIVE = re.compile(  # or where a rank waits for one that was launched before
+    r"torch/distributed/(?!elastic)|\bsynchronize\b|\bbackward \(|\bin backward$"
+    r"|^\s*(?:all_?reduce|all_?gather|reduce_scatter|all_to_all|broadcast|barrier)\w* \(",
     re.MULTILINE,
 )
 
 
 def explain_facts(facts: Facts) -> list[HangFinding]:
-    """Return what the first rule says that is certain; if none is, what each rule says."""
+    """Return what the first rule says that is certain; if none is, what each rule says, or that calls ended late."""
     findings = []
     for rule in _RULES:
         found = rule(facts) if callable(rule) else _says(rule, facts)
         if certain := [finding for finding in found if finding.is_certain]:
             return certain
         findings += found
-    return findings
+    return findings or _says("timeout", facts)
 
 
 def _says(kind: str, facts: Facts) -> list[HangFinding]:
@@ -101,14 +103,17 @@ def _ended(ends: Iterable[Fact]) -> list[HangFinding]:
     kills = {}
     others = []
     for fact in ends:
-        signal = fact.values.get("signal") or fact.values.get("code") or f"-{fact.values['number']}"
+        signal = fact.values.get("signal") or fact.values["code"]
         if signal in _SIGNALS:
-            (finding,) = _stated([fact], end=f"was killed by {_SIGNALS[signal]}")
+            end = f"was killed by {_SIGNALS[signal]}"
+            if "--local_rank" in fact.line.text:
+                end += " (the launcher quotes the command of its last process, whichever was killed)"
+            (finding,) = _stated([fact], end=end)
             if "who" in fact.values:  # a launcher's number of a process is one within its node
                 finding = finding._replace(ranks=())
             kills[finding.words] = finding
-        elif signal != "-15":  # by which launchers end the others
-            end = f"ended first (exit code {signal}); rankscope cannot tell whether because of others: look at its log"
+        elif signal not in ("-15", "143", "SIGTERM"):  # by which launchers end the others
+            end = f"ended first (exit code or signal {signal}); look at its log, as rankscope cannot tell why"
             (finding,) = _stated([fact], end=end)
             others.append(finding._replace(cause=UNKNOWN, ranks=(), is_certain=False))
     return [*kills.values()] or others[:1]
@@ -117,7 +122,8 @@ def _ended(ends: Iterable[Fact]) -> list[HangFinding]:
 def _own_errors(facts: Facts) -> list[HangFinding]:
     """Errors that a rank raised itself: the last one of each process, unless it also lost the others."""
     errors = [fact for fact in facts["error"] if "ignored" not in fact.values]
-    errors += [fact for fact in facts["last line"] if "rank" in fact.line.labels]
+    tagged = [fact for fact in facts["last line"] if "rank" in fact.line.labels]
+    errors += tagged if errors or tagged else facts["last line"]
     follow = [fact for fact in errors if _CONSEQUENCE.search(fact.values["what"])]
     lost = [fact.line.labels for fact in follow if "rank" in fact.line.labels]
     went_on = speakers(facts["wait"])  # after an error that was caught; torch's own tag is only on uncaught ones
@@ -126,7 +132,6 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
         is_own = fact not in follow and fact.line.labels not in lost and not _LAUNCHERS.search(fact.values["what"])
         if is_own and ("rank" in fact.line.labels or fact.line.rank not in went_on):
             last[str(fact.line.labels)] = fact
-    last |= {str(fact.line.labels): fact for fact in facts["CUDA error"]}
     first = {fact.number("ranks") for fact in facts["failure"]}  # as torchrun saw it
     is_seen = bool(first & speakers(last.values()))
     same: dict[str, list[Fact]] = defaultdict(list)
@@ -138,7 +143,7 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
     findings = []
     for found in same.values():
         (finding,) = _stated(found)
-        if not finding.ranks and not has_ended and found[0].kind != "CUDA error" and "who" not in found[0].values:
+        if not finding.ranks and not has_ended and "who" not in found[0].values:
             words = f"{finding.words} rankscope cannot tell whether it was caught."
             finding = finding._replace(words=words, is_certain=False)
         findings.append(finding)
@@ -149,7 +154,7 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
 
 
 def _stacks(facts: Facts) -> list[HangFinding]:
-    """Stacks of py-spy: ranks that are outside a collective while others are in one."""
+    """Stacks of py-spy and faulthandler: ranks that are outside a collective while others are, or may be, in one."""
     frames = {}
     for fact in facts["stack"]:
         rank = fact.number("local") if fact.line.rank is None else fact.line.rank
@@ -159,8 +164,8 @@ def _stacks(facts: Facts) -> list[HangFinding]:
     if not frames:
         return []
     if len(frames) < len(facts["stack"]) or -1 in frames or not inside or not outside:
-        return [unknown("the stacks are all alike, or do not show their ranks", facts["stack"])]
-    words = f"not in a collective: {listed('rank', outside)}; waiting in one: {listed('rank', inside)}"
+        return [unknown("each rank may wait for another one, or stacks do not show their ranks", facts["stack"])]
+    words = f"outside of collectives: {listed('rank', outside)}; in one, or in backward: {listed('rank', inside)}"
     for rank in sorted(outside):
         innermost = [line.strip() for line in frames[rank].splitlines()[:4]]
         words += f"; rank {rank} is in {', called by '.join(innermost)}"
@@ -187,6 +192,7 @@ _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
     _first_failure,
     "worker",
     _own_errors,
+    "CUDA error",
     _exits,
     "out of memory",
     "same GPU",
@@ -197,14 +203,14 @@ _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
     mismatches,
     "lag",
     "not joined",
+    "culprit",
     "unused",
-    "unused, unnamed",
     "Xid",
     "NCCL's CUDA error",
     "link",
     "connect",
     "store",
-    "system error",
+    "NCCL error",
     calls,
     _stacks,
     "RAS, no answer",
@@ -213,7 +219,7 @@ _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
     "stuck watchdog",
     "id",
     "actor",
-    "barrier, others",
     "peer",
     "gloo",
+    "stopped",
 )

@@ -9,13 +9,12 @@ from pathlib import Path
 import msgspec
 
 from ..common.checks import of_type
-from ..common.files import FileError, PathLike, read_bytes, read_start
+from ..common.files import FileError, PathLike, read_bytes
 from .inputs import paths_of
 from .log_evidence import Facts, facts_of
 from .log_lines import clean_lines
 
 _LOG_NAME = re.compile(r"(?:\.(?:log|out|err|txt|stdout|stderr)(?:\.\d{1,9})?|^std(?:out|err))(?:\.gz)?$", re.ASCII)
-_RAS_REPORT = re.compile(rb'\s*\{\s*"nccl_version"')  # of NCCL's `ncclras -f json`
 _ATTEMPT = re.compile(r"attempt_(\d+)")  # a folder of torchrun's --log-dir
 
 
@@ -27,8 +26,8 @@ class HangLogs(msgspec.Struct, frozen=True, eq=False):
 
 
 def is_log(path: Path) -> bool:
-    """Whether a file is taken for a log, by its name, or as it begins as a report of NCCL's RAS."""
-    return _LOG_NAME.search(path.name) is not None or _RAS_REPORT.match(read_start(path, 64)) is not None
+    """Whether a file is taken for a log, by its name."""
+    return _LOG_NAME.search(path.name) is not None
 
 
 def logs_in(folder: Path) -> list[Path]:

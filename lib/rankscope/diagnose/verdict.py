@@ -105,7 +105,7 @@ def _of_nobody(lateness: Lateness, steps: Sequence[int], is_complete: bool) -> l
                 "this. A trace of more steps may tell."
             )
         else:
-            lines.append(f"{who}, but this only {cost}. A rank is named from {percent_words(SHARE_OF_STEP)} on.")
+            lines.append(f"{who}, but this only {cost}. A rank is named if it costs {percent_words(SHARE_OF_STEP)}.")
     waits_s = lateness.waits_s.max(axis=1)  # for the last rank of each step
     last = [lateness.ranks[column] for column in lateness.waits_s.argmin(axis=1)]
     worst = int(waits_s.argmax())

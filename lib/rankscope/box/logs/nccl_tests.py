@@ -29,13 +29,16 @@ _NAME = re.compile(r"^(?!.*(?:Linking|concluded)).*?\b(\w+?)_perf(?:_mpi)?\b")  
 
 
 def nccl_tests_text(log: Log) -> Iterator[Profile]:
-    table = Table()
+    tables = [Table()]
     for number, line in enumerate(log.lines, 1):
-        if _ends_before(table, line):
-            yield from _profiles(log, table)
-            table = Table()
-        _read_line(table, number, line)
-    yield from _profiles(log, table)
+        if _ends_before(tables[-1], line):
+            tables.append(Table())
+        _read_line(tables[-1], number, line)
+    cut = [note for table in tables if not table.halves for note in table.notes]
+    for table in tables:
+        if table.halves:
+            table.notes += cut
+            yield _profile(log, table)
 
 
 def _ends_before(table: Table, line: str) -> bool:
@@ -115,10 +118,8 @@ def _half(where: str, row: re.Match[str], shared: Mapping[str, str], cells: Mapp
     )
 
 
-def _profiles(log: Log, table: Table) -> Iterator[Profile]:
-    """Yield the profile of a table, if it has rows. The times of separate runs are iterations of the same points."""
-    if not table.halves:
-        return
+def _profile(log: Log, table: Table) -> Profile:
+    """Return the profile of a table. The times of separate runs are iterations of the same points."""
     runs = _separate(table)
     starts = [index for index, rank in enumerate(table.ranks) if rank.number == 0]
     table.ranks = table.ranks[max(starts, default=0) :]  # an earlier run may have failed before its table
@@ -129,7 +130,7 @@ def _profiles(log: Log, table: Table) -> Iterator[Profile]:
             what = "each on its own host: nothing crossed the network"
         num_ranks = count_of(len(runs[0]), "rank")
         table.notes.append(f"{FAULT}{len(runs)} separate runs of {num_ranks} each, {what}. Build nccl-tests with MPI=1")
-    yield profile_of(log, table, facts_of(table.lines))
+    return profile_of(log, table, facts_of(table.lines))
 
 
 def _separate(table: Table) -> list[list[Rank]]:

@@ -141,6 +141,8 @@ def backend_and_ranks(backend: str | None, num_ranks: int | None) -> tuple[str, 
     num_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks or num_gpus))  # torchrun states it, mpirun not
     if backend is None:
         backend = "nccl" if num_gpus >= 2 and num_ranks_here <= num_gpus else "gloo"
+    if backend == "nccl" and not num_gpus:
+        raise ValueError("backend nccl needs a GPU, and torch finds none on this machine")
     if num_ranks is None and place() is None:
         num_ranks = num_gpus if backend == "nccl" else 4
     return one_of("backend", backend, ("gloo", "nccl")), num_ranks
