@@ -131,7 +131,6 @@ def test_a_new_reader_sees_a_picture_first_and_leaves_git_status_clean(clone: Pa
     with made(clone, home, log) as (address, token):
         open_notebook(page, f"{address}?token={token}")
         assert page.url.startswith(f"{address}lab/tree/{FIRST}")
-        expect(page.locator(".Toastify__toast")).to_have_count(0)  # no question in front of the figure
         source = first_picture(page).get_attribute("src")
         assert source
         assert source.startswith("data:image/svg+xml"), "a trusted notebook shows the SVG"
@@ -142,6 +141,7 @@ def test_a_new_reader_sees_a_picture_first_and_leaves_git_status_clean(clone: Pa
         choose(page, "File", "filemenu:close-and-cleanup")
         page.locator(".jp-Dialog button.jp-mod-accept").click()
         expect(page.locator(".jp-Notebook")).to_have_count(0, timeout=REPAINT_MS)
+        expect(page.locator(".Toastify__toast")).to_have_count(0)  # no question in front of the figure
 
         # The panel that was saved is a picture when its kernel is gone.
         assert WIDGET not in (clone / "my_notebooks" / RUN).read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.utils.data import DataLoader, Dataset
 
 from rankscope.pipeline import advise, record_dataloader
@@ -97,6 +98,8 @@ def test_workers_are_kept_if_their_start_takes_a_clear_share_of_an_epoch(
     saved_s = advice.current.predicted_s - advice.best.predicted_s
     assert saved_s == pytest.approx(startup_s if recommended.persistent_workers else 0.0)
     assert any(f"{startup_s:g} s" in note for note in advice.notes) is recommended.persistent_workers
+    as_recorded = advise(replace(recorded, settings=recommended))  # a first epoch has the start of persistent workers
+    assert ("note: " in str(as_recorded)) is recommended.persistent_workers
 
 
 # ---- advice that is followed

@@ -130,7 +130,7 @@ def _candidates(
     if profile.pinning is not None:
         pins = {False, True}
     persistent = {profile.settings.persistent_workers}
-    if profile.startup_s + profile.startup_each_s > 0:
+    if profile.startup_s + profile.startup_each_s:
         persistent.add(True)
     different: dict[LoaderSettings, None] = {}
     for choice in product(num_workers, prefetch_factors, (True, False), sorted(pins), sorted(persistent)):
@@ -192,6 +192,8 @@ def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsFore
     """Yield what a reader of the advice should know about its limits."""
     if not profile.settings.num_workers:
         yield "recorded without workers, so their start-up and hand-over are unknown, and predicted to take no time"
-    if best.settings.persistent_workers and not current.settings.persistent_workers:
-        startup_s = profile.startup_of_s(replace(best.settings, persistent_workers=False))
+    # If the recorded workers are persistent, the note says why a recorded first epoch takes longer than predicted.
+    persistent = best.settings if best.settings.persistent_workers else current.settings
+    if persistent.persistent_workers:
+        startup_s = profile.startup_of_s(replace(persistent, persistent_workers=False))
         yield f"persistent_workers=True saves the start-up of {_seconds(startup_s)} in every epoch after the first"

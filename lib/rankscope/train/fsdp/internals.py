@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group, _fsdp_state
-from torch.distributed.fsdp._fully_shard._fsdp_param import ShardedState
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param, _fsdp_param_group, _fsdp_state
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_iter
 
@@ -60,10 +59,21 @@ def watching(recorder: Recorder) -> Iterator[None]:
         for module in (_fsdp_collectives, _fsdp_param_group, _fsdp_state):
             replace(module, "_get_device_handle", lambda device_type: recorder.device)
         replace(torch.accelerator, "current_stream", recorder.device.current_stream)
+        if not recorder.on_gloo:
+            replace(_fsdp_param, "_chunk_with_empty", _first_chunks)
         groups = _fsdp_param_group.FSDPParamGroup
         for name in (*_TRANSFERS, *_BEGINS, _END):
             replace(groups, name, _watched(recorder, name, getattr(groups, name)))
         yield
+
+
+def _first_chunks(tensor: Tensor, num_chunks: int, dim: int) -> list[Tensor]:
+    """Return the chunk of rank 0, which alone is there, also in the places of the others.
+
+    FSDP uses no other, and to make each of 4,096 would take seconds.
+    """
+    length = -(-tensor.size(dim) // num_chunks)
+    return [tensor.narrow(dim, 0, length)] * num_chunks
 
 
 def _watched(recorder: Recorder, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,7 +101,7 @@ def _after_transfer(recorder: Recorder, name: str, parameter: Any) -> None:
     """Label the gradients of one parameter, and give it its values if it has just been gathered."""
     if name == "post_backward" and parameter.sharded_param.grad is not None:
         recorder.label(parameter.sharded_param.grad, "gradients")
-    if name != "wait_for_unshard" or parameter.sharded_state != ShardedState.UNSHARDED:
+    if name != "wait_for_unshard" or parameter.sharded_state != _fsdp_param.ShardedState.UNSHARDED:
         return
     gathered = parameter._unsharded_param
     if gathered.requires_grad and not gathered._post_accumulate_grad_hooks:

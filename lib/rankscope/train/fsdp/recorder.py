@@ -36,7 +36,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.transfers: list[tuple[str, str]] = []  # FSDP's methods that run, the innermost last, with their groups
         self.computing: list[str] = []  # the groups whose modules compute, the innermost last
         self._pass = ""
-        self._on_gloo = on_gloo
+        self.on_gloo = on_gloo
         self._works: list[Work] = []
         self._changes: list[MemoryChange] = []
         self._storages: dict[int, tuple[str, int]] = {}  # the term and bytes of each live storage
@@ -51,7 +51,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(hasattr(kind, "to_local") for kind in types):
             return NotImplemented  # a DTensor comes again as what is local
-        if self._on_gloo and self._works and self._works[-1].kind in COLLECTIVES:
+        if self.on_gloo and self._works and self._works[-1].kind in COLLECTIVES:
             time.sleep(_RELEASE_S)
         inputs = list(tensors_in((args, kwargs)))
         if not self.transfers:  # in which Gloo reads what it has allocated for itself

@@ -88,13 +88,13 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
     weights: NDArray[np.float64]
 
 
-def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_size: bool = True) -> Prediction:
+def predict(epoch: Assignment, handling: str = "join") -> Prediction:
     """Predict the result of `measure`; `epoch` has each rank's samples, and `handling` is as for `simulate`.
 
     The loss of a batch is the mean over its samples, and DDP averages over N ranks, so a sample in a batch of b has the
-    weight 1/(N·b). Join also divides by the initial number of ranks, finished ones included, so its steps get smaller.
-    With ``divide_by_initial_world_size=False`` it divides by the n ranks that still have a batch, so the last samples
-    have the weight 1/(n·b). In the gradient of the mean loss, all weights would be equal.
+    weight 1/(N·b). Join also divides by the initial number of ranks, finished ones included, so its steps get smaller,
+    unless you pass it ``divide_by_initial_world_size=False``. In the gradient of the mean loss, all weights would be
+    equal.
 
     Raises ValueError if `simulate` rejects an argument or the epoch has no loader, because its batches are unknown.
 
@@ -105,26 +105,21 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
     [0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.0, 0.0]
     >>> predict(epoch, "join").scale.tolist()
     [1.0, 1.0, 0.5]
-    >>> predict(epoch, "join", divide_by_initial_world_size=False).weights.tolist()
-    [0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.5, 0.5]
     """
     batches = batches_of(epoch)
     num_batches = [len(own) for own in batches]
     completed = steps_by_rank(num_batches, handling)
     num_active = [sum(num_steps > step for num_steps in completed) for step in range(max(completed))]
-    divisors = num_active
-    if divide_by_initial_world_size:
-        divisors = [len(batches)] * len(num_active)
     weights = np.zeros(epoch.size)
     ranks = []
     for own, num_steps in zip(batches, completed, strict=True):
         trained = list(islice(cycle(own), num_steps))
-        for step, batch in enumerate(trained):
-            np.add.at(weights, batch, 1 / (divisors[step] * batch.size))
+        for batch in trained:
+            np.add.at(weights, batch, 1 / (len(batches) * batch.size))
         ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *trained]))
     return Prediction(
         trained=replace(epoch, ranks=tuple(ranks)),
-        scale=np.divide(num_active, divisors),
+        scale=np.divide(num_active, len(batches)),
         weights=weights,
     )
 

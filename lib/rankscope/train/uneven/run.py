@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -62,7 +62,6 @@ def measure(
     epoch: Assignment,
     losses_fn: Losses,
     handling: str = "join",
-    divide_by_initial_world_size: bool = True,
     step_s: float = 0.0,
     timeout_s: float = 60.0,
 ) -> UnevenRun:
@@ -88,15 +87,15 @@ def measure(
     function("losses_fn", losses_fn, "of outputs and targets")
     number("step_s", step_s, 0)
     one_of("handling", handling, HANDLINGS[1:])
-    expected = predict(epoch, handling, divide_by_initial_world_size)
+    expected = predict(epoch, handling)
     for name, tensor in (("inputs", inputs), ("targets", targets)):
         if of_type(name, tensor, Tensor).shape[:1] != (epoch.size,):
             raise ValueError(f"{name} must have a row for each of {epoch.size} samples, got {tuple(tensor.shape)}")
     num_bytes = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
     if num_bytes <= _WORD_BYTES:
         raise ValueError(f"module must have more than {_WORD_BYTES} bytes of parameters to train, got {num_bytes}")
-    joining = {"enable": handling == "join", "divide_by_initial_world_size": divide_by_initial_world_size}
-    args = module, inputs, targets, batches_of(epoch), losses_fn, len(expected.scale), joining, step_s
+    joins = handling == "join"
+    args = module, inputs, targets, batches_of(epoch), losses_fn, len(expected.scale), joins, step_s
     ranks = launch(_train, epoch.num_ranks, args, timeout_s=timeout_s)
     gradients = max((rank.gradients for rank in ranks), key=len)
     timeline = Timeline.of([span for rank in ranks for span in rank.spans])
@@ -122,17 +121,17 @@ def _train(
     batches: Sequence[Sequence[NDArray[np.int64]]],
     losses_fn: Losses,
     most_steps: int,
-    joining: Mapping[str, Any],
+    joins: bool,
     step_s: float,
 ) -> _RankRecord:
     """Train one epoch, and record it. Without Join, each rank makes as many steps as the one that makes most."""
     ddp = DistributedDataParallel(copy.deepcopy(module))
     own = batches[dist.get_rank()]
-    num_steps = len(own) if joining["enable"] else most_steps
+    num_steps = len(own) if joins else most_steps
     trained = [np.empty(0, dtype=np.int64)]
     gradients: list[Vector] = []
     dist.barrier()  # so that all ranks begin the first step together
-    with recording() as recorder, Join([ddp], **joining):
+    with recording() as recorder, Join([ddp], enable=joins):
         for indices in islice(cycle(own), num_steps):
             recorder.item = len(gradients)
             with recorder.span("step"):
