@@ -314,6 +314,8 @@ def test_matrices_are_read_and_those_of_no_single_copies_named(tmp_path: Path) -
 
 def test_a_matrix_that_is_cut_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     whole = single_profile(tmp_path, made.NVBANDWIDTH)
+    again = made.NVBANDWIDTH + made.NVBANDWIDTH.replace("26.03", "16.03")  # with another size of buffer
+    assert single_profile(tmp_path, again).points == whole.points
     cut = single_profile(tmp_path, made.NVBANDWIDTH.partition("275.19")[0] + "27")
     assert cut.points == whole.select(direction="h2d")
     assert "device_to_device_memcpy_write_ce is left out: it is cut" in notes(cut)

@@ -23,8 +23,7 @@ _OTHER = re.compile(
 )
 # A test of such a name copies in one direction at a time, or in both between the host and one GPU.
 _MEMCPY = re.compile(r"(?:host|device)_to_(?:host|device)(_bidirectional)?_memcpy(?:_(read|write))?_(?:ce|(sm))")
-_NUM_BYTES = 10**9  # assumed for a copy, because only its rate is printed
-_SIZE_NOTE = "the size of a copy is not stated: times are those of 1 GB at the rate that is printed"
+_NUM_BYTES = 10**9  # assumed for a copy, because only its rate in GB/s is printed
 
 
 class _Test(msgspec.Struct):
@@ -77,26 +76,23 @@ def nvbandwidth_text(log: Log) -> list[Profile]:
 def _profiles(log: Log, tests: Sequence[_Test], devices: str) -> list[Profile]:
     """Return the profile of all copies; none if there are no tests. `devices` has a line for each GPU."""
     points = []
-    notes = [_SIZE_NOTE]
+    notes = ["the size of a copy is not stated: times are those of 1 GB at the rate that is printed"]
     num_gpus = 0
+    names: list[str] = []
     for test in tests:
-        num_rows = 1
-        if test.is_between_gpus:
-            num_rows = test.num_columns
+        num_rows = test.num_columns if test.is_between_gpus else 1
         is_other = _OTHER.search(f"{test.title} {test.name}") or not _TITLE.search(test.title)
-        if is_other or not test.name or len(test.rows) != num_rows:
-            why = "it is cut"
-            if is_other:
-                why = "it has no copies that run alone"
+        if is_other or test.name in ("", *names) or len(test.rows) != num_rows:
+            why = "it has no copies that run alone" if is_other else "it is cut, or ran before"
             notes.append(f"{test.name or test.title} is left out: {why}")
             continue
+        names.append(test.name)
         num_gpus = max(num_gpus, test.num_columns)
         for row, words in enumerate(test.rows):
             for column, word in enumerate(words):
                 # From a GPU to itself, or without peer access, is no copy: old versions print 0.00 there, not N/A.
                 if word not in ("N/A", "0.00"):
-                    seconds = _NUM_BYTES / (float(word) * 1e9)
-                    points.append(timed("transfer", _NUM_BYTES, [seconds], _options(test, row, column)))
+                    points.append(timed("transfer", _NUM_BYTES, [1 / float(word)], _options(test, row, column)))
     if not points:
         return []
     gpus = [{"name": name} for name in _DEVICE.findall(devices)]
@@ -130,5 +126,5 @@ def _options(test: _Test, row: int, column: int) -> dict[str, Any]:
         method = " ".join(filter(None, memcpy.groups()[1:])) or method  # the copy engine is usual
     elif direction != "d2d":
         method = test.name
-    is_both_ways = memcpy is not None and memcpy[1] is not None
+    is_both_ways = bool(memcpy and memcpy[1])
     return {"direction": direction, "method": method, "pieces": 1, "both": is_both_ways, **ends, "size": "not stated"}

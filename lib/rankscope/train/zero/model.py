@@ -46,7 +46,7 @@ class Optimizer(NamedTuple):
 
 
 RECIPES = {"fp32": Recipe(4, 4, 0, 4), "mixed": Recipe(2, 2, 4, 4), "bf16": Recipe(2, 2, 0, 2)}
-OPTIMIZERS = {"sgd": Optimizer(0, 0), "momentum": Optimizer(1, 0), "adam": Optimizer(2, 4)}
+OPTIMIZERS = {"sgd": Optimizer(0, 0), "momentum": Optimizer(1, 0), "adam": Optimizer(2, 4), "adamw": Optimizer(2, 4)}
 
 
 class ZeroMemory(msgspec.Struct, frozen=True):
