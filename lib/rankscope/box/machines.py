@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ def published(path: str | os.PathLike[str]) -> msgspec.Raw | None:
         return None
     name = text.removeprefix(PREFIX)
     if name not in bank():
-        raise ValueError(one_line(f"the bank has no {name!r}. `box.bank()` in Python lists all machines"))
+        near = " or ".join(get_close_matches(name, bank())) or "one that `box.bank()` lists in Python"
+        raise ValueError(one_line(f"the bank has no {name!r}. Take {near}"))
     return _profiles()[name]
 
 

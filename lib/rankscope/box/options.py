@@ -15,10 +15,9 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the output even if
 
 
 def check_profile_output(path: Path, force: bool) -> None:
-    """Raise ValueError for a file that is no profile of ours, unless `force` allows it; OSError without a folder."""
+    """Raise ValueError for a file that is no profile of ours, unless `force` allows it."""
     from ..common.files import read_start
     from .profile import FORMAT
 
-    path.parent.stat()
     if path.is_file() and not force and FORMAT.encode() not in read_start(path, 100):
         raise ValueError(f"{path} exists and is no profile; --force replaces it")

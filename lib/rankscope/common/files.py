@@ -133,9 +133,13 @@ def _fill(path: Path, content: bytes, permissions: int) -> None:
 
 
 def check_output(name: str, path: PathLike, inputs: Iterable[PathLike] = (), endings: tuple[str, ...] = ("",)) -> None:
-    """Raise ValueError for a path, given as `name`, that has none of the `endings`, is no file, or is an input."""
+    """Raise ValueError for a path, given as `name`, that has none of the `endings`, is no file, or is an input.
+
+    Raises OSError if its folder is missing.
+    """
     if not os.fspath(path).endswith(endings):
         raise ValueError(f"{name} must end in {' or '.join(endings)}, got {os.fspath(path)!r}")
+    Path(path).parent.stat()
     if not os.path.exists(path):
         return
     if not os.path.isfile(path):

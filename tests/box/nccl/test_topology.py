@@ -130,4 +130,4 @@ def test_the_command_explains_any_box_and_chooses_for_a_known_gpu(tmp_path: Path
     assert shown.output.splitlines()[0].split()[:4] == ["GPU0", "GPU1", "GPU2", "GPU3"]
     assert shown.output.splitlines()[1].split()[:2] == ["GPU0", "X"]
     assert ("tree LL" in shown.output) == (gpu == "h100")
-    assert ("lacks generation" in shown.output) == (gpu == "a40")
+    assert ("no constants" in shown.output) == (gpu == "a40")

@@ -15,7 +15,7 @@ from ..options import Force, check_profile_output
 def import_(
     files: Annotated[
         list[Path],
-        Argument(help="Logs of nccl-tests, rccl-tests or nvbandwidth, or files of the NCCL Inspector."),
+        Argument(help="Logs of nccl-tests, rccl-tests or nvbandwidth, or files of the NCCL Inspector.", metavar="FILE"),
     ],
     output: Annotated[
         Path | None,

@@ -20,7 +20,7 @@ def nccl(
     version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2.")] = "2.30",
     collective: Annotated[str, typer.Option(help="Collective to use.")] = "allreduce",
     num_bytes: Annotated[
-        list[str] | None, typer.Option(help="Size of the whole buffer, as in 64KiB. Repeat for more sizes.")
+        list[str] | None, typer.Option(help="Size of the whole buffer, as in 64KiB. Repeat for more.", metavar="SIZE")
     ] = None,
     topo: Annotated[
         Path | None,
@@ -30,7 +30,6 @@ def nccl(
     """Show, for each size, the algorithm and protocol that NCCL chooses, the time it expects, and our estimate."""
     from ...common.units import bytes_words, cell_words, parse_bytes
     from ..nccl import GPUS, Model
-    from ..nccl.constants import Gpu
     from ..nccl.topology import explained, read_topology
 
     match = _BOX.fullmatch(box.strip().lower())
@@ -45,8 +44,7 @@ def nccl(
         print_parts(["".join(f"{cell:<7}" for cell in row) for row in rows])
         print_parts(explained(topology))
         if match[1] not in GPUS:
-            lacking = ", ".join(Gpu._fields)
-            print_parts([f"NCCL's choices are not shown, because its model lacks {lacking} of the GPU {match[1]!r}."])
+            print_parts([f"NCCL's choices are not shown, because its model has no constants of the GPU {match[1]!r}."])
             return
         cards["nics"] = len(topology.nics) or None
         if topology.nic_gb_per_s:

@@ -39,8 +39,7 @@ class Machine(msgspec.Struct, frozen=True, dict=True, eq=False):
 
     def __post_init__(self) -> None:
         if self.gpu not in GPUS:
-            lacking = ", ".join(Gpu._fields)
-            raise ValueError(f"gpu must be one of {', '.join(GPUS)}; of {self.gpu!r}, NCCL's model lacks {lacking}")
+            raise ValueError(f"gpu must be one of {', '.join(GPUS)}, got {self.gpu!r}")
         check_field(self, "gpus_per_node", whole, 1, 72)
         check_field(self, "num_nodes", whole, 1, 4096)
         check_field(self, "version", _version)
