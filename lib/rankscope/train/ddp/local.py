@@ -9,6 +9,8 @@ import numpy as np
 
 from ...cluster import Link
 from ...common.checks import check_field, each, number, of_type, whole
+from ...common.units import cell_words
+from ...common.words import count_of
 from ...networks import Cost, HasCost, Seconds, ring_cost
 from .gradients import Buckets, Gradient, assign
 
@@ -44,6 +46,10 @@ class LocalStep(msgspec.Struct, frozen=True, eq=False):
         if self.ready_s.shape != (len(self.gradients),) or not in_backward.all():
             wanted = f"{len(self.gradients)} times in a backward of {self.backward_s} s"
             raise ValueError(f"ready_s must have {wanted}, got {self.ready_s}")
+
+    def __repr__(self) -> str:
+        times = f"forward {cell_words(self.forward_s)}, backward {cell_words(self.backward_s)}"
+        return f"<LocalStep: {count_of(len(self.gradients), 'gradient')}, {times}>"
 
     @classmethod
     def modelled(
