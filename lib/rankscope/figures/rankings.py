@@ -19,6 +19,7 @@ def draw_ranking(
     bound_s: float | None = None,
     chosen: str = "",
     title: str | None = None,
+    deck: str = "",
 ) -> Drawing:
     """Draw the time of each algorithm as a bar, the fastest on top and in blue, with its time and its factor behind it.
 
@@ -66,4 +67,4 @@ def draw_ranking(
             Text(x, height + 4, "lower bound", "label", "accent", "middle"),
         ]
         height += 16
-    return Drawing(title or f"{names[0]} is the fastest", marks, height)
+    return Drawing(title or f"{names[0]} is the fastest", marks, height, deck)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from numpy.typing import ArrayLike
 
@@ -26,13 +26,13 @@ def draw_bars(
     title: str | None = None,
     deck: str = "",
     behind: Sequence[str] = (),
-    limits: Mapping[str, float] | None = None,
+    limits: Collection[tuple[str, float]] = (),
 ) -> Drawing:
     """Draw a horizontal bar for each row, the first on top; ``rows[name][kind]`` is the length of one of its parts.
 
     The look of a kind is that of `work_look`, or grey. The length of a part is written on it where it fits, and the
-    words of `behind` are behind the bars. Dashed lines mark `limits` by name, except those far beyond the longest bar.
-    Raises ValueError if there are no rows, or if a length or a limit is negative or not finite.
+    words of `behind` are behind the bars. Dashed lines mark `limits`, each a name and a length, except those far beyond
+    the longest bar. Raises ValueError if there are no rows, or if a length is negative or not finite.
 
     >>> draw_bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}).title
     'rank 0 has the longest bar'
@@ -59,9 +59,9 @@ def draw_bars(
     if limits:
         top += 14
     bottom = top + len(rows) * row_px + 4
-    for name, limit in (limits or {}).items():
-        x = left + number(f"limit {name}", limit, 0) * px_per_unit
-        if x <= RIGHT_PX:
+    for name, limit in limits:
+        x = left + limit * px_per_unit
+        if x <= RIGHT_PX - 4 * LETTER_PX:
             marks.append(Line(((x, top - 2), (x, bottom)), "mute", 1.0, "4 3"))
             marks.append(Text(x, top - 6, name, "label", "mute", "middle"))
     for row, (name, parts) in enumerate(rows.items()):

@@ -42,7 +42,7 @@ def draw(now: Now) -> list[Drawing]:
     link_s = parse_bytes("size", now.size) / LINKS[now.link].h2d_bytes_per_s
     how = "prefetched" if now.prefetched else "copied in turn"
     return [
-        draw_ranking(seconds, link_s, now.method, f"{now.size} to the GPU, from published figures"),
+        draw_ranking(seconds, link_s, now.method, deck=f"{now.size} to the GPU, from published figures"),
         draw_timeline(loop(now), f"The first {_NUM_BATCHES} batches of {now.size}, {how}"),
     ]
 

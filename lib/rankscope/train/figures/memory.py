@@ -41,4 +41,4 @@ def draw_memory(
         limit = number("limits_bytes", limit_bytes, 0) / scale
         if all(larger - limit >= least_gap for larger in limits.values()):
             limits[name] = limit
-    return draw_bars(rows, f"memory of one rank [{unit}]", title, behind=behind, limits=limits)
+    return draw_bars(rows, f"memory of one rank [{unit}]", title, behind=behind, limits=limits.items())
