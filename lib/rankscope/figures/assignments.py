@@ -13,7 +13,7 @@ from ..common.checks import of_type, one_of
 from ..sampling.assignment import Assignment
 from ..sampling.audit import audit
 from ..sampling.epoch_audit import EpochAudit
-from .marks import DIGIT_PX, LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, every_nth, row_name
+from .marks import LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, every_nth, row_name
 from .palette import ramp, rank_colors
 
 _ROWS_PX = 240.0  # of all ranks together, whatever their number, so that the drawing keeps its height
@@ -31,7 +31,7 @@ _Hue = Callable[[int, int], str]  # of a rank and a sample
 
 
 def draw_assignment(
-    assignment: Assignment, color_by: str = "rank", title: str | None = None, deck: str | None = None
+    assignment: Assignment, color_by: str = "rank", title: str | None = None, deck: str = ""
 ) -> Drawing:
     """Draw the dataset in its own order, and the samples that each rank reads, in the order of reading.
 
@@ -57,7 +57,7 @@ def draw_assignment(
         *_cells(assignment, grid, hue, tips),
     ]
     found, arithmetic = _words(assignment, epoch)
-    return Drawing(title or found, marks, _TOP_PX + _ROWS_PX + 24, arithmetic if deck is None else deck, tips)
+    return Drawing(title or found, marks, _TOP_PX + _ROWS_PX + 24, deck or arithmetic, tips)
 
 
 class _Grid(NamedTuple):
@@ -118,7 +118,7 @@ def _grid(assignment: Assignment) -> _Grid:
         batch=batch,
         row_px=row_px,
         cell_px=cell_px,
-        number_px=DIGIT_PX * len(str(assignment.size)) + 4,
+        number_px=LETTER_PX * len(str(assignment.size)) + 4,
     )
 
 
@@ -214,7 +214,7 @@ def _step_names(grid: _Grid) -> Iterator[Mark]:
     free = 0.0
     for step, reads in groupby(grid.x_of, lambda read: read // grid.batch):
         places = [grid.x_of[read] for read in reads]
-        half = DIGIT_PX / 2 * len(f"{step:,}")
+        half = LETTER_PX / 2 * len(f"{step:,}")
         middle = min((places[0] + places[-1] + grid.cell_px - grid.gap_px) / 2, RIGHT_PX - 1.32 * half)
         if middle - half >= free:
             yield Text(middle, _TOP_PX - 8, f"{step:,}", "label", "mute", "middle")

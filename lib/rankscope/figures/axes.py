@@ -25,13 +25,23 @@ def to_axes(drawing: Drawing, ax: Axes) -> Axes:
     texts = [text_of(mark) for mark in marks if isinstance(mark, Box) and mark.text]
     for mark in [*marks, *texts]:
         if isinstance(mark, Text):
-            style: dict[str, Any] = {"color": TONES[mark.tone], "ha": _ALIGN[mark.anchor]}
-            style["weight"] = "bold" if mark.size == "title" else "normal"
-            words = printable(mark.text.replace("*", ""))
-            ax.text(mark.x, mark.y, words, fontsize=SIZES_PX[mark.size] * points_per_px, parse_math=False, **style)
+            ax.text(
+                mark.x,
+                mark.y,
+                printable(mark.text.replace("*", "")),
+                fontsize=SIZES_PX[mark.size] * points_per_px,
+                weight="bold" if mark.size == "title" else "normal",
+                color=TONES[mark.tone],
+                ha=_ALIGN[mark.anchor],
+                parse_math=False,
+            )
         elif isinstance(mark, Box):
             fill = mixed(TONES.get(mark.fill, mark.fill), PAPER, OPACITY[mark.look])
-            style = {"facecolor": fill, "edgecolor": TONES.get(mark.edge, "none"), "linewidth": 1.5 * points_per_px}
+            style: dict[str, Any] = {
+                "facecolor": fill,
+                "edgecolor": TONES.get(mark.edge, "none"),
+                "linewidth": 1.5 * points_per_px,
+            }
             ax.add_patch(Rectangle((mark.x, mark.y), mark.width, mark.height, **style))
             for x0, y0, x1, y1 in hatching(mark):
                 ax.plot([x0, x1], [y0, y1], color=INK, alpha=HATCH_OPACITY, linewidth=points_per_px)

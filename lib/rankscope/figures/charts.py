@@ -84,9 +84,16 @@ def explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]]) -> None:
 
 def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any) -> None:
     """Write a text at a point of the data, moved by an offset in points, on a ground that covers lines."""
-    ground = {"boxstyle": "square,pad=0.12", "facecolor": PAPER, "edgecolor": "none"}
-    options: dict[str, Any] = {"textcoords": "offset points", "fontsize": LABEL_PT, "bbox": ground}
-    ax.annotate(printable(text), at, xytext=offset, parse_math=False, **options, **style)
+    ax.annotate(
+        printable(text),
+        at,
+        xytext=offset,
+        textcoords="offset points",
+        fontsize=LABEL_PT,
+        parse_math=False,
+        bbox={"boxstyle": "square,pad=0.12", "facecolor": PAPER, "edgecolor": "none"},
+        **style,
+    )
 
 
 def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
@@ -97,22 +104,24 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
     ax.autoscale_view()
     points_per_px = 72 / ax.figure.dpi
     heights = {name: ax.transData.transform((1.0, y))[1] * points_per_px for name, (y, _) in ends.items()}
-    style: dict[str, Any] = {
-        "fontsize": LABEL_PT,
-        "va": "center",
-        "parse_math": False,
-        "annotation_clip": False,
-        "xycoords": ax.get_yaxis_transform(),
-        "textcoords": "offset points",
-    }
     free = -1e9
     for name in sorted(ends, key=lambda name: heights[name]):
         y, look = ends[name]
         place = max(free, heights[name])
         free = place + 1.3 * LABEL_PT
-        hair = {"arrowstyle": "-", "color": look.color, "linewidth": 0.7, "relpos": (0, 0.5)}
-        at = (14, place - heights[name])
-        ax.annotate(printable(name), (1.0, y), at, color=look.color, arrowprops=hair, **style)
+        ax.annotate(
+            printable(name),
+            (1.0, y),
+            (14, place - heights[name]),
+            xycoords=ax.get_yaxis_transform(),
+            textcoords="offset points",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": look.color, "linewidth": 0.7, "relpos": (0, 0.5)},
+            color=look.color,
+            fontsize=LABEL_PT,
+            va="center",
+            parse_math=False,
+        )
 
 
 # ---- over any quantity

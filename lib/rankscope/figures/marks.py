@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from textwrap import wrap
 from typing import NamedTuple, TypeAlias
 
@@ -16,8 +16,9 @@ LEFT_PX = 84.0  # where marks begin; the names of rows end 12 px before them
 RIGHT_PX = 632.0  # where marks end
 SIZES_PX = {"title": 18, "deck": 13, "label": 12, "number": 11}  # of letters
 DOTTED = "1.2 3"  # the dash of a wait
-DIGIT_PX = 6.4  # the width of a digit of a number
-LETTER_PX = 6.4  # the mean width of a letter of a label
+LETTER_PX = 6.4  # the mean width of a letter of a label, and the width of a digit
+WIDE_LETTER_PX = 1.32 * LETTER_PX  # on a phone
+_NAME_LETTERS = 36  # of a row, at most
 _TITLE_LETTERS = 54  # in a line
 _DECK_LETTERS = 84
 
@@ -122,7 +123,7 @@ def moved_down(mark: Mark, by_px: float) -> Mark:
 
 def with_text(box: Box, words: str) -> Box:
     """Return the box with a text in it, if there is room."""
-    has_room = box.width >= DIGIT_PX * len(words) + 2 and box.height >= 9
+    has_room = box.width >= LETTER_PX * len(words) + 2 and box.height >= 9
     return box._replace(text=words) if has_room else box
 
 
@@ -131,8 +132,16 @@ def every_nth(pitch_px: float, least_px: float) -> int:
     return next(nth for nth in (1, 2, 5, 10, 20, 50, 100, 1000) if nth * pitch_px >= least_px)
 
 
+def left_of(names: Iterable[str]) -> float:
+    """Return where rows of these names begin."""
+    letters = min(max(map(len, names), default=0), _NAME_LETTERS)
+    return max(LEFT_PX, WIDE_LETTER_PX * letters + 20)
+
+
 def row_name(y: float, words: str, tone: str = "ink", left: float = LEFT_PX) -> Text:
-    """Return the name of a row whose baseline is at `y`, and which begins at `left`."""
+    """Return the name of a row whose baseline is at `y`, and which begins at `left`; a long name ends in "…"."""
+    if len(words) > _NAME_LETTERS:
+        words = words[: _NAME_LETTERS - 1] + "…"
     return Text(left - 12, y, words, "label", tone, "end")
 
 
@@ -142,7 +151,7 @@ def key_marks(keys: Mapping[str, WorkLook | None]) -> tuple[list[Mark], float]:
     x = LEFT_PX
     y = 0.0
     for label, look in keys.items():
-        width = 1.32 * LETTER_PX * len(label) + 34  # with the letters of a phone
+        width = WIDE_LETTER_PX * len(label) + 34
         if x > LEFT_PX and x + width > RIGHT_PX + 16:
             x = LEFT_PX
             y += 20
@@ -155,9 +164,9 @@ def key_marks(keys: Mapping[str, WorkLook | None]) -> tuple[list[Mark], float]:
     return marks, y + 24 if keys else 0.0
 
 
-def axis(y: float, ticks: Sequence[tuple[float, str]], left: float, right: float = RIGHT_PX) -> list[Mark]:
+def axis(y: float, ticks: Sequence[tuple[float, str]], left: float) -> list[Mark]:
     """Return a horizontal axis, with its ticks at these places in pixels."""
-    marks: list[Mark] = [Line(((left, y), (right, y)))]
+    marks: list[Mark] = [Line(((left, y), (RIGHT_PX, y)))]
     for x, words in ticks:
         marks.append(Line(((x, y), (x, y + 5)), "mute"))
         is_at_edge = x + LETTER_PX * len(words) / 2 > WIDTH_PX - 4

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ..common.units import three_digits, time_unit
-from .marks import LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
+from .marks import LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, left_of, row_name
 from .palette import OTHER, WORK
 
 _SAME = 1e-9  # a smaller relative difference comes from rounding
@@ -42,7 +42,7 @@ def draw_ranking(
             words[name] += f", {three_digits(seconds[name] / fastest_s)} ×"
         if name == chosen:
             words[name] += "  ← your choice"
-    left = 1.32 * LETTER_PX * max(map(len, names)) + 20
+    left = left_of(names)
     right = RIGHT_PX - LETTER_PX * max(map(len, words.values())) - 24
     px_per_s = (right - left) / (longest_s or 1.0)
     marks: list[Mark] = []
@@ -50,11 +50,10 @@ def draw_ranking(
         y = _ROW_PX * row
         width = max(min(seconds[name], longest_s) * px_per_s, 1.5)
         fill = WORK["allreduce"].hue if name in fastest else OTHER
-        bar = Box(left, y, width, 20, fill, "work", key=name, edge="ink" if name == chosen else "")
         tone = "ink" if name in fastest or name == chosen else "mute"
         marks += [
             row_name(y + 15, name, left=left),
-            bar,
+            Box(left, y, width, 20, fill, "work", key=name, edge="ink" if name == chosen else ""),
             Text(left + width + 8, y + 15, words[name], "label", tone),
         ]
         if seconds[name] > longest_s:

@@ -10,14 +10,27 @@ from ..common.checks import number, of_type
 from ..common.units import percent_words, round_ticks, three_digits
 from ..sampling.assignment import Assignment
 from ..sampling.work import epoch_work
-from .marks import LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, axis, key_marks, row_name, with_text
+from .marks import (
+    RIGHT_PX,
+    WIDE_LETTER_PX,
+    WIDTH_PX,
+    Box,
+    Drawing,
+    Line,
+    Mark,
+    Text,
+    axis,
+    key_marks,
+    left_of,
+    row_name,
+    with_text,
+)
 from .palette import OTHER, WorkLook, work_look
 
 _MOST_STEPS = 40
 _ROWS_PX = 300.0  # of all rows, unless they are many or few
 _LEAST_ROW_PX = 15.0
 _MOST_ROW_PX = 28.0
-_WIDE_LETTER_PX = 1.32 * LETTER_PX  # on a phone
 
 
 def draw_bars(
@@ -32,7 +45,8 @@ def draw_bars(
 
     The look of a kind is that of `work_look`, or grey. The length of a part is written on it where it fits, and the
     words of `behind` are behind the bars. Dashed lines mark `limits`, each a name and a length, except those far beyond
-    the longest bar. Raises ValueError if there are no rows, or if a length is negative or not finite.
+    the longest bar, or whose name would meet that of a larger one. Raises ValueError if there are no rows, or if a
+    length is negative or not finite.
 
     >>> draw_bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}).title
     'rank 0 has the longest bar'
@@ -46,12 +60,13 @@ def draw_bars(
         looks |= {kind: work_look(kind) or WorkLook(OTHER, False) for kind in parts}
     longest_name = max(totals, key=lambda name: totals[name])
     row_px = min(max(_ROWS_PX / len(rows), _LEAST_ROW_PX), _MOST_ROW_PX)
-    left = _WIDE_LETTER_PX * max([8, *map(len, rows)]) + 20
+    left = left_of(rows)
     room_px = RIGHT_PX - left
     behind = behind or [""] * len(rows)
-    free_px = {name: room_px - _WIDE_LETTER_PX * len(words) for name, words in zip(rows, behind, strict=True)}
-    px_per_unit = min((free_px[name] / total for name, total in totals.items() if total), default=room_px)
-    end = room_px / px_per_unit
+    most_px = [max(room_px - WIDE_LETTER_PX * len(words), room_px / 4) for words in behind]
+    px_per_unit = min(
+        (px / total for px, total in zip(most_px, totals.values(), strict=True) if total), default=room_px
+    )
     marks: list[Mark] = []
     top = 0.0
     if len(looks) > 1:
@@ -59,11 +74,15 @@ def draw_bars(
     if limits:
         top += 14
     bottom = top + len(rows) * row_px + 4
-    for name, limit in limits:
-        x = left + limit * px_per_unit
-        if x <= RIGHT_PX - 4 * LETTER_PX:
+    free_px = WIDTH_PX  # up to the name of the limit before
+    for name, limit in sorted(limits, key=lambda limit: -limit[1]):
+        x = left + number(f"limit {name}", limit, 0) * px_per_unit
+        half_px = WIDE_LETTER_PX * len(name) / 2
+        name_x = min(x, WIDTH_PX - half_px)
+        if x <= RIGHT_PX and name_x + half_px <= free_px:
+            free_px = name_x - half_px
             marks.append(Line(((x, top - 2), (x, bottom)), "mute", 1.0, "4 3"))
-            marks.append(Text(x, top - 6, name, "label", "mute", "middle"))
+            marks.append(Text(name_x, top - 6, name, "label", "mute", "middle"))
     for row, (name, parts) in enumerate(rows.items()):
         y = top + row * row_px
         x = left
@@ -76,7 +95,7 @@ def draw_bars(
             x += width
         if behind[row]:
             marks.append(Text(x + 6, y + row_px / 2 + 4, behind[row], "number", "mute", halo=True))
-    ticks = [(left + place * px_per_unit, words) for place, words in round_ticks(end)]
+    ticks = [(left + place * px_per_unit, words) for place, words in round_ticks(room_px / px_per_unit)]
     marks += axis(bottom, ticks, left)
     marks.append(Text((left + RIGHT_PX) / 2, bottom + 36, x_label, "label", "mute", "middle"))
     return Drawing(title or f"{longest_name} has the longest bar", marks, bottom + 42, deck)
@@ -107,5 +126,5 @@ def draw_step_costs(
     if len(work.step_costs) > len(rows):
         deck += f"; the first {len(rows)} steps"
     waiting = percent_words(1 - 1 / work.imbalance)  # the mean rank works for 1 / imbalance of the costliest one's time
-    found = f"Ranks wait for {waiting} of the time"
-    return draw_bars(rows, f"cost of the step [{unit}]", title or found, deck, padding)
+    title = title or f"Ranks wait for {waiting} of the time"
+    return draw_bars(rows, f"cost of the step [{unit}]", title, deck, padding)

@@ -11,9 +11,9 @@ from ..timeline.spans import Span
 from ..timeline.timeline import WAITS, Timeline
 from .marks import (
     DOTTED,
-    LEFT_PX,
     LETTER_PX,
     RIGHT_PX,
+    WIDE_LETTER_PX,
     Box,
     Drawing,
     Line,
@@ -21,6 +21,7 @@ from .marks import (
     Text,
     every_nth,
     key_marks,
+    left_of,
     moved_down,
     row_name,
     time_axis,
@@ -33,7 +34,6 @@ _MOST_ROW_PX = 26.0
 _LEAST_ROW_PX = 9.0
 _GAP_PX = 10.0  # between ranks with several lanes
 _HEAD_PX = 26.0  # above a panel with a name
-_WIDE_LETTER_PX = 1.32 * LETTER_PX  # on a phone
 _ARROW_PX = 18.0  # above the name of a second panel, for the difference of both
 _MOST_SPANS = 20_000
 _MOST_KEYED = 800  # spans that answer to the pointer
@@ -48,7 +48,7 @@ def draw_timeline(timeline: Timeline | Mapping[str, Timeline], title: str | None
     """
     panels = timeline if isinstance(timeline, Mapping) else {"": timeline}
     for name, panel in panels.items():
-        of_type("timeline" if not name else f"timeline {name!r}", panel, Timeline)
+        of_type(f"timeline {name}".strip(), panel, Timeline)
     picture = _Picture(panels)
     if picture.num_spans > _MOST_SPANS:
         raise ValueError(f"at most {_MOST_SPANS} spans are drawn, got {picture.num_spans}: select a window or a rank")
@@ -78,7 +78,7 @@ class _Picture:
     def __init__(self, panels: Mapping[str, Timeline]) -> None:
         names = [name for panel in panels.values() for name in _row_names(panel).values()]
         self.row_px = min(max(_ROWS_PX / max(len(names), 1), _LEAST_ROW_PX), _MOST_ROW_PX)
-        self.left = max([LEFT_PX, *(_WIDE_LETTER_PX * len(name) + 20 for name in names)])
+        self.left = left_of(names)
         self.end_s = max([panel.makespan_s for panel in panels.values()], default=0.0) or 1.0
         self.px_per_s = (RIGHT_PX - self.left) / self.end_s
         self.looks = _looks(panels)
@@ -148,7 +148,7 @@ class _Picture:
         words = f"{kind} {cell_words(duration_s)}"
         if width > 4:
             yield Line(((x + 2, y), (x + width - 3, y)), "mute", 1.2, DOTTED)
-        if width > _WIDE_LETTER_PX * len(words) + 12 and self.row_px >= 14:
+        if width > WIDE_LETTER_PX * len(words) + 12 and self.row_px >= 14:
             self.named.add(kind)
             yield Text(x + width / 2, y + 4, words, "number", "mute", "middle", halo=True)
 
@@ -203,6 +203,4 @@ def _finding(timeline: Timeline) -> str:
     if not len(timeline):
         return "Nothing ran"
     (rank, lane), share = max(timeline.utilisation().items(), key=lambda entry: entry[1])
-    busy = f"{lane} works for {percent_words(share)} of {cell_words(timeline.makespan_s)}"
-    named = f"Rank {rank}'s {busy}"
-    return named if len(named) <= 48 else busy
+    return f"Rank {rank}'s {lane} works for {percent_words(share)} of {cell_words(timeline.makespan_s)}"

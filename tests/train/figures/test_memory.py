@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from rankscope.figures.marks import Box, Line, Text
+from rankscope.figures.marks import Line, Text
 from rankscope.figures.palette import MEMORY
 from rankscope.train import zero
 from rankscope.train.figures.memory import draw_memory
 
+from ...figures.shown import boxes
+
 STAGES = {f"stage {s}": zero.memory(7.5e9, 64, s, largest_layer=128_000_000, activation_bytes=10**9) for s in range(4)}
-LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "81 GB": 81e9, "999 GB": 999e9}
+LIMITS = {"24 GB": 24e9, "118 GB": 118e9, "119 GB": 119e9, "135 GB": 135e9}
 
 
 def test_each_term_is_a_piece_where_the_one_before_ends() -> None:
     memory = STAGES["stage 2"]
     terms = [term for term in MEMORY if memory.terms.get(term)]
-    boxes = [mark for mark in draw_memory({"stage 2": memory}).marks if isinstance(mark, Box)][len(terms) :]
-    assert [(box.fill, box.hatched) for box in boxes] == [MEMORY[term] for term in terms]
-    starts = [box.x - boxes[0].x for box in boxes]
+    pieces = boxes(draw_memory({"stage 2": memory}))[len(terms) :]
+    assert [(box.fill, box.hatched) for box in pieces] == [MEMORY[term] for term in terms]
+    starts = [box.x - pieces[0].x for box in pieces]
     px_per_byte = starts[-1] / sum(memory.terms[term] for term in terms[:-1])
     assert starts == pytest.approx([px_per_byte * sum(memory.terms[t] for t in terms[:i]) for i in range(len(terms))])
 
@@ -29,5 +31,10 @@ def test_totals_limits_and_the_chosen_bar() -> None:
     assert behind == ["121 GB", "32.4 GB", "17.9 GB  ← your choice", "3.39 GB"]
     dashed = [mark.points[0][0] for mark in marks if isinstance(mark, Line) and mark.dash]
     at = {mark.text: mark.x for mark in marks if isinstance(mark, Text)}
-    assert dashed == [at["81 GB"], at["24 GB"]]  # 999 is out of sight, 80 too near
+    assert dashed == [at["119 GB"], at["24 GB"]]  # 135 is out of sight, 118 too near
     assert (at["24 GB"] - at["0"]) / (at["20"] - at["0"]) == pytest.approx(24 / 20)
+
+
+def test_a_term_of_ones_own_is_in_its_bar() -> None:
+    *_, parameters, mine = boxes(draw_memory({"a": {"mine": 3e9, "parameters": 1e9}}))
+    assert mine.width / parameters.width == pytest.approx(3, 0.02)

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from ...common.checks import of_type
 from ...common.units import bytes_words, percent_words
 from ...common.words import count_of
-from ...figures.marks import DIGIT_PX, LEFT_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
+from ...figures.marks import LEFT_PX, LETTER_PX, RIGHT_PX, Box, Drawing, Line, Mark, Text, row_name
 from ...figures.palette import MEMORY
 from ...figures.steps import draw_bars
 from ..ddp.gradients import DDPBuckets
@@ -44,7 +44,7 @@ def draw_buckets(buckets: DDPBuckets, iteration: int = -1, title: str | None = N
             gradient = buckets.gradients[index]
             width = gradient.num_bytes * px_per_byte
             words = str(index)
-            if width < DIGIT_PX * len(words) + 3:
+            if width < LETTER_PX * len(words) + 3:
                 words = ""
             marks.append(Box(x, y, width, _BOX_PX, MEMORY["gradients"].hue, "work", gradient.sparse, words, index))
             tips[index] = f"{index}: {gradient.name}, {bytes_words(gradient.num_bytes)}"

@@ -11,8 +11,6 @@ from ...figures.marks import Drawing
 from ...figures.palette import MEMORY
 from ...figures.steps import draw_bars
 
-_LIMITS_APART = 0.14  # of the longest bar, so that their names do not meet
-
 
 def draw_memory(
     memories: Mapping[str, Any],
@@ -33,12 +31,8 @@ def draw_memory(
     scale, unit = decimal_unit(max(totals.values()))
     rows = {}
     for name, parts in terms.items():
-        rows[name] = {term.replace("_", " "): parts[term] / scale for term in MEMORY if parts.get(term)}
+        own_last = dict.fromkeys([*MEMORY, *parts])
+        rows[name] = {term.replace("_", " "): parts[term] / scale for term in own_last if parts.get(term)}
     behind = [decimal_words(total) + ("  ← your choice" if name == chosen else "") for name, total in totals.items()]
-    limits: dict[str, float] = {}
-    least_gap = _LIMITS_APART * max(totals.values()) / scale
-    for name, limit_bytes in sorted((limits_bytes or {}).items(), key=lambda limit: limit[1], reverse=True):
-        limit = number("limits_bytes", limit_bytes, 0) / scale
-        if all(larger - limit >= least_gap for larger in limits.values()):
-            limits[name] = limit
-    return draw_bars(rows, f"memory of one rank [{unit}]", title, behind=behind, limits=limits.items())
+    limits = [(name, number("limits_bytes", limit, 0) / scale) for name, limit in (limits_bytes or {}).items()]
+    return draw_bars(rows, f"memory of one rank [{unit}]", title, behind=behind, limits=limits)
