@@ -68,7 +68,7 @@ DRAWINGS: dict[str, Drawing] = {
     "shares": draw_schedule(build("allreduce", "ring", 16), 3),
     "origins": draw_schedule(build("allgather", "ring", 4), 1),
     "end": draw_schedule(FOUR, 6),
-    "timeline": draw_timeline(spans(Span(0, "gpu" * 30, "step", 0, 0, 1), Span(1, "gpu", "allreduce", 3, 0.5, 2))),
+    "timeline": draw_timeline(spans(Span(0, "gpu" * 30, "mine" * 30, 0, 0, 1), Span(1, "gpu", "allreduce", 3, 0.5, 2))),
     "two timelines": draw_timeline({"predicted": simulate_pipeline(ROAD, 12), "measured": simulate_pipeline(ROAD, 9)}),
     "many ranks": draw_assignment(assign(100_000, 1024).with_loader(8)),
     "many reads": draw_assignment(assign(10**6, 24, drop_last=True).with_loader(16)),

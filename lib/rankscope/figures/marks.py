@@ -19,6 +19,7 @@ DOTTED = "1.2 3"  # the dash of a wait
 LETTER_PX = 6.4  # the mean width of a letter of a label, and the width of a digit
 WIDE_LETTER_PX = 1.32 * LETTER_PX  # on a phone
 _NAME_LETTERS = 36  # of a row, at most
+_KEY_LETTERS = 60  # of what a look means, at most
 _TITLE_LETTERS = 54  # in a line
 _DECK_LETTERS = 84
 
@@ -139,10 +140,12 @@ def left_of(names: Iterable[str]) -> float:
 
 
 def row_name(y: float, words: str, tone: str = "ink", left: float = LEFT_PX) -> Text:
-    """Return the name of a row whose baseline is at `y`, and which begins at `left`; a long name ends in "…"."""
-    if len(words) > _NAME_LETTERS:
-        words = words[: _NAME_LETTERS - 1] + "…"
-    return Text(left - 12, y, words, "label", tone, "end")
+    """Return the name of a row whose baseline is at `y`, and which begins at `left`."""
+    return Text(left - 12, y, _cut(words, _NAME_LETTERS), "label", tone, "end")
+
+
+def _cut(words: str, most: int) -> str:
+    return words if len(words) <= most else words[: most - 1] + "…"
 
 
 def key_marks(keys: Mapping[str, WorkLook | None]) -> tuple[list[Mark], float]:
@@ -150,7 +153,8 @@ def key_marks(keys: Mapping[str, WorkLook | None]) -> tuple[list[Mark], float]:
     marks: list[Mark] = []
     x = LEFT_PX
     y = 0.0
-    for label, look in keys.items():
+    for name, look in keys.items():
+        label = _cut(name, _KEY_LETTERS)
         width = WIDE_LETTER_PX * len(label) + 34
         if x > LEFT_PX and x + width > RIGHT_PX + 16:
             x = LEFT_PX
@@ -169,9 +173,8 @@ def axis(y: float, ticks: Sequence[tuple[float, str]], left: float) -> list[Mark
     marks: list[Mark] = [Line(((left, y), (RIGHT_PX, y)))]
     for x, words in ticks:
         marks.append(Line(((x, y), (x, y + 5)), "mute"))
-        is_at_edge = x + LETTER_PX * len(words) / 2 > WIDTH_PX - 4
-        at, anchor = (WIDTH_PX - 2, "end") if is_at_edge else (x, "middle")
-        marks.append(Text(at, y + 18, words, "label", "mute", anchor))
+        inside = min(x, WIDTH_PX - WIDE_LETTER_PX * len(words) / 2)
+        marks.append(Text(inside, y + 18, words, "label", "mute", "middle"))
     return marks
 
 

@@ -17,7 +17,6 @@ from .marks import (
     Box,
     Drawing,
     Line,
-    Mark,
     Text,
     axis,
     key_marks,
@@ -67,10 +66,7 @@ def draw_bars(
     px_per_unit = min(
         (px / total for px, total in zip(most_px, totals.values(), strict=True) if total), default=room_px
     )
-    marks: list[Mark] = []
-    top = 0.0
-    if len(looks) > 1:
-        marks, top = key_marks(looks)
+    marks, top = key_marks(looks if len(looks) > 1 else {})
     if limits:
         top += 14
     bottom = top + len(rows) * row_px + 4

@@ -62,8 +62,9 @@ def draw_timeline(timeline: Timeline | Mapping[str, Timeline], title: str | None
             unnamed[None if kind in WAITS else look].append(kind)
     marks, legend_px = key_marks({", ".join(kinds): look for look, kinds in unnamed.items()})
     marks += [moved_down(mark, legend_px) for mark in below]
-    height_px = legend_px + picture.y + 26
-    return Drawing(title or _finding(next(iter(panels.values()))), marks, height_px, deck, picture.tips)
+    return Drawing(
+        title or _finding(next(iter(panels.values()))), marks, legend_px + picture.y + 26, deck, picture.tips
+    )
 
 
 def time_scale(timeline: Timeline) -> tuple[float, float]:
@@ -79,7 +80,7 @@ class _Picture:
         names = [name for panel in panels.values() for name in _row_names(panel).values()]
         self.row_px = min(max(_ROWS_PX / max(len(names), 1), _LEAST_ROW_PX), _MOST_ROW_PX)
         self.left = left_of(names)
-        self.end_s = max([panel.makespan_s for panel in panels.values()], default=0.0) or 1.0
+        self.end_s = max([panel.makespan_s for panel in panels.values()]) or 1.0
         self.px_per_s = (RIGHT_PX - self.left) / self.end_s
         self.looks = _looks(panels)
         self.named: set[str] = set()  # kinds whose name stands on a span, or next to their row
