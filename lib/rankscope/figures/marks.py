@@ -145,7 +145,8 @@ def row_name(y: float, words: str, tone: str = "ink", left: float = LEFT_PX) -> 
 
 
 def _cut(words: str, most: int) -> str:
-    return words if len(words) <= most else words[: most - 1] + "…"
+    """Leave out the middle of a text of more than `most` letters: names often differ at the end."""
+    return words if len(words) <= most else f"{words[: most // 2]}…{words[1 - most // 2 :]}"
 
 
 def key_marks(keys: Mapping[str, WorkLook | None]) -> tuple[list[Mark], float]:
