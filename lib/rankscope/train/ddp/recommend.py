@@ -54,7 +54,7 @@ class Recommendation(msgspec.Struct, frozen=True, dict=True):
     def chosen(self) -> CapCandidate:
         """The fewest buckets within 1 % of the shortest step that save 1 % of the default's, else DDP's default."""
         longest_s = min(_NEAR * self.shortest.step_s, self.default.step_s / _NEAR)
-        near = [candidate for candidate in self.candidates if candidate.step_s <= longest_s]
+        near = [candidate for candidate in self.candidates if candidate.step_s <= longest_s < self.default.step_s]
         return min(near, key=lambda candidate: (candidate.num_buckets, candidate.step_s), default=self.default)
 
     @property
@@ -65,6 +65,8 @@ class Recommendation(msgspec.Struct, frozen=True, dict=True):
     @property
     def gain(self) -> float:
         """The share of the default's step that the recommended cap is predicted to save."""
+        if not self.default.step_s:
+            return 0.0
         return 1 - self.chosen.step_s / self.default.step_s
 
     def __str__(self) -> str:
