@@ -43,6 +43,7 @@ _ACTIONS = {
     "❚❚ pause": "s.pauseAnimations()",
     "» step": "if(still)stop();else{s.unpauseAnimations();s.timer=setTimeout(stop,(n-t)*1e3)}",
 }
+_BY_KEY = """onkeydown="if(event.key==' '||event.key=='Enter')this.dispatchEvent(new Event('click'))\""""
 
 
 class _Life(NamedTuple):
@@ -120,7 +121,7 @@ def _buttons(y: float, script: str) -> str:
     for number, (label, action) in enumerate(_ACTIONS.items()):
         parts.append(
             f'<text x="{WIDTH_PX - 270 + 90 * number:g}" y="{y + 16:g}" class="label f-ink" font-size="12" '
-            f'role="button" style="cursor:pointer" onclick="{script}{action}">{label}</text>'
+            f'role="button" tabindex="0" style="cursor:pointer" onclick="{script}{action}" {_BY_KEY}>{label}</text>'
         )
     return "".join(parts)
 
@@ -199,7 +200,7 @@ class _Strip:
         flying = self.play.on_the_way(at_s)
         if not flying.size:
             return ""
-        step = int(self.play.step[flying].min()) + 1
+        step = int(self.play.step[flying].min())
         return f"step {step} of {self.schedule.num_steps}: {count_of(flying.size, 'message')}"
 
     def messages(self) -> Iterator[_Life]:
