@@ -89,17 +89,17 @@ PASTES = [
     ),
     Paste(
         "stacks of ranks that the watchdog ended",
-        "".join(_WAIT.format(rank, "ALLREDUCE", 466) for rank in range(2))
+        _WAIT.format(1, "ALLREDUCE", 466)
         + _tagged("[rank0]: ", _STACK.format("torch/distributed/c10d.py"))
         + _tagged("[rank1]: ", _STACK.format("train.py")),
         (),
         False,
-        "Ranks 0 and 1 wait",
+        "of rank 1 that",
     ),
     # a rank's own error, in any tagging
     Paste(
         "Determined",
-        _tagged("[rank=1] || ", _TRACEBACK.format("FileNotFoundError: optim_rank0.pt")),
+        _tagged("[rank=1] || ", "OSError: retrying\n" + _TRACEBACK.format("FileNotFoundError: optim_rank0.pt")),
         (1,),
         True,
         "rank0",
@@ -127,7 +127,8 @@ PASTES = [
     ),
     Paste(
         "healthy",
-        "[rank=1] || MeanSquaredError: 0.125\n[rank=1] || ConnectionError: mirror is down, retrying in 5 s\n"
+        "[rank=1] || MeanSquaredError: 0.125\n[rank=1] || ConnectionError: down, retrying\nWorker exit type: INTENDED\n"
+        "[rank0]: RuntimeError: DataLoader worker (pid 9) is killed by signal: Terminated.\n"
         "[W socket.cpp:601] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99 - no).\n"
         "n1:12:15 [0] NCCL INFO socketPollConnect: connect to n2<41> returned Connection refused, retrying (1/3)\n"
         "n1:12:15 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : GID change\nfailed (exitcode: -15) local_rank: 0",

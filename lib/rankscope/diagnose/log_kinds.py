@@ -96,7 +96,7 @@ KINDS = {
         "dead", "speaker", "{who} {end}",
     ),
     "worker": Kind(
-        r"DataLoader worker \(pid \d+\) is killed by signal: (?P<what>[^.]+)",
+        r"DataLoader worker \(pid \d+\) is killed by signal: (?P<what>(?!Term|Int|Hang)[^.]+)",
         "[rank0]: RuntimeError: DataLoader worker (pid 9382) is killed by signal: Killed.",
         "dead", "speaker", "a DataLoader worker of {who} was killed ({what}): the memory of the host, or /dev/shm, may "
         "be full",
@@ -108,7 +108,7 @@ KINDS = {
         "dead", "", "the system killed a process because the memory of a node (not of its GPUs) was full",
     ),
     "actor": Kind(
-        r"The actor (?:(?:died|is dead) because |died )(?P<what>.*)|(?P<what2>Worker exit type: .*)"
+        r"The actor (?:died|is dead) (?:because )?+(?P<what>(?!all ref).*)|(?P<what2>Worker exit type: (?!INT).*)"
         r"|(?P<what3>A worker died (?:or was killed|unexpectedly).*)",
         "The actor died because its node has died. Node Id: 12ab, node IP address: 10.0.0.7",
         "dead", "", "a worker of Ray ended: {what}",
@@ -173,7 +173,7 @@ KINDS = {
         "find_unused_parameters=True; TORCH_DISTRIBUTED_DEBUG=DETAIL prints all names",
     ),
     "CUDA error": Kind(
-        r"(?:watchdog thread terminated with exception|what\(\)): +(?P<what>CUDA error: .*)",
+        r"(?:watchdog thread terminated with exception|^ *what\(\)): +(?P<what>CUDA error: .*)",
         "[PG 3 Rank 3] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access",
         "error", "speaker", "{who} ended with {what}",
     ),

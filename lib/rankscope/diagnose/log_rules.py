@@ -19,10 +19,10 @@ _NAMES = {  # of signals that kill, in several programs
     "SIGILL: code for another processor": "-4 132 SIGILL Illegal",
 }
 _SIGNALS = {name: words for words, names in _NAMES.items() for name in names.split()}
-# What a process raises that starts others, or that somebody else ended; it says nothing of its own work.
+# What a process raises that starts others, tries again, or was ended from outside; it says nothing of its own work.
 _LAUNCHERS = re.compile(
-    r"\b(?:ChildFailed|CalledProcess|RayTask|RayActor|ActorDied|ActorUnavailable|WorkerCrashed)Error"
-    r"|\b(?:Signal|ProcessExited|ProcessRaised)Exception|^KeyboardInterrupt|^SystemExit"
+    r"\b(?:ChildFailed|CalledProcess|RayTask|RayActor|ActorDied|ActorUnavailable|WorkerCrashed)Error|[Rr]etrying"
+    r"|\b(?:Signal|ProcessExited|ProcessRaised)Exception|^KeyboardInterrupt|^SystemExit|signal: (?:Term|Int|Hang)"
 )
 # What a rank raises when another one ended, came late, or called something else; whole phrases, and names of classes.
 _CONSEQUENCE = re.compile(
@@ -31,7 +31,7 @@ _CONSEQUENCE = re.compile(
     r"|[Cc]aught collective op|NCCL communicator was aborted|Timed out initializing process group|store->get"
     r"|waiting for clients|gloo/|connectFullMesh|(?:server|client) socket has|connect\(\) timed out|watchdog thread"
     r"|Received data size doesn't match|Detected mismatch between coll|expects same model|appears not to match sizes"
-    r"|[Rr]etrying|Stop_waiting|Horovod has been shut|DeadLock detected|remote process exited"
+    r"|Stop_waiting|Horovod has been shut|DeadLock detected|remote process exited"
     r"|Expected to have finished reduction|\b(?:DistBackend|DistStore|DistNetwork|Rendezvous\w+)Error|^EOFError$"
     # cut, or damaged
     r"|^RuntimeError(?:: .{0,8})?$|^RuntimeError: (?:\[/|Detected mis)|\[\[?rank\d|\[default\d|\[\d+,\d+\]<"
