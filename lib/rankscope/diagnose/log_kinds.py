@@ -88,7 +88,7 @@ KINDS = {
         r"|traceback +: Signal \d+ \((?P<signal3>SIG(?:KILL|SEGV|BUS|ILL))\) received by PID \d+"
         r"|(?P<who5>process rank \d+) with PID .* exited on signal \d+ \((?P<signal6>Killed|Segmentation|Bus)"
         r"|srun: error: \S+: (?P<who6>tasks? [\d,-]+): (?P<signal4>Segmentation|Bus|Illegal)"
-        r"|(?:(?P<who7>tasks? [\d,-]+|\w*process|child):? )?(?:[Ee]xited with(?: exit)?|with exit|Exit) [Cc]ode:? +"
+        r"|(?:(?P<who7>tasks? [\d,-]+|\w{0,9}process|child):? )?(?:[Ee]xited with(?: exit)?|with exit|Exit) [Cc]ode:? +"
         r"(?P<code6>[1-9]\d*)"
         # SLURM itself kills tasks, after another one ended
         r"|(?P<who8>task \d+): (?P<signal7>Kill)ed|Fatal Python error: (?P<signal5>Segmentation|Bus|Illegal)",
@@ -130,7 +130,7 @@ KINDS = {
     ),
     "lag": Kind(
         r"\[(?P<ranks>\d{1,6}(?:, \d{1,6})*)\] (?:(?:finished collective #\d+, but )?.{0,20}?didn't join collective "
-        r"#(?P<call>\d+)|are the lagging ranks that caused)|.{0,60}?\[missing ranks: (?P<ranks2>\d[\d, ]*)\]"
+        r"#(?P<call>\d+)|are the lagging ranks that caused)|^.*?\[missing ranks: (?P<ranks2>\d[\d, ]*)\]"
         r"|sequence number: (?P<call2>\d+)\n(?:.*\n){0,3}?collective: \S+\nmissing ranks: \{(?P<ranks3>[\d, ]+)\}",
         "[1, 3] finished collective #4, but didn't join collective #5 (count from 1)",
         "missing", "ranks", "{who} did not reach a collective that the others wait in",

@@ -19,7 +19,7 @@ _PREFIX = re.compile(
     r"|(?:\[\d{1,3},| {1,5}(?=\d{1,6}: ))?(?P<task>\d{1,6})(?:\]<std\w+>: ?|: (?=\S))"  # of mpirun and srun
     r"|\[[a-z_]+(?P<local>\d{1,3})\]: ?"  # torchrun --tee
     r"|(?P<worker>\((?:[\w.:=-]+ ){0,3}pid=\d+(?:, ip=[\w.:]+)?\)) ?"  # Ray
-    r"|(?P<host>[a-z][\w.-]*\d[\w.-]*)(?: +\||:) "  # pods, and hosts of pdsh
+    r"|(?P<host>[a-z][\w.-]{0,60}\d[\w.-]{0,60})(?: +\||:) "  # pods, and hosts of pdsh
     r"|[\[(]?20\d\d-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?[\])]? *(?:std\w+ F )?"
     r"(?:\[?(?:INFO|ERROR|WARNING)[\]:]* ?)?"
     r"|(?:ERROR|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+\.py:\d+\] ?"  # vLLM
