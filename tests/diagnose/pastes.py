@@ -129,6 +129,8 @@ PASTES = [
         "healthy",
         "[rank=1] || MeanSquaredError: 0.125\n[rank=1] || ConnectionError: down, retrying\nWorker exit type: INTENDED\n"
         "[rank0]: RuntimeError: DataLoader worker (pid 9) is killed by signal: Terminated.\n"
+        "[rank0]: Thread 0x7 (most recent call first):\n[rank0]:   File 'torch/distributed/d.py', line 3 in <module>\n"
+        "[rank1]: Thread 0x7 (most recent call first):\n[rank1]:   File 'train.py', line 3 in <module>\n"
         "[W socket.cpp:601] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99 - no).\n"
         "n1:12:15 [0] NCCL INFO socketPollConnect: connect to n2<41> returned Connection refused, retrying (1/3)\n"
         "n1:12:15 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : GID change\nfailed (exitcode: -15) local_rank: 0",
@@ -167,7 +169,7 @@ PASTES = [
     ),
     Paste(
         "srun",
-        "srun: error: n1: task 3: Bus error\nsrun: error: n2: tasks 4-7: Killed\nsrun: error: n1: task 2: Killed",
+        "srun: error: n1: task 3: Bus error\nsrun: error: n2: tasks 4-7: Exited with exit code 137\nn1: task 2: Killed",
         (),
         True,
         "Task 3 .*SIGBUS.*\n.*error$",

@@ -88,8 +88,8 @@ KINDS = {
         r"|traceback +: Signal \d+ \((?P<signal3>SIG(?:KILL|SEGV|BUS|ILL))\) received by PID \d+"
         r"|(?P<who5>process rank \d+) with PID .* exited on signal \d+ \((?P<signal6>Killed|Segmentation|Bus)"
         r"|srun: error: \S+: (?P<who6>tasks? [\d,-]+): (?P<signal4>Segmentation|Bus|Illegal)"
-        r"|(?:(?P<who7>tasks? [\d,-]+|\w{0,9}process|child):? )?(?:[Ee]xited with(?: exit)?|with exit|Exit) [Cc]ode:? +"
-        r"(?P<code6>[1-9]\d*)"
+        r"|(?:(?P<who7>task \d+|tasks [\d,-]+(?!.*137)|\w{0,9}process|child):? |(?<!: )(?<!Exited ))"
+        r"(?:[Ee]xited with(?: exit)?|with exit|Exit) [Cc]ode:? +(?P<code6>[1-9]\d*)"
         # SLURM itself kills tasks, after another one ended
         r"|(?P<who8>task \d+): (?P<signal7>Kill)ed|Fatal Python error: (?P<signal5>Segmentation|Bus|Illegal)",
         "failed (exitcode: -9) local_rank: 2 (pid: 161617) of binary: /usr/bin/python3",
@@ -258,7 +258,7 @@ KINDS = {
         r"^(?:Process \d+: (?:.*--local[_-]rank[= ](?P<local>\d+))?.*\n(?:.+\n){0,3}?"
         r"|.{0,60}\b[Rr]ank[ _]?(?P<local2>\d{1,6})\W{0,3}\n)?"
         r"Thread \S+ \(\w+(?:\+\w+)?\): \"MainThread\"\n(?P<frames>(?:[ \t]+\S.*\n?)+)"
-        r"|^(?:Current t|T)hread 0x.*\(most recent call first\):\n"
+        r"|^(?:Timeout \(.*\n(?:(?!Timeout \(|Fatal).*\n)*?T|Current t)hread 0x.*\(most recent call first\):\n"
         r"(?P<frames2>(?:[ \t]+File .*\n)*?[ \t]+File .* in <module>)",
         'Thread 0x7F (active): "MainThread"\n    all_reduce (torch/distributed/distributed_c10d.py:1316)\n',
         is_block=True,
