@@ -87,14 +87,19 @@ PASTES = [
         True,
         "PIL.py",
     ),
-    # a rank's own error, in any tagging
-    Paste("torch's tag", _tagged("[rank2]: ", _TRACEBACK.format("KeyError: 'labels'")), (2,), True, "KeyError"),
     Paste(
-        "mpirun", _tagged("[1,3]<stderr>:", _TRACEBACK.format("ValueError: loss is nan on rank 0")), (3,), True, "nan"
+        "stacks of ranks that the watchdog ended",
+        _WAIT.format(1, "ALLREDUCE", 466)
+        + _tagged("[rank0]: ", _STACK.format("torch/distributed/c10d.py"))
+        + _tagged("[rank1]: ", _STACK.format("train.py")),
+        (),
+        False,
+        "of rank 1 that",
     ),
+    # a rank's own error, in any tagging
     Paste(
         "Determined",
-        _tagged("[rank=1] || ", _TRACEBACK.format("FileNotFoundError: optim_rank0.pt")),
+        _tagged("[rank=1] || ", "OSError: retrying\n" + _TRACEBACK.format("FileNotFoundError: optim_rank0.pt")),
         (1,),
         True,
         "rank0",
@@ -107,16 +112,32 @@ PASTES = [
         "CUDA",
     ),
     Paste(
-        "Ray", _tagged("(Worker pid=77, ip=10.0.0.9) ", _TRACEBACK.format("OSError: disk full")), (), False, "disk full"
-    ),
-    Paste(
         "spawn",
         "-- Process 1 terminated with the following error:\n" + _TRACEBACK.format("IndexError: 3"),
         (),
         True,
         "rocess 1",
     ),
-    Paste("only the last line", "RuntimeError: CUDA error: ECC", (), False, "ended with RuntimeError: CUDA error: ECC"),
+    Paste(
+        "only the last line",
+        "[1,2]<stderr>:RuntimeError: CUDA error: ECC",
+        (2,),
+        False,
+        "ended with RuntimeError: CUDA error: ECC",
+    ),
+    Paste(
+        "healthy",
+        "[rank=1] || MeanSquaredError: 0.125\n[rank=1] || ConnectionError: down, retrying\nWorker exit type: INTENDED\n"
+        "[rank0]: RuntimeError: DataLoader worker (pid 9) is killed by signal: Terminated.\n"
+        "[rank0]: Thread 0x7 (most recent call first):\n[rank0]:   File 'torch/distributed/d.py', line 3 in <module>\n"
+        "[rank1]: Thread 0x7 (most recent call first):\n[rank1]:   File 'train.py', line 3 in <module>\n"
+        "[W socket.cpp:601] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99 - no).\n"
+        "n1:12:15 [0] NCCL INFO socketPollConnect: connect to n2<41> returned Connection refused, retrying (1/3)\n"
+        "n1:12:15 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : GID change\nfailed (exitcode: -15) local_rank: 0",
+        (),
+        False,
+        "^No line",
+    ),
     Paste("error under torchrun", _TRACEBACK.format("NameError: x") + _REPORT.format(1), (), True, "NameError"),
     Paste(
         "consequence",
@@ -144,19 +165,33 @@ PASTES = [
         f"['python', 'a.py', '--local_rank=1', {'--x ' * 99}] exits with return code = -9",
         (),
         True,
-        "log does not show was killed by SIGKILL.*last process(.|\n)*code = -9",
+        "log does not show was killed by SIGKILL(.|\n)*code = -9",
     ),
-    Paste("srun", "srun: error: n1: task 3: Exited with exit code 137", (), True, "Task 3 .*SIGKILL"),
+    Paste(
+        "srun",
+        "srun: error: n1: task 3: Bus error\nsrun: error: n2: tasks 4-7: Exited with exit code 137\nn1: task 2: Killed",
+        (),
+        True,
+        "Task 3 .*SIGBUS.*\n.*error$",
+    ),
+    Paste(
+        "srun, time limit",
+        "*** STEP 7.0 ON n1 CANCELLED AT 2026-02-21T15:43:03 DUE TO TIME LIMIT ***\nsrun: error: n1: tasks 0-3: Killed",
+        (),
+        False,
+        "^The job.*DUE TO TIME LIMIT",
+    ),
+    Paste(
+        "memory is full",
+        "srun: error: n1: task 3: Out Of Memory\n[rank0]: subprocess exited with code 137",
+        (),
+        True,
+        "memory of a node",
+    ),
+    Paste("a process of a rank", "[rank0]: the subprocess exited with code 139", (), True, "Subprocess"),
     Paste("faulthandler", "Epoch 0: 9%|Fatal Python error: Segmentation fault", (), True, "SIGSEGV"),
     Paste(
         "Lightning", "[rank: 3] Child process with PID 123 terminated with code -9. Forcefully", (3,), True, "SIGKILL"
-    ),
-    Paste(
-        "terminated by launcher",
-        "failed (exitcode: -15) local_rank: 0 (pid: 16) of binary: /python",
-        (),
-        False,
-        "cannot",
     ),
     Paste(
         "mpirun noticed",
@@ -166,7 +201,6 @@ PASTES = [
         "SIGSEGV",
     ),
     # calls of NCCL
-    Paste("all wait", "".join(_WAIT.format(rank, "ALLTOALL", 466) for rank in range(4)), (), False, "network"),
     Paste(
         "all but one wait",
         "".join(_WAIT.format(rank, "ALLREDUCE", 9) for rank in (0, 1, 3)),
@@ -174,16 +208,7 @@ PASTES = [
         False,
         "there is no line",
     ),
-    Paste("one waits", _WAIT.format(1, "ALLREDUCE", 9), (), False, "cannot tell"),
     Paste("wrapped", _WAIT.format(1, "ALLREDUCE", 9).replace("milli", "milli\n"), (), False, "rank 1 that"),
-    Paste(
-        "watchdog hangs",
-        "[rank6]:[E429 13:55:49.3 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 6] ProcessGroupNCCL's "
-        "watchdog got stuck for 480 seconds without making progress",
-        (),
-        True,
-        "Rank 6.* hangs",
-    ),
     # checks of torch
     Paste(
         "other sizes",
@@ -207,18 +232,11 @@ PASTES = [
         "SEND",
     ),
     Paste(
-        "the others' barrier",
-        "Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0.",
-        (),
-        False,
-        "rank 0",
-    ),
-    Paste(
         "fr_trace",
         "sequence number: 31\ncollective: nccl:all_reduce\nmissing ranks: {3, 4, 5}",
         (3, 4, 5),
         True,
-        "collective 31",
+        "number: 31",
     ),
     Paste(
         "store",
@@ -235,6 +253,7 @@ PASTES = [
         "same store",
     ),
     Paste("Horovod", "Stalled ops:HorovodBroadcast_kernel_0 [missing ranks: 1, 3]", (1, 3), True, "others wait"),
+    Paste("Horovod, each waits", "a [missing ranks: 1]\nb [missing ranks: 0]", (), False, "differ"),
     # networks, GPUs, NCCL
     Paste(
         "NCCL's last error",
@@ -243,6 +262,13 @@ PASTES = [
         (),
         True,
         "Rank 0 .*out of memory",
+    ),
+    Paste(
+        "NCCL without a last error",
+        "ncclInternalError: Internal check failed.\nLast error:\nException raised from getNCCLComm",
+        (),
+        False,
+        "do not say",
     ),
     Paste(
         "peer",

@@ -57,6 +57,11 @@ def test_a_paste(paste: Paste) -> None:
     assert re.search(paste.words, str(hang)), str(hang)
 
 
+def test_a_line_that_is_cut_takes_in_few_others() -> None:
+    """Otherwise each further line would be searched together with all before it."""
+    assert len(clean_lines({"": "Watchdog caught\n" + "step\n" * 9000})) > 8000
+
+
 # ---- recorded and made jobs
 
 

@@ -157,12 +157,8 @@ def _odd(stop: _Stop) -> HangFinding:
     following = [stop.group.progress[rank].calls.get(stop.number + 1) for rank in stop.calls.keys() - {*odd}]
     if any(call is not None and call.parts == other for call in following):  # what the others call next
         cause = "left out"
-    differs = {
-        "left out": f"left out {stop}",
-        "number": f"made another number of calls up to {stop}",
-        "collective": f"differed in the kind of {stop}",
-    }
-    words = differs.get(cause, f"differed in the {cause} of {stop}")
+    differs = {"left out": f"left out {stop}", "number": f"made another number of calls up to {stop}"}
+    words = differs.get(cause, f"differed in {cause} at {stop}")
     if is_tie:
         words += "; rankscope cannot tell which of them is wrong"
     return _finding(cause, odd, stop, words, _who_called(stop.calls), is_certain=not is_tie)

@@ -150,15 +150,14 @@ def _judged(finding: HangFinding, group: Group, used: Sequence[Fact]) -> HangFin
         if not (is_next and finding.call in waits_in and group.name) or elsewhere & {*finding.ranks}:
             return _waits("a rank is behind, but it waits in another group, or its line is of another time", used)
         if group.name.isdecimal():
-            question = f"torch before 2.5 numbers groups on each rank: is {group.name} the same on all?"
-            finding = finding._replace(words=f"{finding.words}\n  {question}")
+            question = f"\n  torch before 2.5 numbers groups on each rank: is {group.name} the same on all?"
+            finding = finding._replace(words=finding.words + question)
         return finding
     if len(waits_in) > 1 or finding.cause == "group":
         return _waits("they are out of step, as ranks wait in different calls", used)
-    if finding.cause != "stuck" and not group.name:
-        return _waits(f"they differ in the {finding.cause}, and no line names the group", used)
     if finding.cause != "stuck":
-        return finding
+        why = f"they differ in the {finding.cause}, and no line names the group"
+        return finding if group.name else _waits(why, used)
     if silent and is_known and 3 * len(silent) <= len(group.progress):
         head = "\n".join(finding.words.splitlines()[:2])
         words = (

@@ -41,7 +41,7 @@ def facts_of(lines: list[Line]) -> Facts:
 
 def _all_facts(lines: list[Line]) -> Facts:
     """Return all facts by kind, in the order of the lines; a block is of the lines with the same labels."""
-    texts_of: dict[str, list[Line]] = defaultdict(list)
+    texts_of = defaultdict[str, list[Line]](list)
     for line in lines:
         texts_of[str(line.labels)].append(line)
     blocks = [said[0]._replace(text="\n".join(line.text for line in said)) for said in texts_of.values()]
@@ -59,11 +59,9 @@ def _fact(name: str, line: Line, match: re.Match[str]) -> Fact:
         values["size"] = " to ".join(dict.fromkeys([values["num_in"], values["num_out"]]))
     if "who" in values:
         values["who"] = re.sub(r"[_:=]+ ?", " ", values["who"])
-    text = line.text
-    if KINDS[name].is_block:
-        text = match[0][-_QUOTED:]
-    elif match.start() > _QUOTED // 2:
-        text = f"{text[: _QUOTED // 2]} … {text[match.start() :]}"
+    text = match[0][-_QUOTED:]
+    if not KINDS[name].is_block:
+        text = line.text[max(0, match.start() - _QUOTED // 2) :]
     return Fact(name, line._replace(text=text), values)
 
 

@@ -39,8 +39,8 @@ class Kind(NamedTuple):
 
 KINDS = {
     "wait": Kind(
-        _BY + "(?:Watchdog caught collective operation timeout: +|Work )" + _WORK
-        + r" (?:ran for \d+ milli|timed out in block)",
+        rf"{_BY}(?:Watchdog caught collective operation timeout: +|Work ){_WORK} "
+        r"(?:ran for \d+ milli|timed out in block)",
         "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, NumelIn=4, "
         "NumelOut=4, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.",
     ),
@@ -67,7 +67,7 @@ KINDS = {
         is_block=True,
     ),
     "last line": Kind(
-        r"^(?P<what>[A-Za-z_][\w.]*(?:Error|Exception|StopIteration)(?:: .*)?)$",
+        r"^(?P<what>[A-Za-z_][\w.]*(?:Error|Exception|StopIteration)(?:: (?!\d*\.\d+$).*)?)$",  # not a metric
         "ValueError: bad sample",
         "error", "speaker", "{who} ended with {what}",
     ),
@@ -87,14 +87,16 @@ KINDS = {
         r"|CalledProcessError: .*died with <Signals\.(?P<signal2>SIG\w+)"
         r"|traceback +: Signal \d+ \((?P<signal3>SIG(?:KILL|SEGV|BUS|ILL))\) received by PID \d+"
         r"|(?P<who5>process rank \d+) with PID .* exited on signal \d+ \((?P<signal6>Killed|Segmentation|Bus)"
-        r"|srun: error: \S+: (?P<who6>tasks? [\d,-]+): (?P<signal4>Killed|Segmentation|Bus|Illegal)"
-        r"|(?:(?P<who7>tasks? [\d,-]+): )?(?:[Ee]xited with(?: exit)?|with exit|Exit) [Cc]ode:? +(?P<code6>[1-9]\d*)"
-        r"|Fatal Python error: (?P<signal5>Segmentation|Bus|Illegal)",
+        r"|srun: error: \S+: (?P<who6>tasks? [\d,-]+): (?P<signal4>Segmentation|Bus|Illegal)"
+        r"|(?:(?P<who7>task \d+|tasks [\d,-]+(?!.*137)|\w{0,9}process|child):? |(?<!: )(?<!Exited ))"
+        r"(?:[Ee]xited with(?: exit)?|with exit|Exit) [Cc]ode:? +(?P<code6>[1-9]\d*)"
+        # SLURM itself kills tasks, after another one ended
+        r"|(?P<who8>task \d+): (?P<signal7>Kill)ed|Fatal Python error: (?P<signal5>Segmentation|Bus|Illegal)",
         "failed (exitcode: -9) local_rank: 2 (pid: 161617) of binary: /usr/bin/python3",
         "dead", "speaker", "{who} {end}",
     ),
     "worker": Kind(
-        r"DataLoader worker \(pid \d+\) is killed by signal: (?P<what>[^.]+)",
+        r"DataLoader worker \(pid \d+\) is killed by signal: (?P<what>(?!Term|Int|Hang)[^.]+)",
         "[rank0]: RuntimeError: DataLoader worker (pid 9382) is killed by signal: Killed.",
         "dead", "speaker", "a DataLoader worker of {who} was killed ({what}): the memory of the host, or /dev/shm, may "
         "be full",
@@ -106,7 +108,7 @@ KINDS = {
         "dead", "", "the system killed a process because the memory of a node (not of its GPUs) was full",
     ),
     "actor": Kind(
-        r"The actor (?:(?:died|is dead) because |died )(?P<what>.*)|(?P<what2>Worker exit type: .*)"
+        r"The actor (?:died|is dead) (?:because )?+(?P<what>(?!all ref).*)|(?P<what2>Worker exit type: (?!INT).*)"
         r"|(?P<what3>A worker died (?:or was killed|unexpectedly).*)",
         "The actor died because its node has died. Node Id: 12ab, node IP address: 10.0.0.7",
         "dead", "", "a worker of Ray ended: {what}",
@@ -128,15 +130,10 @@ KINDS = {
     ),
     "lag": Kind(
         r"\[(?P<ranks>\d{1,6}(?:, \d{1,6})*)\] (?:(?:finished collective #\d+, but )?.{0,20}?didn't join collective "
-        r"#(?P<call>\d+)|are the lagging ranks that caused)|\[missing ranks: (?P<ranks2>\d[\d, ]*)\]",
+        r"#(?P<call>\d+)|are the lagging ranks that caused)|^.*?\[missing ranks: (?P<ranks2>\d[\d, ]*)\]"
+        r"|sequence number: (?P<call2>\d+)\n(?:.*\n){0,3}?collective: \S+\nmissing ranks: \{(?P<ranks3>[\d, ]+)\}",
         "[1, 3] finished collective #4, but didn't join collective #5 (count from 1)",
         "missing", "ranks", "{who} did not reach a collective that the others wait in",
-    ),
-    "not joined": Kind(
-        r"sequence number: (?P<call>\d+)\n(?:.*\n){0,3}?collective: (?P<collective>\S+)\n"
-        r"missing ranks: \{(?P<ranks>[\d, ]+)\}",
-        "Not all ranks joining collective: sequence number: 4\ncollective: nccl:all_reduce\nmissing ranks: {3, 4}",
-        "missing", "ranks", "{who} did not reach collective {call}, {collective}",
         is_block=True,
     ),
     "culprit": Kind(
@@ -145,14 +142,11 @@ KINDS = {
         "call", "ranks", "the call of {who} differs from those of the others ({what})",
     ),
     "same GPU": Kind(
-        r"Duplicate GPU detected : rank (?P<who>\d+ and rank \d+) both on CUDA device (?P<gpu>\w+)",
+        r"Duplicate GPU detected : (?P<what>rank \d+ and rank \d+ both on CUDA device \w+)"
+        r"|Bootstrap Root : (?P<what2>rank \d+ of \d+ ranks has already checked in)",
         "init.cc:795 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000",
-        "error", "", "rank {who} use the same GPU, {gpu}: call torch.cuda.set_device(LOCAL_RANK) on each",
-    ),
-    "same rank": Kind(
-        r"Bootstrap Root : rank (?P<number>\d+) of \d+ ranks has already checked in",
-        "bootstrap.cc:131 NCCL WARN Bootstrap Root : rank 1 of 8 ranks has already checked in",
-        "error", "", "two processes say that they are rank {number} of a group: check how the launcher sets RANK",
+        "error", "", "two processes use the same GPU, or the same rank: {what}. Check how the launcher sets RANK, and "
+        "call torch.cuda.set_device(LOCAL_RANK) on each",
     ),
     "port": Kind(
         r"server socket has failed to (?:listen|bind).*?(?P<what>port: \d+|:\d+(?= \(errno)|EADDRINUSE)",
@@ -160,7 +154,7 @@ KINDS = {
         "error", "", "the port of the job is taken ({what}), by an earlier job or another: choose another MASTER_PORT",
     ),
     "store": Kind(
-        r"client socket has (?:timed out|failed)[^\n]*?connect to [(\[]?(?P<host>[^\],\s]+)",
+        r"client socket has (?:timed out|failed)[^\n]*?connect to (?:any .* of )?\(?(?P<host>[^\[\],\s]+)",
         "The client socket has timed out after 900s while trying to connect to (node-a, 29500).",
         "system", "", "{who} did not reach the store of rank 0 at {host}: is that process up, and is this its address?",
     ),
@@ -179,7 +173,7 @@ KINDS = {
         "find_unused_parameters=True; TORCH_DISTRIBUTED_DEBUG=DETAIL prints all names",
     ),
     "CUDA error": Kind(
-        r"(?:watchdog thread terminated with exception|what\(\)): +(?P<what>CUDA error: .*)",
+        r"(?:watchdog thread terminated with exception|^ *what\(\)): +(?P<what>CUDA error: .*)",
         "[PG 3 Rank 3] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access",
         "error", "speaker", "{who} ended with {what}",
     ),
@@ -194,20 +188,20 @@ KINDS = {
         "error", "", "GPU {gpu} of {host} failed in NCCL: {what}",
     ),
     "connect": Kind(
-        rf"(?P<what>[Cc]onnect to {_ADDRESS}.{{0,99}}?(?:fail|refus|timed out|abort|No route|unreach|returned).*)",
+        rf"(?P<what>[Cc]onnect to (?!.*retry){_ADDRESS}.{{0,99}}?(?:fail|refus|timed out|abort|No rout|unreach|ret).*)",
         "socketStartConnect: Connect to fe80::16d%ib1<279> failed : Software caused connection abort",
         "system", "", "{who} did not reach {host}: look at its network (NCCL_SOCKET_IFNAME), and at the process there. "
         "{what}",
     ),
     "link": Kind(
         rf"NET/IBP? ?: ?(?:Got completion (?:from peer {_ADDRESS} )?with (?P<what>(?:error|status=?) ?\d+.*)"
-        r"|.*(?P<what2>Got async event : .*))|Call to (?P<what3>ibv_modify_qp failed.*)",
+        r"|.*(?P<what2>Got async event : (?!GID|client|.*active).*))|Call to (?P<what3>ibv_modify_qp failed.*)",
         "NCCL WARN NET/IB : Got completion from peer 10.0.0.7<43> with error 12, opcode 0, len 0, vendor err 129",
         "system", "", "InfiniBand failed at {who}, to {host}: look at cables, ports and GIDs. {what}",
     ),
     "NCCL error": Kind(
-        r"nccl\w+(?:Error|Usage): .*\n.*Last error: *\n(?P<what>(?!.*(?:peer|ocket|onnect|roxy|abort)).*\S)"
-        r"|ncclSystemError: (?P<what2>.*)",
+        r"nccl\w+(?:Error|Usage): .*\n.*Last error: *\n"
+        r"(?P<what>(?!frame|Exception|.*(?:peer|ocket|onnect|roxy|abort)).*\S)|ncclSystemError: (?P<what2>.*)",
         "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 'out of memory'",
         "system", "", "{who} failed in NCCL: {what} (NCCL_DEBUG=WARN prints more)",
         is_block=True,
@@ -257,14 +251,14 @@ KINDS = {
     "stopped": Kind(
         r"(?P<what>Received \d+ death signal|got signal: \d+$|CANCELLED AT \S+(?: DUE TO [\w ]+\w)?)",
         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 84933 got signal: 1",
-        "unknown", "", "the job was ended from outside: {what} (signal 1 means that its terminal was closed: use tmux, "
-        "as nohup does not help)",
+        "unknown", "", "the job was ended from outside, or after a part of it failed: {what} (signal 1 means that its "
+        "terminal was closed: use tmux, as nohup does not help)",
     ),
     "stack": Kind(
         r"^(?:Process \d+: (?:.*--local[_-]rank[= ](?P<local>\d+))?.*\n(?:.+\n){0,3}?"
         r"|.{0,60}\b[Rr]ank[ _]?(?P<local2>\d{1,6})\W{0,3}\n)?"
         r"Thread \S+ \(\w+(?:\+\w+)?\): \"MainThread\"\n(?P<frames>(?:[ \t]+\S.*\n?)+)"
-        r"|^(?:Current t|T)hread 0x.*\(most recent call first\):\n"
+        r"|^(?:Timeout \(.*\n(?:(?!Timeout \(|Fatal).*\n)*?T|Current t)hread 0x.*\(most recent call first\):\n"
         r"(?P<frames2>(?:[ \t]+File .*\n)*?[ \t]+File .* in <module>)",
         'Thread 0x7F (active): "MainThread"\n    all_reduce (torch/distributed/distributed_c10d.py:1316)\n',
         is_block=True,

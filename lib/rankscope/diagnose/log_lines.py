@@ -19,7 +19,7 @@ _PREFIX = re.compile(
     r"|(?:\[\d{1,3},| {1,5}(?=\d{1,6}: ))?(?P<task>\d{1,6})(?:\]<std\w+>: ?|: (?=\S))"  # of mpirun and srun
     r"|\[[a-z_]+(?P<local>\d{1,3})\]: ?"  # torchrun --tee
     r"|(?P<worker>\((?:[\w.:=-]+ ){0,3}pid=\d+(?:, ip=[\w.:]+)?\)) ?"  # Ray
-    r"|(?P<host>[a-z][\w.-]*\d[\w.-]*)(?: +\||:) "  # pods, and hosts of pdsh
+    r"|(?P<host>[a-z][\w.-]{0,60}\d[\w.-]{0,60})(?: +\||:) "  # pods, and hosts of pdsh
     r"|[\[(]?20\d\d-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?[\])]? *(?:std\w+ F )?"
     r"(?:\[?(?:INFO|ERROR|WARNING)[\]:]* ?)?"
     r"|(?:ERROR|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+\.py:\d+\] ?"  # vLLM
@@ -32,7 +32,7 @@ _HEAD = re.compile(  # of c10 and glog
 # the line of another rank, or a traceback, behind a bar of progress
 _RAN_INTO = re.compile(r"(?<=\S)(?=\[rank\d{1,6}\]:)|(?<=.{60})(?=\[rank\d{1,6}\]:)|(?<=\])(?=Traceback \()")
 _UNFINISHED = re.compile(
-    r"(?:Watchdog caught|Exception \(either|Timeout at|PG GUID|dump signal)"
+    r"(?:Watchdog caught|Exception \(either|Timeout at NCCL|PG GUID|dump signal)"
     r"(?!.*(?:timing out|completed (?:NCCL )?work: -?\d))"
     r"|Detected mismatch between(?!.*(?:Collectives differ|\)\)+\.?$|Rank \d+ is running inconsistent))"
 )
@@ -82,7 +82,8 @@ def _lines_of(text: str, name: str) -> list[Line]:
     for piece in pieces:
         line = _line(piece, name)
         is_own = line.text != piece or _BLOCK.match(piece)
-        if lines and not is_own and (was_full or _UNFINISHED.search(lines[-1].text)):
+        is_open = lines and len(lines[-1].text) < _MOST_LETTERS
+        if is_open and not is_own and (was_full or _UNFINISHED.search(lines[-1].text)):
             whole = lines[-1].text + piece if was_full else f"{lines[-1].text.rstrip()} {piece}"
             lines[-1] = lines[-1]._replace(text=whole)
         else:

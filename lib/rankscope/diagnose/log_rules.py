@@ -19,10 +19,10 @@ _NAMES = {  # of signals that kill, in several programs
     "SIGILL: code for another processor": "-4 132 SIGILL Illegal",
 }
 _SIGNALS = {name: words for words, names in _NAMES.items() for name in names.split()}
-# What a process raises that starts others, or that somebody else ended; it says nothing of its own work.
+# What a process raises that starts others, tries again, or was ended from outside; it says nothing of its own work.
 _LAUNCHERS = re.compile(
-    r"\b(?:ChildFailed|CalledProcess|RayTask|RayActor|ActorDied|ActorUnavailable|WorkerCrashed)Error"
-    r"|\b(?:Signal|ProcessExited|ProcessRaised)Exception|^KeyboardInterrupt|^SystemExit"
+    r"\b(?:ChildFailed|CalledProcess|RayTask|RayActor|ActorDied|ActorUnavailable|WorkerCrashed)Error|[Rr]etrying"
+    r"|\b(?:Signal|ProcessExited|ProcessRaised)Exception|^KeyboardInterrupt|^SystemExit|signal: (?:Term|Int|Hang)"
 )
 # What a rank raises when another one ended, came late, or called something else; whole phrases, and names of classes.
 _CONSEQUENCE = re.compile(
@@ -57,8 +57,10 @@ def explain_facts(facts: Facts) -> list[HangFinding]:
 def _says(kind: str, facts: Facts) -> list[HangFinding]:
     """What a kind of lines states itself, if their numbers of ranks are those of the job."""
     found = facts[kind]
-    if found and KINDS[kind].accused == "ranks" and not in_job(found + facts["wait"]):
-        return [unknown("the lines state numbers of ranks within a group", found)]
+    if found and KINDS[kind].accused == "ranks":
+        is_mixed = kind == "lag" and len({fact.values["ranks"] for fact in found}) > 1
+        if is_mixed or not in_job(found + facts["wait"]):
+            return [unknown("the lines differ, or state numbers of ranks within a group", found)]
     return _stated(found)
 
 
@@ -105,10 +107,7 @@ def _ended(ends: Iterable[Fact]) -> list[HangFinding]:
     for fact in ends:
         signal = fact.values.get("signal") or fact.values["code"]
         if signal in _SIGNALS:
-            end = f"was killed by {_SIGNALS[signal]}"
-            if "--local_rank" in fact.line.text:
-                end += " (the launcher quotes the command of its last process, whichever was killed)"
-            (finding,) = _stated([fact], end=end)
+            (finding,) = _stated([fact], end=f"was killed by {_SIGNALS[signal]}")
             if "who" in fact.values:  # a launcher's number of a process is one within its node
                 finding = finding._replace(ranks=())
             kills[finding.words] = finding
@@ -123,7 +122,8 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
     """Errors that a rank raised itself: the last one of each process, unless it also lost the others."""
     errors = [fact for fact in facts["error"] if "ignored" not in fact.values]
     tagged = [fact for fact in facts["last line"] if "rank" in fact.line.labels]
-    errors += tagged if errors or tagged else facts["last line"]
+    is_cut = not errors and not tagged
+    errors += facts["last line"] if is_cut else tagged
     follow = [fact for fact in errors if _CONSEQUENCE.search(fact.values["what"])]
     lost = [fact.line.labels for fact in follow if "rank" in fact.line.labels]
     went_on = speakers(facts["wait"])  # after an error that was caught; torch's own tag is only on uncaught ones
@@ -134,7 +134,7 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
             last[str(fact.line.labels)] = fact
     first = {fact.number("ranks") for fact in facts["failure"]}  # as torchrun saw it
     is_seen = bool(first & speakers(last.values()))
-    same: dict[str, list[Fact]] = defaultdict(list)
+    same = defaultdict[str, list[Fact]](list)
     for fact in last.values():
         if fact.line.rank in first or not is_seen:
             same[fact.values["what"]].append(fact)
@@ -143,7 +143,7 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
     findings = []
     for found in same.values():
         (finding,) = _stated(found)
-        if not finding.ranks and not has_ended and "who" not in found[0].values:
+        if is_cut or (not finding.ranks and not has_ended and "who" not in found[0].values):
             words = f"{finding.words} rankscope cannot tell whether it was caught."
             finding = finding._replace(words=words, is_certain=False)
         findings.append(finding)
@@ -160,7 +160,7 @@ def _stacks(facts: Facts) -> list[HangFinding]:
         rank = fact.number("local") if fact.line.rank is None else fact.line.rank
         frames[-1 if rank is None else rank] = fact.values["frames"]
     inside = {rank for rank in frames if _IN_COLLECTIVE.search(frames[rank])}
-    outside = {*frames} - inside
+    outside = {*frames} - inside - speakers(facts["wait"])
     if not frames:
         return []
     if len(frames) < len(facts["stack"]) or -1 in frames or not inside or not outside:
@@ -193,16 +193,14 @@ _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
     "worker",
     _own_errors,
     "CUDA error",
-    _exits,
     "out of memory",
+    _exits,
     "same GPU",
-    "same rank",
     "port",
     "model",
     "barrier",
     mismatches,
     "lag",
-    "not joined",
     "culprit",
     "unused",
     "Xid",
