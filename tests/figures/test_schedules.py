@@ -82,7 +82,6 @@ def test_a_race_has_one_axis_of_time(ring: Playback) -> None:
     drawing = draw_play([ring, other], 4e-5)
     now = [box.x for box in boxes(drawing) if box.fill == "ink"]
     assert now[0] == now[1]
-    assert "against" in drawing.title
 
 
 def test_a_movie_moves_each_packet_from_its_sender_to_its_receiver(ring: Playback) -> None:
@@ -91,7 +90,6 @@ def test_a_movie_moves_each_packet_from_its_sender_to_its_receiver(ring: Playbac
     moves = [node for node in root.iter() if node.tag.endswith("animateTransform")]
     assert {move.get("begin") for move in moves} == {"indefinite"}
     assert svg.count("onclick") == svg.count("tabindex") == 3
-    still = draw_play([ring], 0.0)
     row_px = 40.0
     ends = sorted(round(float(move.get("values").split(";")[-1].split()[1]) / row_px) for move in moves)
     wanted = [dst - src for src, dst in zip(ring.src.tolist(), ring.dst.tolist(), strict=True)]
@@ -100,4 +98,4 @@ def test_a_movie_moves_each_packet_from_its_sender_to_its_receiver(ring: Playbac
         times = [float(time) for time in (animation.get("keyTimes") or "0;1").split(";")]
         assert times == sorted(times)
         assert len(times) == len((animation.get("values") or "0;1").split(";"))
-    assert still.title in svg
+    assert draw_play([ring], 0.0).title in svg

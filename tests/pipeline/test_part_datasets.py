@@ -186,7 +186,7 @@ def test_workers_end_with_their_iteration(files):
     next(batches)
     assert len(workers()) == 1
     del batches
-    assert not workers()
+    assert gone(workers())
 
 
 # ---- lock-step

@@ -42,7 +42,7 @@ def test_a_recipe_of_ones_own_widths_is_as_measured() -> None:
 def test_terms_of_every_recipe_and_optimizer() -> None:
     """By the definitions, worked out here a second time for one number of parameters that all ranks share evenly."""
     total, ranks = 4096 * 64, 8
-    states = {"sgd": 0, "momentum": 1, "adam": 2}
+    states = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
     widths = {"fp32": (4, 4, 0, 4), "mixed": (2, 2, 4, 4), "bf16": (2, 2, 0, 2)}
     assert set(states) == set(OPTIMIZERS)
     assert set(widths) == set(zero.RECIPES)
