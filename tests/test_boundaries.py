@@ -43,10 +43,10 @@ def lint_imports(root: Path) -> str:
 WRONG_IMPORTS = [  # a line that breaks a contract if it is added to a module, and what import-linter then reports
     ("sampling/kinds.py", "def later():\n    from ..box import Profile", "sampling.kinds -> rankscope.box"),
     ("timeline/events.py", "import rankscope.train.zero.model", "timeline.events -> rankscope.train.zero"),
-    ("explorers/entries.py", "from ..diagnose import diagnose", "explorers.entries -> rankscope.diagnose"),
+    ("panel/explorer.py", "from ..diagnose import diagnose", "panel.explorer -> rankscope.diagnose"),
     ("train/zero/model.py", "from ...box import Profile", "train.zero.model -> rankscope.box"),
     ("box/fit.py", "from ..train import zero", "box.fit -> rankscope.train"),
-    ("diagnose/trace.py", "from ..box import Profile", "diagnose.trace -> rankscope.box"),
+    ("timeline/picture.py", "from ..explorers import samplers", "timeline.picture -> rankscope.explorers"),
     ("cellar.py", "", "cellar"),
 ]
 

@@ -14,10 +14,10 @@ from matplotlib.cbook import is_math_text
 
 from rankscope import figures
 from rankscope.cli import main
-from rankscope.explorers.explorer import Explorer
-from rankscope.figures.svg import to_svg
-from rankscope.figures.timelines import draw_timeline
+from rankscope.drawing.drawing import to_svg
+from rankscope.panel.explorer import Explorer
 from rankscope.timeline import Span, Timeline
+from rankscope.timeline.picture import draw_timeline
 
 NAMES = ["<script>alert(1)</script>", "</text></svg>", "$x^2$ and $y$", "[red]ring[/red]", "&lt;b&gt;"]
 

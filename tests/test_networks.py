@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from rankscope.box import Profile, bank
-from rankscope.box.networks import RECORDED
-from rankscope.networks import registered
+from rankscope.box.networks import RECORDED, registered
 from rankscope.train import ddp
-
-from .box.made import links, point, profile
+from tests.box.made import links, point, profile
 
 ROOT = Path(__file__).parents[1]
 PROFILES = ROOT / "notebooks" / "profiles"

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from rankscope import figures
-from rankscope.figures.palette import LINES
+from rankscope.drawing.palette import LINES
 from tests.tools.pictures import MOST_SVG_BYTES, PNG, SVG, compact, stored
 
 

@@ -13,8 +13,7 @@ from rankscope.box import Profile
 from rankscope.box.points import Point
 from rankscope.timeline import Timeline
 from rankscope.train import ddp
-
-from .benchmarks._ddp_sweeps import load_sweeps
+from tests.benchmarks._ddp_sweeps import load_sweeps
 
 FOLDER = Path(__file__).parents[1] / "notebooks" / "profiles"
 MACHINES = ["emulated_100mbit_5ms_4_ranks", "emulated_100mbit_5ms_8_ranks", "loopback_2_cores_4_ranks"]

@@ -12,10 +12,10 @@ import matplotlib.pyplot as plt
 import pytest
 
 from rankscope.box import Profile, verdict
-from rankscope.box.figures.boxes import draw_with_peers
-from rankscope.figures.assignments import draw_assignment
-from rankscope.figures.svg import to_svg
+from rankscope.box.judging.picture import draw_with_peers
+from rankscope.drawing.drawing import to_svg
 from rankscope.sampling import assign
+from rankscope.sampling.picture import draw_assignment
 from tests.tools.execute_notebooks import every_notebook
 from tests.tools.playing_picture import PICTURES
 

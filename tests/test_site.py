@@ -16,7 +16,7 @@ import pytest
 from pages import html, sources, states
 from pages.states import Place, axes
 
-from rankscope.explorers.entries import EXPLORERS
+from rankscope.explorers import EXPLORERS
 
 WIDGET = {
     "output_type": "execute_result",

@@ -16,7 +16,7 @@ from pages.html import inlined, problems
 from pages.sources import lay_out
 from pages.states import Place
 
-from rankscope.figures.svg import STYLE
+from rankscope.drawing.svg import STYLE
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
-from importlib import import_module
 from typing import Any, Protocol
 
 import msgspec
@@ -113,14 +111,6 @@ class Measured(Protocol):
     def network(self, name: str) -> Network:
         """Return the network under this name."""
         ...
-
-
-@cache
-def registered() -> dict[str, Network]:
-    """Return the networks of `rankscope.box` by name, in the order in which explorers list them."""
-    # imported by its name, because the core imports no package that is built on it
-    networks: tuple[Network, ...] = import_module("rankscope.box.networks").offered()
-    return {network.name: network for network in networks}
 
 
 def ring_cost(link: Link, num_ranks: int) -> Cost:

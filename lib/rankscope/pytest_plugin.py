@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .sampling.audit import Audit
-    from .sampling.loader_audit import LoaderAudit
-    from .train.gradients import StepAudit
+    from .sampling.audits.audit import Audit
+    from .sampling.audits.loader_audit import LoaderAudit
+    from .train.gradients.audit import StepAudit
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

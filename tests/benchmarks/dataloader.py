@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from rankscope.pipeline import Lognormal, record_dataloader
-from rankscope.pipeline.profile import LoaderProfile, LoaderSettings, predicted_s
+from rankscope.pipeline.dataloader.profile import LoaderProfile, LoaderSettings, predicted_s
 from rankscope.pipeline.service import draw
 
 from ._record import write_record

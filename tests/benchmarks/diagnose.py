@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rankscope.diagnose import diagnose, read_traces
-from tests.diagnose.jobs import CAUSES, Job, run_jobs
+from tests.diagnose.traces.jobs import CAUSES, Job, run_jobs
 
 FIRST_SEED = 300
 RIGHT_BAR, SHARDED_RIGHT_BAR, FALSE_BAR = 0.95, 0.9, 0.02

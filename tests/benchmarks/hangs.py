@@ -14,10 +14,10 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from rankscope.diagnose import explain_hang, read_dumps, read_hang_text
-from tests.diagnose.hang_checks import CANNOT_TELL, RIGHT, WRONG, judged
-from tests.diagnose.hang_inputs import made, recorded
-from tests.diagnose.made_dumps import CAUSES, sick, write
-from tests.diagnose.pastes import PASTES
+from tests.diagnose.hangs.hang_checks import CANNOT_TELL, RIGHT, WRONG, judged
+from tests.diagnose.hangs.hang_inputs import made, recorded
+from tests.diagnose.hangs.made_dumps import CAUSES, sick, write
+from tests.diagnose.hangs.pastes import PASTES
 
 MIXED = 2000
 

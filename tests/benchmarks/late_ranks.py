@@ -1,6 +1,6 @@
 """Healthy jobs accused, and late ranks named, by the rule of `diagnose`: python -m tests.benchmarks.late_ranks
 
-Options: [--jobs 200] a cell, half as many with 32 ranks. Own times are made up, see `tests.diagnose.late_jobs`.
+Options: [--jobs 200] a cell, half as many with 32 ranks. Own times are made up, see `tests.diagnose.traces.late_jobs`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.diagnose.late_jobs import CASES, NOISES, healthy, named
+from tests.diagnose.traces.late_jobs import CASES, NOISES, healthy, named
 
 NUM_RANKS = (2, 4, 8, 16, 32)
 NUM_STEPS = (11, 20, 50)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rankscope.box import Profile, nccl
-from rankscope.box.hardware import gpu_of
+from rankscope.box.judging.hardware import gpu_of
 from rankscope.box.machines import is_sick, provenances
 from rankscope.box.nccl.constants import Terms
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rankscope.box import Profile
+from tests.explorers.cases import Case
 
-from ..explorers.cases import Case
 from .made import point, profile
 
 

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 
 from rankscope import figures
 from rankscope.box import Profile
-from rankscope.box.link_facts import stated
-from rankscope.figures.marks import Drawing
+from rankscope.box.transfers.link_facts import stated
+from rankscope.drawing.drawing import Drawing
 
 FACTS = stated(4)
 

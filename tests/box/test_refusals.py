@@ -19,7 +19,7 @@ from rankscope.box import (
     verdict,
 )
 from rankscope.box.curve import Curve
-from rankscope.box.figures.boxes import draw_with_peers
+from rankscope.box.judging.picture import draw_with_peers
 from rankscope.box.measuring.plan import keys_of
 from rankscope.box.points import Point
 from rankscope.networks import CostTable, Network

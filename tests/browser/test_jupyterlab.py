@@ -11,8 +11,8 @@ import nbformat.v4 as nbformat
 import pytest
 from playwright.sync_api import Locator, Page
 
-from rankscope.explorers.entries import EXPLORERS
-from rankscope.figures.svg import to_svg
+from rankscope.drawing.drawing import to_svg
+from rankscope.explorers import EXPLORERS
 from tests.browser.jupyterlab import (
     REPAINT_MS,
     TOKEN,

@@ -13,7 +13,7 @@ from make_site import build
 from pages.html import problems
 from playwright.sync_api import Page
 
-from rankscope.explorers.entries import EXPLORERS
+from rankscope.explorers import EXPLORERS
 from tests.browser.jupyterlab import browser_page
 from tests.tools.execute_notebooks import every_notebook
 

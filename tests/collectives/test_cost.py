@@ -12,8 +12,8 @@ import pytest
 from rankscope.cluster import Link
 from rankscope.collectives import ALGORITHMS, build, closed_form, lower_bounds, simulate
 from rankscope.collectives.cost import Bounds, NoClosedForm
+from tests.extents import SAMPLE_OR_EVERYTHING
 
-from ..extents import SAMPLE_OR_EVERYTHING
 from .cases import WITH_FORM, cluster_of, options
 
 MODELS = [(1.0, 2.0, 0.25), (3e-6, 12.5e9, 4e-11), (0.0, 1.0, 0.0), (1e-3, math.inf, 2e-9), (1e-9, 7.0, 5.0)]

@@ -23,8 +23,8 @@ from torch import Tensor
 from rankscope.collectives import ALGORITHMS, Schedule, build, execute, run_local
 from rankscope.ranks import RankError, in_threads, launch
 from rankscope.timeline import Recorder
+from tests.extents import first_in_test
 
-from ..extents import first_in_test
 from .cases import NAMES, ROOTED, schedules
 from .execute_job import check_with_the_default_group, numbers
 from .test_local import DTYPES, OPS, assert_equal, fitting, has_op, small_numbers

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from rankscope.collectives import Schedule, build, run_local
+from tests.extents import SAMPLE_OR_EVERYTHING
 
-from ..extents import SAMPLE_OR_EVERYTHING
 from .cases import NAMES, ROOTED, schedules
 
 Tensors = list[Tensor]

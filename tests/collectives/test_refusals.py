@@ -22,7 +22,7 @@ from rankscope.collectives import (
     run_local,
     simulate,
 )
-from rankscope.collectives.playback import playback
+from rankscope.collectives.player.model import playback
 
 from .cases import NAMES, ROOTED
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, Schedule, Step, build, simulate
+from tests.extents import SAMPLE_OR_EVERYTHING
 
-from ..extents import SAMPLE_OR_EVERYTHING
 from .cases import NAMES, built
 from .reference import reference
 

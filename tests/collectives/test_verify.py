@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from rankscope.collectives import ALGORITHMS, Schedule, ScheduleError, Step, build, verify
 from rankscope.collectives.verify import Verified
+from tests.extents import SAMPLE_OR_EVERYTHING
 
-from ..extents import SAMPLE_OR_EVERYTHING
 from .cases import NAMES, built, is_right, options
 
 # ---- every algorithm

@@ -12,9 +12,9 @@ from torch import nn
 
 from rankscope.diagnose import diagnose, explain_hang, read_dumps, read_hang_text, read_logs, read_traces, watch
 
-from .made_dumps import healthy, write
-from .made_jobs import job, phases
-from .test_trace import gloo_step, written
+from .hangs.made_dumps import healthy, write
+from .traces.made_jobs import job, phases
+from .traces.test_trace import gloo_step, written
 
 
 def text_file(folder: Path, name: str, text: Any) -> Path:

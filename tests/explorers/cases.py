@@ -1,6 +1,6 @@
 """Every explorer with what it is opened with, and what tests take of it.
 
-The cases of each part of the library are in its `explorer_cases`.
+The cases of each room are in its `explorer_cases`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rankscope.explorers.entries import EXPLORERS, opener
-from rankscope.explorers.explorer import Explorer
-from rankscope.explorers.panel import Panel
-from rankscope.figures.svg import to_svg
+from rankscope.drawing.drawing import to_svg
+from rankscope.explorers import EXPLORERS, opener
+from rankscope.panel.explorer import Explorer
+from rankscope.panel.widgets import Panel
+from tests.cases import cases_of_rooms
 
 
 class Case(NamedTuple):
@@ -30,16 +31,14 @@ class Case(NamedTuple):
 
 
 def all_cases() -> dict[str, Case]:
-    """Return the cases of all packages, by name.
+    """Return the cases of all rooms, by name.
 
     An explorer that no table has is a case without inputs, opened at its defaults.
     """
     cases = {name: Case(name) for name in EXPLORERS}
-    from ..box.explorer_cases import CASES as OF_BOX  # these import this module
-    from ..train.explorer_cases import CASES as OF_TRAIN
-    from .explorer_cases import CASES
-
-    return cases | CASES | OF_BOX | OF_TRAIN
+    for room in cases_of_rooms("explorer_cases"):
+        cases.update(room.CASES)
+    return cases
 
 
 def report(explorer: Explorer, **settings: Any) -> list[str]:

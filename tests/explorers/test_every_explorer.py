@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from rankscope import explorers
-from rankscope.explorers import panel as panel_module
-from rankscope.explorers.entries import EXPLORERS
-from rankscope.explorers.explorer import Explorer, Now, Setting, Steps
-from rankscope.explorers.panel import Panel
-from rankscope.figures.svg import to_svg
+from rankscope.drawing.drawing import to_svg
+from rankscope.explorers import EXPLORERS
+from rankscope.panel import widgets as panel_module
+from rankscope.panel.explorer import Explorer, Now, Setting, Steps
+from rankscope.panel.widgets import Panel
+from tests.figures.readable import svg_problems
 
-from ..figures.readable import svg_problems
 from .cases import Case, all_cases
 
 CASES = all_cases()

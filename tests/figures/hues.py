@@ -8,9 +8,10 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rankscope.figures.marks import Box, Drawing, Text
-from rankscope.figures.palette import MEMORY, PAPER, RANKS, WORK, mixed
-from rankscope.figures.svg import OPACITY
+from rankscope.drawing.drawing import Drawing
+from rankscope.drawing.marks import Box, Text
+from rankscope.drawing.palette import MEMORY, PAPER, RANKS, WORK, mixed
+from rankscope.drawing.svg import OPACITY
 
 # Machado, Oliveira and Fernandes (2009), severity 1
 EYES = {

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from rankscope.figures.marks import Box, Drawing, Text
+from rankscope.drawing.drawing import Drawing
+from rankscope.drawing.marks import Box, Text
 
 
 def words_of(drawing: Drawing) -> list[str]:

@@ -1,6 +1,6 @@
 """One battery for every public figure and each of its views, and what they refuse.
 
-The figures of each part of the library are in its `figure_cases`.
+The figures of each room are in its `figure_cases`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rankscope import figures
-from rankscope.figures.marks import Box, Drawing, Line, Mark, Text, key_marks
-from rankscope.figures.palette import DARK, LINES, RANKS, TONES, WORK, WorkLook, rank_colors
-from rankscope.figures.svg import to_svg
+from rankscope.drawing.drawing import Drawing, to_svg
+from rankscope.drawing.marks import Box, Line, Mark, Text, key_marks
+from rankscope.drawing.palette import DARK, LINES, RANKS, TONES, WORK, WorkLook, rank_colors
+from tests.cases import cases_of_rooms
 
-from ..box import figure_cases as of_box
-from ..train import figure_cases as of_train
-from . import figure_cases
 from .hues import EYES, LEGIBLE, contrast, drawing_problems, nearest, painted
 from .readable import figure_problems, svg_problems
 from .shown import words_of
@@ -31,10 +29,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 FIGURES: dict[str, Callable[..., Any]] = {}
 DRAWINGS: dict[str, Drawing] = {}
 REFUSED: list[tuple[Callable[[], Any], str]] = []
-for module in (figure_cases, of_box, of_train):
+for module in cases_of_rooms("figure_cases"):
     FIGURES.update(module.FIGURES)
     DRAWINGS.update(module.DRAWINGS)
-    REFUSED.extend(getattr(module, "REFUSED", []))
+    REFUSED.extend(module.REFUSED)
 
 
 def test_there_is_a_call_of_each_public_figure_and_ax_is_a_keyword_of_each() -> None:

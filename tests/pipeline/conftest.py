@@ -1,3 +1,3 @@
 """Nothing here may hang, or leave processes, threads, open files or memory behind."""
 
-from ..processes import _no_hang, leaves_nothing  # noqa: F401
+from tests.processes import _no_hang, leaves_nothing  # noqa: F401

@@ -27,7 +27,7 @@ from rankscope.pipeline import (
     simulate_parts,
     write_parts,
 )
-from rankscope.pipeline.profile import LoaderProfile, LoaderSettings
+from rankscope.pipeline.dataloader.profile import LoaderProfile, LoaderSettings
 
 READ, TRAIN = Stage("read", 1.0), Stage("train", 1.0)
 THREE, UNKNOWN = Stage("train", 1.0, num_workers=3), Stage("read", fn=abs)

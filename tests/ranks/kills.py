@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..processes import alive, children
+from tests.processes import alive, children
 
 REPORT_S = 40.0  # of which 3 are the launches' timeout, and some more the start of another server
 GONE_S = 2.0

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from rankscope.ranks import launch
+from tests.processes import NOT_HANGING_S, gone, server_pid, soon
 
-from ..processes import NOT_HANGING_S, gone, server_pid, soon
 from . import functions, kills
 from .test_launch import _nobody_is_left  # noqa: F401
 

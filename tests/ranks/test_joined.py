@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ..ports import free_port
-from ..processes import NOT_HANGING_S
+from tests.ports import free_port
+from tests.processes import NOT_HANGING_S
+
 from .test_ends import ENVIRONMENT, script
 
 pytestmark = pytest.mark.slow

@@ -17,8 +17,8 @@ import pytest
 
 from rankscope.ranks import RankError, launch
 from rankscope.timeline import Recorder
+from tests.processes import children, server_pid, soon
 
-from ..processes import children, server_pid, soon
 from . import functions
 
 pytestmark = pytest.mark.slow

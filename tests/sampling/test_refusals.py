@@ -21,7 +21,7 @@ from rankscope.sampling import (
     shard_files,
 )
 
-from .test_loader_audit import Rows
+from .audits.test_loader_audit import Rows
 
 ONES = [1, 1, 1]
 STATE = KeyedSampler(3).state_dict()

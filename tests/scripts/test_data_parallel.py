@@ -11,8 +11,8 @@ from torch import nn
 
 from rankscope.train.data_parallel import StepSizes
 from rankscope.train.data_parallel.model import messages_of
+from tests.small import CROSS, batch, mlp
 
-from ..small import CROSS, batch, mlp
 from .running import lines_of, text_of
 
 PARAMETERS = "nn.utils.parameters_to_vector(module.parameters())"

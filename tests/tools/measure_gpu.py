@@ -27,8 +27,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 from rankscope.box import Profile, Protocol, measure  # noqa: E402
 from rankscope.box.measuring.run import Progress  # noqa: E402
 from rankscope.box.points import Point  # noqa: E402
-from rankscope.box.tables import overview  # noqa: E402
 from rankscope.cli.output import print_parts  # noqa: E402
+from rankscope.cli.tables import overview  # noqa: E402
 from rankscope.common.units import bytes_words, time_words  # noqa: E402
 from rankscope.pipeline import prefetched  # noqa: E402
 from rankscope.provenance import command_words  # noqa: E402

@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives.playback import playback_of
-from rankscope.figures.marks import RIGHT_PX, Drawing, page
-from rankscope.figures.player import draw_play, play_svg
-from rankscope.figures.svg import frame_svg, mark_svg, to_svg
-from rankscope.figures.timelines import draw_timeline, time_scale
+from rankscope.collectives.player.model import playback_of
+from rankscope.collectives.player.picture import draw_play, play_svg
+from rankscope.drawing.drawing import Drawing, frame_svg, page, to_svg
+from rankscope.drawing.marks import RIGHT_PX
+from rankscope.drawing.svg import mark_svg
 from rankscope.timeline import Timeline
+from rankscope.timeline.picture import draw_timeline, time_scale
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 RECORDED_STEP = NOTEBOOKS / "profiles" / "step_of_two_ranks_run.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..explorers.cases import Case
+from tests.explorers.cases import Case
 
 CASES = {
     "ddp": Case("ddp", start={"cap": "8 MiB"}),

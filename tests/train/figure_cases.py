@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from rankscope import figures
 from rankscope.cluster import Link
-from rankscope.figures.marks import Drawing
+from rankscope.drawing.drawing import Drawing
 from rankscope.train import ddp, fsdp, zero
 from rankscope.train.ddp import LocalStep
+from rankscope.train.ddp.picture import draw_buckets, draw_caps
 from rankscope.train.ddp.recommend import Recommendation
-from rankscope.train.figures.ddp import draw_buckets, draw_caps
-from rankscope.train.figures.fsdp import draw_fsdp_step
+from rankscope.train.fsdp.picture import draw_fsdp_step
 
 LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "141 GB": 141e9}
 STAGES = {f"stage {s}": zero.memory(7.5e9, 64, s) for s in range(4)}

@@ -19,8 +19,7 @@ from rankscope.train.ddp import Contention, LocalStep
 from rankscope.train.fake_group import fake_group
 from rankscope.train.gradients import Work, audit_step
 from rankscope.train.pipeline_parallel import PipelineSchedule, build
-
-from ..small import CROSS, batch, mlp
+from tests.small import CROSS, batch, mlp
 
 LINK = Link(1e-3, 1e6)
 LOCAL = LocalStep.modelled([4, 8], 0.2)

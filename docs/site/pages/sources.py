@@ -12,7 +12,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from rankscope.cli.program import COMMANDS, program
-from rankscope.explorers.entries import EXPLORERS
+from rankscope.explorers import EXPLORERS
 from tests.tools.execute_notebooks import WIDGET_TEXT, every_notebook, read
 
 from .states import Place

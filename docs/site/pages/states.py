@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from rankscope import explorers
 from rankscope.box import Profile
-from rankscope.explorers.explorer import Explorer, Now, Setting, Steps
-from rankscope.explorers.panel import NUM_BESIDE, height_of
+from rankscope.panel.explorer import Explorer, Now, Setting, Steps
+from rankscope.panel.widgets import NUM_BESIDE, height_of
 
 NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 _MOST_OF_A_SLIDER = 16  # values; of longer sliders some, evenly spread

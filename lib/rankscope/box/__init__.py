@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from . import nccl
 from .fit import fit_link
-from .link_facts import stated
+from .judging.verdict import verdict
 from .logs import read_log
 from .machines import bank
 from .measuring.plan import Protocol
 from .measuring.run import measure
 from .pcie import pcie_bytes_per_s
 from .profile import Profile
-from .sentences import verdict
+from .transfers.link_facts import stated
 
 __all__ = [
     "Profile",

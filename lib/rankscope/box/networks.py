@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from ..networks import Network
@@ -40,3 +41,9 @@ def recorded() -> tuple[Network, ...]:
     """Return the networks on which rankscope's authors measured Gloo's allreduce, as profiles in `RECORDED`."""
     profiles = [Profile.load(path) for path in sorted(RECORDED.glob("*.json"))]
     return tuple([profile.network(str(profile.provenance["name"])) for profile in profiles])
+
+
+@cache
+def registered() -> dict[str, Network]:
+    """Return the networks that are offered by name, in the order in which explorers list them."""
+    return {network.name: network for network in offered()}

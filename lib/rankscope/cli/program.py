@@ -26,12 +26,12 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "profile": Command("rankscope.box.commands.profile:profile", "Measure this machine."),
-    "import": Command("rankscope.box.commands.logs:import_", "Read the logs of other programs."),
-    "show": Command("rankscope.box.commands.machines:show", "Show what a profile contains, and a verdict on it."),
-    "compare": Command("rankscope.box.commands.machines:compare", "Show where one profile is slower than another."),
-    "nccl": Command("rankscope.box.commands.nccl:nccl", "Show what NCCL chooses, and how long it takes."),
-    "diagnose": Command("rankscope.diagnose.commands.diagnose:diagnose", "Find the rank that is late or stuck."),
+    "profile": Command("rankscope.cli.profile:profile", "Measure this machine."),
+    "import": Command("rankscope.cli.logs:import_", "Read the logs of other programs."),
+    "show": Command("rankscope.cli.machines:show", "Show what a profile contains, and a verdict on it."),
+    "compare": Command("rankscope.cli.machines:compare", "Show where one profile is slower than another."),
+    "nccl": Command("rankscope.cli.nccl:nccl", "Show what NCCL chooses, and how long it takes."),
+    "diagnose": Command("rankscope.cli.diagnose:diagnose", "Find the rank that is late or stuck."),
 }
 EXAMPLES = """\b
 Examples:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..common.extras import when_used
-from .diagnosis import diagnose
-from .dumps import read_dumps
-from .hangs import explain_hang
-from .kineto import read_traces
-from .logs import read_hang_text, read_logs
+from .hangs.dumps import read_dumps
+from .hangs.hangs import explain_hang
+from .hangs.logs import read_hang_text, read_logs
+from .traces.diagnosis import diagnose
+from .traces.kineto import read_traces
 
 if TYPE_CHECKING:
-    from .live import watch
+    from .traces.live import watch
 
 __all__ = ["diagnose", "explain_hang", "read_dumps", "read_hang_text", "read_logs", "read_traces", "watch"]
 
 
-__getattr__ = when_used(__name__, watch="live")
+__getattr__ = when_used(__name__, watch="traces.live")
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..common.checks import several
@@ -25,30 +25,3 @@ def paths_of(folder_or_files: PathLike | Iterable[PathLike], is_wanted: Callable
 def is_trace(path: Path) -> bool:
     """Whether a file is taken for a trace, by its name."""
     return path.name.endswith((".json", ".json.gz"))
-
-
-def files_in(paths: Sequence[Path]) -> tuple[list[Path], list[Path], list[Path]]:
-    """Return the traces, dumps and logs among these files, or in a single folder.
-
-    In a folder, only names of logs are read as such; if it has none of the three, the logs below it that torchrun's
-    ``--log-dir`` makes are returned.
-    """
-    from .dumps import is_dump
-    from .logs import is_log, logs_in
-
-    is_folder = len(paths) == 1 and paths[0].is_dir()
-    traces: list[Path] = []
-    dumps: list[Path] = []
-    logs: list[Path] = []
-    for file in paths_of(paths[0] if is_folder else paths, Path.is_file):
-        if is_dump(file):
-            dumps.append(file)
-        elif is_log(file):
-            logs.append(file)
-        elif is_trace(file):
-            traces.append(file)
-        elif not is_folder:
-            logs.append(file)
-    if is_folder and not (traces or dumps or logs):
-        logs = logs_in(paths[0])
-    return traces, dumps, logs

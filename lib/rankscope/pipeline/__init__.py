@@ -10,20 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..common.extras import when_used
-from .advice import advise
-from .epoch import simulate_dataloader
-from .part_files import PartError, write_parts
-from .part_model import idle_share, simulate_parts
-from .run import StageError, run
+from .dataloader.advice import advise
+from .dataloader.model import simulate_dataloader
+from .parts.files import PartError, write_parts
+from .parts.model import idle_share, simulate_parts
 from .service import Lognormal
-from .simulate import simulate
-from .stages import Pipeline, Stage
-from .transfer_model import overlap_share, simulate_transfer
+from .stages.model import simulate
+from .stages.run import StageError, run
+from .stages.stages import Pipeline, Stage
+from .transfers.model import overlap_share, simulate_transfer
 
 if TYPE_CHECKING:
-    from .dataloader import record_dataloader
-    from .part_datasets import AsyncPartDataset, SyncPartDataset, in_step
-    from .prefetch import prefetched
+    from .dataloader.measured import record_dataloader
+    from .parts.datasets import AsyncPartDataset, SyncPartDataset, in_step
+    from .transfers.run import prefetched
 
 __all__ = [
     "AsyncPartDataset",
@@ -49,11 +49,11 @@ __all__ = [
 
 __getattr__ = when_used(
     __name__,
-    AsyncPartDataset="part_datasets",
-    SyncPartDataset="part_datasets",
-    in_step="part_datasets",
-    prefetched="prefetch",
-    record_dataloader="dataloader",
+    AsyncPartDataset="parts.datasets",
+    SyncPartDataset="parts.datasets",
+    in_step="parts.datasets",
+    prefetched="transfers.run",
+    record_dataloader="dataloader.measured",
 )
 
 

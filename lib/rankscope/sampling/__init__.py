@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from ..common.extras import when_used
 from .assignment import Assignment
-from .audit import audit
-from .balanced import BalancedSampler
-from .files import shard_files
-from .findings import AuditError
-from .keyed_sampler import KeyedSampler
+from .audits.audit import audit
+from .audits.findings import AuditError
 from .kinds import SAMPLERS, EpochRecipe, Sampler, assign
-from .libtorch import DistributedRandomSampler, DistributedSequentialSampler
-from .weighted import WeightedSampler
-from .work import EpochWork, epoch_work
+from .samplers.balanced import BalancedSampler
+from .samplers.files import shard_files
+from .samplers.keyed_sampler import KeyedSampler
+from .samplers.libtorch import DistributedRandomSampler, DistributedSequentialSampler
+from .samplers.weighted import WeightedSampler
+from .work.model import EpochWork, epoch_work
 
 if TYPE_CHECKING:
-    from .loader_audit import audit_loader
-    from .torch_samplers import DistributedSampler
+    from .audits.loader_audit import audit_loader
+    from .samplers.torch_samplers import DistributedSampler
 
 __all__ = [
     "SAMPLERS",
@@ -43,7 +43,7 @@ __all__ = [
     "shard_files",
 ]
 
-__getattr__ = when_used(__name__, DistributedSampler="torch_samplers", audit_loader="loader_audit")
+__getattr__ = when_used(__name__, DistributedSampler="samplers.torch_samplers", audit_loader="audits.loader_audit")
 
 
 def __dir__() -> list[str]:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import several, whole
-from .elastic import unmoved
-from .permutation import IntArray
-from .wrapping import layers_of
+from .samplers.elastic import unmoved
+from .samplers.permutation import IntArray
+from .samplers.wrapping import layers_of
 
 Key = Callable[[Any], Any]
 
@@ -175,7 +175,7 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
 
     def _repr_svg_(self) -> str:
         """Draw the reads in a notebook; of many, the first and the last."""
-        from ..figures.assignments import draw_assignment
+        from .picture import draw_assignment
 
         return draw_assignment(self)._repr_svg_()
 

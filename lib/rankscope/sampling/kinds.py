@@ -11,12 +11,12 @@ import numpy as np
 
 from ..common.checks import one_of, truth, whole
 from .assignment import Assignment
-from .balanced import BalancedSampler
-from .elastic import MOST_RANKS, ElasticSampler, RankReads
-from .interleaved import TorchOrderSampler
-from .keyed_sampler import KeyedSampler
-from .permutation import SEEDS, IntArray, libtorch_order, share
-from .weighted import WeightedSampler
+from .samplers.balanced import BalancedSampler
+from .samplers.elastic import MOST_RANKS, ElasticSampler, RankReads
+from .samplers.interleaved import TorchOrderSampler
+from .samplers.keyed_sampler import KeyedSampler
+from .samplers.permutation import SEEDS, IntArray, libtorch_order, share
+from .samplers.weighted import WeightedSampler
 
 MOST_SAMPLES = 1 << 28  # read by all ranks of an assignment: an order of 1 GiB, and about as much again for `audit`
 

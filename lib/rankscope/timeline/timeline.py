@@ -95,8 +95,8 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
 
     def _repr_svg_(self) -> str | None:
         """Draw the spans in a notebook; None, which shows the plain line instead, if there are too many."""
-        from ..figures.svg import to_svg
-        from ..figures.timelines import draw_timeline
+        from ..drawing.drawing import to_svg
+        from .picture import draw_timeline
 
         try:
             return to_svg(draw_timeline(self))

@@ -15,7 +15,7 @@ from ..ranks.server import PRELOAD
 
 __all__ = ["data_parallel", "ddp", "fsdp", "gradients", "pipeline_parallel", "uneven", "zero"]
 
-_IN_RANKS = ("pipeline_parallel.run", "uneven.run", "zero.run", "ddp.measured", "fsdp.measured", "gradients")
+_IN_RANKS = ("pipeline_parallel.run", "uneven.run", "zero.run", "ddp.measured", "fsdp.measured", "gradients.audit")
 PRELOAD += [f"{__name__}.{name}" for name in _IN_RANKS]
 
 

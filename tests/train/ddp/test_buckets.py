@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from rankscope.ranks import launch
 from rankscope.train import ddp
 from rankscope.train.ddp.observed import gradients_of
+from tests.extents import SAMPLE_OR_EVERYTHING
 
-from ...extents import SAMPLE_OR_EVERYTHING
 from .models import MODELS, UNUSED
 
 pytestmark = pytest.mark.slow

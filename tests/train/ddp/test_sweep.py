@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from rankscope.train.ddp import Contention, recommend
-
-from ...benchmarks._ddp_sweeps import CapSweep, load_sweeps
+from tests.benchmarks._ddp_sweeps import CapSweep, load_sweeps
 
 RECORDED = Path(__file__).parents[3] / "notebooks" / "profiles" / "ddp_steps.json"
 SWEEPS = load_sweeps(RECORDED)

@@ -19,8 +19,8 @@ from rankscope.timeline import Span, Timeline
 from rankscope.train import fsdp
 from rankscope.train.fsdp.measured import Run
 from rankscope.train.fsdp.observed import Sharding
+from tests.extents import first_in_test
 
-from ...extents import first_in_test
 from .models import DrawnCase, Recomputed, Shared, drawn_case
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")]

@@ -15,8 +15,8 @@ from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from rankscope.train import fsdp
 from rankscope.train.fake_group import fake_group
 from rankscope.train.fsdp.observed import Sharding
+from tests.extents import SAMPLE_OR_EVERYTHING, first_in_test
 
-from ...extents import SAMPLE_OR_EVERYTHING, first_in_test
 from .models import drawn_case
 
 

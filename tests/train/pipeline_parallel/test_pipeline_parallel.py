@@ -22,8 +22,7 @@ from rankscope.train.pipeline_parallel import (
 )
 from rankscope.train.pipeline_parallel.run import MESSAGE_BYTES
 from rankscope.train.pipeline_parallel.schedule import Pass
-
-from ...extents import first_in_test
+from tests.extents import first_in_test
 
 SIZES = [("GPipe", 1), ("1F1B", 1), *((name, 2) for name in SCHEDULES[2:]), ("Interleaved1F1B", 3)]
 EVERY = [build(name, p, m, v) for name, v in SIZES for p, m in ((1, 4), (2, 4), (3, 9), (4, 8), (4, 10))]

@@ -16,9 +16,8 @@ from rankscope.timeline import Span
 from rankscope.train import uneven
 from rankscope.train.uneven.run import UnevenError, UnevenRun
 from rankscope.train.work import gradient_alone
-
-from ...processes import children, server_pid, soon
-from ...small import batch, mlp
+from tests.processes import children, server_pid, soon
+from tests.small import batch, mlp
 
 RUNS_S = 100.0
 

@@ -17,9 +17,8 @@ from rankscope.train import zero
 from rankscope.train.zero import TERMS, WAYS, Recipe
 from rankscope.train.zero.model import OPTIMIZERS
 from rankscope.train.zero.run import LiveMemory, zero_redundancy_class
-
-from ...extents import first_in_test
-from ...small import Tied
+from tests.extents import first_in_test
+from tests.small import Tied
 
 # ---- published figures
 

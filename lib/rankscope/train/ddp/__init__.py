@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...common.extras import when_used
-from .gradients import DDPBuckets, Gradient, assign
+from .buckets import DDPBuckets, Gradient, assign
 from .local import Contention, LocalStep, cost
+from .model import simulate
 from .recommend import recommend
 from .resnet50 import resnet50_step
-from .step import simulate
 
 if TYPE_CHECKING:
     from .measured import MeasuredSteps, fit_contention, measure, measure_local_step

@@ -17,10 +17,10 @@ from ...networks import Cost, Seconds
 from ...ranks.recorder import Recording, open_recorders, record
 from ...timeline import Span, Timeline
 from ..losses import Loss, Optimizer, checked_loss
-from .gradients import Gradient
+from .buckets import Gradient
 from .local import Contention, LocalStep
+from .model import NO_ITEM, last_backward
 from .observed import gradients_of, unreduced
-from .step import NO_ITEM, last_backward
 
 WARM_UP = 3  # steps; DDP rebuilds its buckets in the second one, with a static graph in the third
 _LARGEST_FACTOR = 32.0  # of contention

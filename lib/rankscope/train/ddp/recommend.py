@@ -13,9 +13,9 @@ from ...common.checks import number, of_type, several, whole
 from ...common.units import percent_words, times_in_one_unit
 from ...common.words import count_of
 from ...networks import Cost
-from .gradients import MIB
+from .buckets import MIB
 from .local import Contention, LocalStep
-from .step import FREE, last_backward
+from .model import FREE, last_backward
 
 _NEAR = 1.01  # steps within this factor of each other: the model cannot resolve smaller differences
 _MOST_BUCKETS = 100  # of the caps that are tried: more could hide no more than another hundredth of the gradients

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .gradients import Gradient
+from .buckets import Gradient
 from .local import LocalStep
 
 _FLOAT32_BYTES = 4

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_iter
 
 if TYPE_CHECKING:
-    from .recorder import Recorder
+    from .dispatch import Recorder
 
 __all__ = ["FakeTensorMode", "TorchDispatchMode", "key_of", "tensors_in", "watching"]
 

@@ -17,8 +17,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from ...common.checks import function, of_type, optional, several, whole
 from ..fake_group import fake_group
 from ..losses import Loss, Optimizer, checked_loss
+from .dispatch import Recorder
 from .internals import FakeTensorMode, watching
-from .recorder import Recorder
 from .step import CollectiveCall, Step
 
 

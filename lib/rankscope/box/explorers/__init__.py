@@ -1,1 +1,0 @@
-"""Explorers of machines; `rankscope.explorers` offers them."""

@@ -1,1 +1,0 @@
-"""Figures of profiles, of machines next to each other, and of topologies."""

@@ -1,0 +1,1 @@
+"""Copies between host and GPU: what a machine's link is stated and measured to carry."""

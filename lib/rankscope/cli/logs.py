@@ -1,0 +1,50 @@
+"""`rankscope import`: read logs of other programs, and store what they measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from ..common.words import printable
+from .options import Force, check_profile_output
+from .output import print_parts
+
+
+def import_(
+    files: Annotated[
+        list[Path],
+        Argument(help="Logs of nccl-tests, rccl-tests or nvbandwidth, or files of the NCCL Inspector.", metavar="FILE"),
+    ],
+    output: Annotated[
+        Path | None,
+        Option("-o", "--output", help="Write everything that was read to this file, as one machine's profile."),
+    ] = None,
+    num_ranks: Annotated[
+        int | None,
+        Option(
+            help="Read only tables of this many ranks; a table that does not state its rank count is assumed to match."
+        ),
+    ] = None,
+    collective: Annotated[
+        str | None, Option(help="What a table is of that does not state it, as in all_gather or alltoall.")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Read logs of other programs. Print what each table has, and what similar machines reach. -o stores all tables."""
+    from ..box import read_log
+    from ..box.logs import merged
+    from ..common.files import check_output
+    from . import tables
+
+    if output is not None:
+        check_output("--output", output, files)
+        check_profile_output(output, force)
+    profiles = []
+    for path in files:
+        profiles += read_log(path, num_ranks, collective)  # a profile per table
+    print_parts(tables.imported(profiles))
+    if output is not None:
+        merged(profiles, name=output.stem).save(output)
+        print_parts([f"{printable(str(output))} contains all measurements; `rankscope show` shows them"])

@@ -1,0 +1,55 @@
+"""Commands on profiles: show and compare."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import ProfilePath
+from .output import print_parts
+
+
+def show(
+    path: ProfilePath,
+    everything: Annotated[bool, typer.Option("--all", help="Show all sizes and the links.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option(help="Write a picture: this box next to similar machines of the bank.")
+    ] = None,
+) -> None:
+    """Show the verdict on a profile, what it was measured on, and its times and rates.
+
+    time: the median of the iterations, or the mean that a log states; busbw: bus bandwidth, as nccl-tests define it;
+    spread: of the middle half of the iterations, as a share of the median;
+    expected: the native bus bandwidth of the slowest similar machine of the bank; share: that of this box as a share.
+    """
+    from ..box import Profile
+    from ..common.files import check_output, write_whole
+    from . import tables
+
+    if picture is not None:
+        check_output("--picture", picture, [path], (".svg", ".png", ".pdf"))
+    profile = Profile.load(path)
+    print_parts(tables.overview(profile, everything))
+    if picture is not None:
+        import matplotlib.pyplot as plt
+
+        from ..box.judging.picture import draw_with_peers
+
+        draw_with_peers(profile)
+        content = BytesIO()
+        plt.savefig(content, format=picture.suffix[1:])
+        write_whole(picture, content.getvalue())
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(help="A profile, or bank:NAME.", metavar="A")],
+    after: Annotated[Path, typer.Argument(help="The profile to compare it with, or bank:NAME.", metavar="B")],
+) -> None:
+    """Show what changed from profile A to profile B, operation by operation."""
+    from ..box import Profile
+    from ..box.judging.compare import comparison
+
+    print_parts(comparison(Profile.load(before), Profile.load(after)))

@@ -1,0 +1,64 @@
+"""`rankscope nccl`: what NCCL will choose on a machine, and what it takes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .output import print_parts, table_of
+
+_BOX = re.compile(r"(\w+)x(\d{1,2})")
+_SIZES = [2**power for power in range(10, 34, 2)]
+
+
+def nccl(
+    box: Annotated[str, typer.Argument(help="The GPU and the number of GPUs per node, as in h100x8.", metavar="BOX")],
+    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
+    version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2.")] = "2.30",
+    collective: Annotated[str, typer.Option(help="Collective to use.")] = "allreduce",
+    num_bytes: Annotated[
+        list[str] | None, typer.Option(help="Size of the whole buffer, as in 64KiB. Repeat for more.", metavar="SIZE")
+    ] = None,
+    topo: Annotated[
+        Path | None,
+        typer.Option(help="NCCL's topology XML (NCCL_TOPO_DUMP_FILE), or the output of nvidia-smi topo -m."),
+    ] = None,
+) -> None:
+    """Show, for each size, the algorithm and protocol that NCCL chooses, the time it expects, and our estimate."""
+    from ..box.nccl import GPUS, Model
+    from ..box.nccl.topology import explained, read_topology
+    from ..common.units import bytes_words, cell_words, parse_bytes
+
+    match = _BOX.fullmatch(box.strip().lower())
+    if match is None:
+        raise ValueError(f"BOX must be a GPU and the number of GPUs per node, as in h100x8, got {box!r}")
+    cards: dict[str, Any] = {}
+    if topo is not None:
+        topology = read_topology(topo)
+        gpus = [f"GPU{number}" for number in range(len(topology.ways))]
+        rows = [["", *gpus, *topology.nics]]
+        rows += [[gpu, *ways] for gpu, ways in zip(gpus, topology.ways, strict=True)]
+        print_parts(["".join(f"{cell:<7}" for cell in row) for row in rows])
+        print_parts(explained(topology))
+        if match[1] not in GPUS:
+            print_parts([f"NCCL's choices are not shown, because its model has no constants of the GPU {match[1]!r}."])
+            return
+        cards["nics"] = len(topology.nics) or None
+        if topology.nic_gb_per_s:
+            cards["nic_bytes_per_s"] = topology.nic_gb_per_s * 1e9
+    model = Model(match[1], int(match[2]), nodes, version, **cards)
+    title = f"{collective} on {nodes} × {match[2]} {match[1].upper()}, NCCL {version}"
+    table = table_of(title, "size", "algorithm", "channels", "NCCL's estimate", "our model")
+    for size in [parse_bytes("--num-bytes", text) for text in num_bytes or ()] or _SIZES:
+        choice = model.choose(collective, size)
+        table.add_row(
+            bytes_words(size),
+            choice.words,
+            str(choice.channels),
+            cell_words(choice.nccl_s),
+            cell_words(choice.time_s),
+        )
+    print_parts([table, *model.notes])

@@ -1,0 +1,1 @@
+"""Which rank is stuck, and where: from flight-recorder dumps or logs."""

@@ -1,0 +1,177 @@
+"""Rules on lines of torch about collectives: DETAIL's mismatches, and the watchdog of NCCL."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from ...common.words import listed
+from .groups import DEFAULT_GROUP, Call, Group, HangFinding, Progress, explain_groups
+from .log_evidence import UNKNOWN, Fact, Facts, finding_of, in_job, speakers, unknown
+
+_EVENT_S = 60  # ranks of one hang print within seconds; after a restart, the whole timeout passes first
+_MISREAD = Call("another call")  # torch cannot read one of other dimensions
+_NOT_COUNTED = ("SEND", "RECV", "RECVANYSOURCE", "COALESCED")  # only some ranks of a group make them
+_OWN_SIZES = ("ALLTOALL", "ALLTOALL_BASE", "GATHER", "SCATTER")  # which may differ between ranks
+
+
+def mismatches(facts: Facts) -> list[HangFinding]:
+    """DETAIL: each rank reports itself, and the first rank that differs, so that those before it are like itself."""
+    found = facts["mismatch"]
+    own = defaultdict[int, set[Call]](set)
+    called: dict[int, Call] = {}
+    for fact in found:
+        rank, other = int(fact.values["by"]), fact.number("other")
+        mine = _fingerprint(fact, "own")
+        own[rank].add(mine)
+        if "odd" in fact.values:  # older versions of torch name no other rank
+            return [finding_of("collective", (rank,), f"rank {rank} called {mine}, and others something else", found)]
+        if other is None:  # the line is cut
+            continue
+        theirs = _fingerprint(fact, "other")
+        if mine.size and not theirs.size and mine.number != theirs.number:
+            theirs = _MISREAD
+        else:
+            own[other].add(theirs)
+        called = dict.fromkeys(range(other), mine) | {other: theirs} | called
+    called |= {rank: call for rank, said in own.items() for call in said}
+    numbers = {int(call.number) for call in called.values() if call.number}
+    is_mixed = any(len(said) > 1 for said in own.values())
+    is_mixed |= len(numbers) > 1 and len({call.parts[:3] for call in called.values()}) > 1
+    if is_mixed or not in_job(found):
+        return [unknown("the reports are of two calls, or their numbers of ranks are those of a group", found)]
+    number = max(numbers, default=0)
+    progress = {rank: Progress(number, number, {number: call}) for rank, call in called.items()}
+    findings = []
+    for finding in explain_groups([Group("", tuple(called), progress)] if found else []):
+        if finding.cause != "stuck":  # else nobody differs, as far as whole lines show
+            cause = "call" if _MISREAD in called.values() else finding.cause
+            findings.append(finding._replace(cause=cause, lines=finding_of(cause, (), finding.words, found).lines))
+    return findings
+
+
+def _fingerprint(fact: Fact, side: str) -> Call:
+    collective, size, dtype, number = [
+        fact.values.get(f"{side}_{part}", "") for part in ("collective", "size", "dtype", "call")
+    ]
+    return Call(collective, size, dtype, number)
+
+
+def calls(facts: Facts) -> list[HangFinding]:
+    """Compare the ranks of each group of NCCL that are in collectives."""
+    used = facts["wait"] + facts["queue"]
+    if not used:
+        return []
+    if why := _contradiction(used):
+        return [_waits(why, used)]
+    groups = {group.name: group for group in _groups(used) if _is_one(group, used)}
+    findings = [_judged(finding, groups[finding.group], used) for finding in explain_groups(groups.values())]
+    return findings or [_waits("nothing shows that the lines are of one group", used)]
+
+
+def _contradiction(used: Sequence[Fact]) -> str:
+    """Say why lines of the watchdog must not be compared; empty if they may be."""
+    times_s = [fact.line.second_of_year for fact in used]
+    if max(times_s) - min(times_s) > _EVENT_S:
+        return "the lines are more than a minute apart, or some have no time"
+    said = defaultdict[object, set[str]](set)
+    for fact in used:
+        rank = _rank(fact)
+        if rank is None:
+            return "the lines show numbers of ranks within a group, and not the ranks of the job"
+        for name in {"enqueued", "failed", "call", "size", "collective"} & {*fact.values}:
+            said[name, rank, _group_name(fact), fact.values["by"]].add(fact.values[name])
+    if any(len(values) > 1 for values in said.values()):
+        return "a rank appears in two ways: two jobs, or two attempts"
+    return ""
+
+
+def _group_name(fact: Fact) -> str:
+    """Return the group that a line names, or an empty text."""
+    if fact.values.get("group") == "0" or fact.values.get("desc") == DEFAULT_GROUP:
+        return DEFAULT_GROUP
+    return fact.values.get("group", "")
+
+
+def _rank(fact: Fact) -> int | None:
+    """Return the rank of the job: the label's, or the number in the default group."""
+    is_default = fact.line.rank is None and _group_name(fact) == DEFAULT_GROUP
+    return fact.number("by") if is_default else fact.line.rank
+
+
+def _groups(used: Sequence[Fact]) -> list[Group]:
+    """Return the groups that lines name, with the progress of each rank; "" is a group that no line names."""
+    calls = defaultdict[int, dict[int, Call]](dict)
+    group_of: dict[tuple[int, int | None], str] = {}  # by rank and call, as the line after the timeout states it
+    for fact in used:
+        rank = _rank(fact) or 0
+        if "collective" in fact.values:
+            size = "" if fact.values["collective"] in _OWN_SIZES else fact.values.get("size", "")
+            calls[rank][fact.number("call") or 0] = Call(fact.values["collective"], size)
+        elif "failed" in fact.values:
+            group_of[rank, fact.number("failed")] = _group_name(fact)
+    progress = defaultdict[str, dict[int, Progress]](dict)
+    for fact in sorted(used, key=_waits_in):  # a line that states no failed call comes first
+        rank, number = _rank(fact) or 0, _waits_in(fact)
+        of_ranks = progress[group_of.get((rank, number), _group_name(fact))]
+        enqueued = max(fact.number("enqueued") or number, of_ranks[rank].enqueued if rank in of_ranks else 0)
+        of_ranks[rank] = Progress(number or None, enqueued, calls[rank])
+    return [Group(name, tuple(of_ranks), of_ranks) for name, of_ranks in progress.items()]
+
+
+def _waits_in(fact: Fact) -> int:
+    """Return the number of the call that a line says failed, or 0."""
+    return fact.number("failed") or fact.number("call") or 0
+
+
+def _is_one(group: Group, used: Iterable[Fact]) -> bool:
+    """Return whether these ranks are of one group: its name is a hash, or each rank has its own number in it.
+
+    If they have, the group has all ranks up to the last one, as the ranks of a group are in ascending order.
+    """
+    if any(call.collective in _NOT_COUNTED for one in group.progress.values() for call in one.calls.values()):
+        return False
+    is_hash = re.match(r"(?=.*[a-f])(?=.*\d)[0-9a-f]{6,}", group.name) is not None
+    return is_hash or in_job(fact for fact in used if _group_name(fact) == group.name)
+
+
+def _judged(finding: HangFinding, group: Group, used: Sequence[Fact]) -> HangFinding:
+    """Return a finding as certain as lines make it: they may leave out ranks, and have groups that look alike."""
+    waits_in = {one.waits_in for one in group.progress.values() if one.waits_in is not None}
+    silent = {*range(max(group.progress))} - {*group.progress, *map(_rank, used)}
+    is_known = all(one.waits_in in one.calls for one in group.progress.values())
+    by_interest = sorted(used, key=lambda fact: _rank(fact) not in finding.ranks)
+    finding = finding._replace(lines=finding_of("", (), finding.words, by_interest).lines)
+    if finding.cause == "missing":
+        # all ranks made the call before, or it would not have ended on those that wait
+        is_next = all(group.progress[rank].enqueued == finding.call - 1 for rank in finding.ranks)
+        elsewhere = {_rank(fact) for fact in used if fact.kind == "wait" or "failed" in fact.values}
+        if not (is_next and finding.call in waits_in and group.name) or elsewhere & {*finding.ranks}:
+            return _waits("a rank is behind, but it waits in another group, or its line is of another time", used)
+        if group.name.isdecimal():
+            question = f"\n  torch before 2.5 numbers groups on each rank: is {group.name} the same on all?"
+            finding = finding._replace(words=finding.words + question)
+        return finding
+    if len(waits_in) > 1 or finding.cause == "group":
+        return _waits("they are out of step, as ranks wait in different calls", used)
+    if finding.cause != "stuck":
+        why = f"they differ in the {finding.cause}, and no line names the group"
+        return finding if group.name else _waits(why, used)
+    if silent and is_known and 3 * len(silent) <= len(group.progress):
+        head = "\n".join(finding.words.splitlines()[:2])
+        words = (
+            f"{head}\n  Look at {listed('rank', silent)} first, of which there is no line; rankscope cannot tell why."
+        )
+        return finding._replace(cause="silent", ranks=tuple(sorted(silent)), words=words, is_certain=False)
+    if silent or not is_known or len(group.progress) == 1:
+        return _waits("there are no lines of some ranks, or of their calls", used)
+    words = f"{finding.words}\n  rankscope cannot tell whether other ranks have no line."
+    return finding._replace(words=words, is_certain=False)
+
+
+def _waits(why: str, used: Sequence[Fact]) -> HangFinding:
+    """Say that the log does not show the rank."""
+    whose = f" of {listed('rank', speakers(used))}" if speakers(used) else ""
+    words = f"the log shows collectives{whose} that do not end; rankscope cannot tell who holds up the job: {why}"
+    return finding_of(UNKNOWN, (), words, used, is_certain=False)

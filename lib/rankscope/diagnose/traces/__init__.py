@@ -1,0 +1,1 @@
+"""Which rank is late, and why: from traces, or live."""

@@ -1,0 +1,101 @@
+"""Explorers: panels with controls, drawings and a report, which are pure functions of the settings.
+
+Each explorer of `EXPLORERS` is a function, like ``samplers(num_ranks=8)``, that opens its panel; `gallery` offers all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .common.extras import naming_extra
+from .panel.explorer import Explorer
+
+if TYPE_CHECKING:
+    from .panel.widgets import Gallery, Panel
+
+
+class Entry(NamedTuple):
+    """An explorer: the function that returns it, imported when it is first used, its title, and its notebook."""
+
+    function: str
+    title: str
+    notebook: str
+
+    def make(self, *inputs: Any) -> Explorer:
+        """Return the Explorer."""
+        explorer: Explorer = resolve_name(f"rankscope.{self.function}")(*inputs)
+        return explorer
+
+    @property
+    def name(self) -> str:
+        return self.function.rpartition(":")[2]
+
+
+_ENTRIES = (
+    Entry("sampling.explorer:samplers", "Which rank reads which sample", "01_who_reads_what"),
+    Entry("sampling.work.explorer:unequal_lengths", "What samples of unequal length cost", "01_who_reads_what"),
+    Entry("pipeline.stages.explorer:pipeline", "How a batch arrives", "02_how_a_batch_arrives"),
+    Entry("box.transfers.explorer:transfers", "Copies to the GPU", "03_onto_the_gpu"),
+    Entry("collectives.explorer:allreduce", "An allreduce, step by step", "04_collectives"),
+    Entry("collectives.player.explorer:player", "A collective that plays", "04_collectives"),
+    Entry("train.ddp.explorer:ddp", "DDP's buckets and overlap", "07_ddp"),
+    Entry("train.fsdp.explorer:fsdp", "FSDP: streams and memory", "08_zero_and_fsdp"),
+    Entry("train.zero.explorer:zero", "Memory per rank with ZeRO", "08_zero_and_fsdp"),
+    Entry("train.pipeline_parallel.explorer:pipeline_parallel", "Pipelines and their bubbles", "09_pipelines"),
+    Entry("pipeline.parts.explorer:parts", "Trainers on part files", "appendix/a2_part_files"),
+)
+EXPLORERS = {entry.name: entry for entry in _ENTRIES}  # in the order of the notebooks
+
+
+def opener(name: str) -> Callable[..., Panel]:
+    """Return the function that opens a panel of an explorer, as ``samplers(num_ranks=8)`` does.
+
+    Positional arguments are the explorer's inputs, keyword arguments its settings.
+    """
+    entry = EXPLORERS[name]
+
+    @naming_extra()
+    def show(*inputs: Any, **settings: Any) -> Panel:
+        from .panel.widgets import Panel
+
+        explorer = entry.make(*inputs)
+        now = explorer.at(**settings)
+        for setting in explorer.settings:
+            if setting.name in settings and not setting.when(now):
+                raise ValueError(f"{setting.name} has no effect with these settings")
+        return Panel(explorer, now)
+
+    show.__name__ = show.__qualname__ = name
+    show.__doc__ = f"""Open the explorer “{entry.title}” with these inputs, if it takes any, and settings.
+
+    The panel names its settings. Raises ValueError for a setting that is unknown, that no control offers, or that has
+    no effect.
+    """
+    return show
+
+
+@naming_extra()
+def gallery() -> Gallery:
+    """Return a list of all explorers above the one that is selected, the samplers' at first.
+
+    >>> gallery().picked.options[0]
+    ('Which rank reads which sample', 'samplers')
+    """
+    from .panel.widgets import Gallery
+
+    return Gallery([(entry.title, name) for name, entry in EXPLORERS.items()], lambda name: opener(name)())
+
+
+__all__ = ["gallery", *EXPLORERS]
+
+
+def __getattr__(name: str) -> Any:
+    if name in EXPLORERS:
+        return opener(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

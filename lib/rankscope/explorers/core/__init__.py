@@ -1,1 +1,0 @@
-"""Explorers of the core: samplers, pipelines, part files and collectives."""

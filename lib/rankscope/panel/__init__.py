@@ -1,0 +1,1 @@
+"""Explorers of anything: settings, what they show, and the panel with the controls."""

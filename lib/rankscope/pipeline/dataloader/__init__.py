@@ -1,0 +1,1 @@
+"""torch's DataLoader: simulated (`model`), measured (`measured`), and advised (`advice`)."""

@@ -1,0 +1,145 @@
+"""`LoaderProfile`: the measured times of a DataLoader, and the time of an epoch with other settings."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from msgspec.structs import asdict
+
+from ..service import Seconds
+from .cores import Cores
+from .model import BatchTimes, epoch
+
+PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")
+# The columns of a `LoaderProfile`; a recording has them in this order.
+COLUMNS = ("read_s", "collate_s", "cpu_s", "receive_s", "pin_s", "wait_s", "step_s", "step_cpu_s", "handover_s")
+# A batch is received in about the shortest recorded time, unless its worker cannot answer because a fetch holds the
+# interpreter lock. Times up to this multiple of the shortest count as those of receiving alone.
+_RECEIVE_ALONE = 2
+_HELD_QUANTILE = 0.9  # of the additional times: `BatchTimes.held_s` is the most that usually occurs
+_FASTER = 2  # by this factor a part is made faster to see whether it is the bottleneck
+
+
+class LoaderSettings(msgspec.Struct, frozen=True):
+    """The settings of a DataLoader; `pin_memory` is true only if there is an accelerator to pin for."""
+
+    num_workers: int
+    prefetch_factor: int = 2
+    in_order: bool = True
+    pin_memory: bool = False
+    persistent_workers: bool = False
+
+    def __str__(self) -> str:
+        """Return the arguments of a DataLoader, without those that are its defaults."""
+        defaults = LoaderSettings(self.num_workers)
+        arguments = [f"num_workers={self.num_workers}"]
+        for name, value in asdict(self).items():
+            if value != getattr(defaults, name):
+                arguments.append(f"{name}={value}")
+        return ", ".join(arguments)
+
+
+class PinningCosts(msgspec.Struct, frozen=True):
+    """Seconds to copy one batch to the accelerator, as it is and from pinned memory, and to pin it (also a copy)."""
+
+    pageable_copy_s: float
+    pin_s: float
+    pinned_copy_s: float
+
+
+class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
+    """The measured times of a loader and its training loop: columns with a time per batch, in seconds.
+
+    `read_s` is the dataset access, `collate_s` the collate_fn, and `cpu_s` the CPU time of both and of sending the
+    batch. `receive_s` is the time in which the training loop takes the batch in, or the pin thread, which then pins for
+    `pin_s`. `wait_s` is the training loop's wait for the batch, `step_s` its step, `step_cpu_s` the CPU time of the
+    step. If the system reports waits for a core, the times do not include them. `handover_s` is the time from the end
+    of the fetch to the arrival, or below 0 for batches for which the loop was not waiting. Making a worker takes
+    `startup_each_s`; workers begin to read `startup_s` after the last one was made. `num_batches` is that of an epoch.
+    """
+
+    settings: LoaderSettings
+    num_batches: int
+    num_cores: int
+    read_s: Seconds
+    collate_s: Seconds
+    cpu_s: Seconds
+    receive_s: Seconds
+    pin_s: Seconds
+    wait_s: Seconds
+    step_s: Seconds
+    step_cpu_s: Seconds
+    handover_s: Seconds
+    startup_s: float = 0.0
+    startup_each_s: float = 0.0
+    pinning: PinningCosts | None = None
+
+    @property
+    def waiting_share(self) -> float:
+        """The share of the recorded time in which the training loop waited for its batch."""
+        spent_s = float(self.wait_s.sum() + self.step_s.sum())
+        return float(self.wait_s.sum()) / spent_s
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds of an epoch of `num_batches`, as recorded."""
+        return float(self.wait_s.mean() + self.step_s.mean()) * self.num_batches
+
+    def startup_of_s(self, settings: LoaderSettings) -> float:
+        """Return the seconds until workers begin to read. Those of persistent workers have passed long ago."""
+        if settings.persistent_workers:
+            return 0.0
+        return self.startup_s + self.startup_each_s * settings.num_workers
+
+
+def predicted_s(profile: LoaderProfile, settings: LoaderSettings, faster: str | None = None) -> float:
+    """Return the seconds of an epoch with other settings; `faster` is one of `PARTS`, which is made twice as fast.
+
+    Batches have the times that were recorded last. If the epoch has more batches, these times are repeated. A loader
+    with persistent_workers is past its first epoch. `pin_memory` may differ from that of the recording, in either
+    direction, only if the profile has the costs of pinning.
+    """
+
+    def factor(part: str) -> int:
+        return _FASTER if part == faster else 1
+
+    def column(part: str, values_s: Seconds) -> Seconds:
+        """Return a time for each batch of this epoch: the last ones, repeated if they are too few."""
+        return np.resize(values_s[-profile.num_batches :], profile.num_batches) / factor(part)
+
+    pin_s = profile.pin_s
+    step_s = profile.step_s
+    if settings.pin_memory != profile.settings.pin_memory:
+        costs = profile.pinning
+        assert costs is not None
+        pin_s = np.full_like(step_s, costs.pin_s)
+        gain_s = costs.pageable_copy_s - costs.pinned_copy_s  # of the copy in a step, which pinning makes shorter
+        # A driver copies pageable memory by way of pinned memory, so a gain below 0 is noise. It makes no step without
+        # pinning shorter, but those with pinning longer, so that pinning seems no better.
+        step_s = np.maximum(step_s - gain_s, 0.0) if settings.pin_memory else step_s + max(gain_s, 0.0)
+    alone_s = np.minimum(profile.receive_s, _RECEIVE_ALONE * profile.receive_s.min())
+    held_s = float(np.quantile(profile.receive_s - alone_s, _HELD_QUANTILE))
+    handover_s = profile.handover_s[profile.handover_s >= 0]  # of those batches for which the loop was waiting
+    if not handover_s.size:
+        handover_s = np.zeros(1)
+    fetch_s = column("reading", profile.read_s) + column("collating", profile.collate_s)
+    work = BatchTimes(
+        fetch=fetch_s.tolist(),
+        step=column("training step", step_s).tolist(),
+        handover=column("hand-over", handover_s).tolist(),
+        receive=column("hand-over", alone_s).tolist(),
+        pin=column("pinning", pin_s).tolist() if settings.pin_memory else None,
+        held_s=held_s / factor("hand-over"),
+        startup_s=profile.startup_of_s(settings) / factor("worker start-up"),
+    )
+    cores = Cores(
+        profile.num_cores * factor("CPU cores"),
+        fetch_cpu=_share(profile.cpu_s, profile.read_s + profile.collate_s),
+        step_cpu=_share(profile.step_cpu_s, profile.step_s),
+    )
+    return epoch(work, settings.num_workers, settings.prefetch_factor, settings.in_order, cores)[-1].stop_s
+
+
+def _share(cpu_s: Seconds, wall_s: Seconds) -> float:
+    """Return the average number of cores that were busy, or 0 if the work took no time."""
+    return float(cpu_s.sum() / wall_s.sum()) if wall_s.sum() else 0.0

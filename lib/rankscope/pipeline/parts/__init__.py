@@ -1,0 +1,1 @@
+"""Part files: a model of trainers that read them, datasets that do, and their explorer."""

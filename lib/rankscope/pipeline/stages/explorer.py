@@ -1,0 +1,97 @@
+"""The explorer of notebook 02: stage times, workers and queues, and what happens to a batch on the way."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from ...common.units import percent_words
+from ...drawing.drawing import Drawing
+from ...panel.explorer import Explorer, Now, Setting, jitter
+from ...timeline import Timeline
+from ...timeline.picture import draw_timeline
+from ..service import Lognormal
+from .model import simulate
+from .stages import Pipeline, Stage
+
+
+def _varies(now: Now) -> bool:
+    """Return whether any time is random, so that batches may overtake one another."""
+    return bool(now.jitter > 0 and now.read_ms + now.decode_ms > 0)
+
+
+SETTINGS = (
+    Setting("num_workers", 2, range(1, 9), "decoders"),
+    Setting("decode_ms", 30, range(61), "decoding [ms]"),
+    jitter(50),
+    Setting("capacity", 2, range(1, 17), "queue length"),
+    Setting("read_ms", 4, range(61), "reading [ms]"),
+    Setting("train_ms", 12, range(61), "training [ms]"),
+    Setting("ordered", True, (), "in order", lambda now: _varies(now) and now.num_workers > 1),
+    Setting("copy_ms", 3, range(61), "copying [ms]"),
+    Setting("seed", 0, range(21), "seed", _varies),
+)
+PRESETS: dict[str, dict[str, Any]] = {
+    "steady times": {"num_workers": 3, "jitter": 0},
+    "jitter 150 %": {"num_workers": 3, "jitter": 150},
+    "queues of 16": {"num_workers": 3, "jitter": 150, "capacity": 16},
+    "out of order": {"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False},
+}
+_SHOWN = 24  # batches in the picture
+_LONG = 500  # batches that the report counts
+
+
+def pipeline_of(now: Now) -> Pipeline:
+    """Return the pipeline. Times of reading and decoding have a standard deviation of `jitter` per cent of their mean.
+
+    The queues after these two have the capacity that is set. The queue of one batch after copying is the device's
+    memory: while it trains on a batch, the next one waits there, as in a loop that copies one batch ahead.
+    """
+    cv = now.jitter / 100
+    read = Lognormal(now.read_ms / 1e3, cv)
+    decode = Lognormal(now.decode_ms / 1e3, cv)
+    return Pipeline(
+        [
+            Stage("read", read, capacity=now.capacity),
+            Stage("decode", decode, num_workers=now.num_workers, capacity=now.capacity, ordered=now.ordered),
+            Stage("copy", now.copy_ms / 1e3, capacity=1),
+            Stage("train", now.train_ms / 1e3),
+        ]
+    )
+
+
+def draw(now: Now) -> list[Drawing]:
+    """The first batches, and in the title and the deck what holds up all others."""
+    bottleneck, most_per_s = min(pipeline_of(now).bounds_per_s().items(), key=lambda bound: bound[1])
+    rate = _LONG / _long(now).makespan_s
+    title = f"{bottleneck} is the bottleneck: {rate:.1f} batches/s"
+    deck = f"The first {_SHOWN} batches; {percent_words(rate / most_per_s)} of the {most_per_s:.1f} that it can reach"
+    timeline = simulate(pipeline_of(now), _SHOWN, now.seed)
+    return [draw_timeline(timeline, title=title, deck=deck)]
+
+
+def report(now: Now) -> list[str]:
+    """How the workers of each stage spend their time in the long run."""
+    return [f"in {_LONG} batches:", *[_shares(_long(now), stage) for stage in pipeline_of(now).stages]]
+
+
+@lru_cache(maxsize=8)
+def _long(now: Now) -> Timeline:
+    timeline = simulate(pipeline_of(now), _LONG, now.seed)
+    if not timeline.makespan_s:
+        raise ValueError("no stage takes any time: there is no bottleneck")
+    return timeline
+
+
+def _shares(timeline: Timeline, stage: Stage) -> str:
+    """Return a line on the workers of a stage, each of which has a lane."""
+    lanes = [timeline.select(lane=lane) for lane in stage.lanes()]
+    whole_s = timeline.makespan_s * len(lanes)  # the time of all workers
+    work = sum(lane.work().busy_s for lane in lanes) / whole_s
+    blocked = sum(lane.select(kind="blocked").busy_s for lane in lanes) / whole_s
+    return f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage"
+
+
+def pipeline() -> Explorer:
+    """Return controls over the first 24 batches of a pipeline, and its bottleneck in the long run."""
+    return Explorer(SETTINGS, draw, report, PRESETS)

@@ -1,0 +1,140 @@
+"""`simulate`: when each item passes each stage, exactly, for finite queues, several workers and lock-step ranks.
+
+Stages with finite queues obey a recurrence in max and plus: item n starts when it has arrived and a worker is free, and
+leaves when it is done, the item before it has left and the next stage has taken item n - capacity (tandem queues with
+blocking after service; Baccelli, Cohen, Olsder, Quadrat: Synchronization and Linearity, 1992). In a stage that does not
+keep the order, the n-th item that is done takes the place of item n. Each time depends on earlier times only. So each
+stage is a generator that yields its results as they leave, and takes its arrivals from the stage before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import chain, pairwise, repeat
+from typing import NamedTuple
+
+from ...common.checks import whole
+from ...sampling.samplers.permutation import SEEDS
+from ...timeline import Span, Timeline
+from .stages import Pipeline, Stage
+
+
+def simulate(pipeline: Pipeline, items: int, seed: int = 0, num_ranks: int = 1) -> Timeline:
+    """Simulate the pipeline for so many items, which are all available at time 0, and return its timeline.
+
+    A span whose kind is the stage's name is work. A span of kind "blocked" follows it if the worker cannot hand its
+    result on at once, because the queue is full or because an earlier item is not done. The lanes are `Stage.lanes()`.
+
+    If there are several ranks, each has its own pipeline, its own items and its own times, and the last stage runs in
+    lock-step: in each step every rank waits for the slowest, as a span of kind "barrier". Drawn times depend only on
+    the seed, the rank, the position of the stage and the number of the item, so pipelines that differ in workers or
+    queues are compared on the same times.
+
+    Raises ValueError if a stage has no `service_s`, a number is out of range, or the last stage has several workers
+    while ranks run in lock-step.
+
+    >>> spans = simulate(Pipeline([Stage("read", 1.0), Stage("train", 3.0)]), 2)
+    >>> [(span.kind, span.item, span.start_s, span.stop_s) for span in spans.select(kind="train")]
+    [('train', 0, 1.0, 4.0), ('train', 1, 4.0, 7.0)]
+    """
+    stages = pipeline.stages
+    num_items = whole("items", items, 0)
+    seed = whole("seed", seed, *SEEDS)
+    num_ranks = whole("num_ranks", num_ranks, 1)
+    if num_ranks > 1 and stages[-1].num_workers > 1:
+        raise ValueError(f"in lock-step the last stage must have 1 worker, got {stages[-1].num_workers}")
+    spans: list[Span] = []
+    last_passages = []
+    for rank in range(num_ranks):
+        passages = []
+        for place, stage in enumerate(stages):
+            passages.append(_Passage(stage, rank, stage.times_s(num_items, seed, rank, place).tolist(), spans))
+        # The items arrive at the first stage at time 0, and at each other one as they leave the one before.
+        passages[0].arrivals = zip(repeat(0.0), range(num_items))
+        for passage, next_passage in pairwise(passages):
+            # At first, all slots of the queue are free. After that, a slot is free once the next stage has taken an
+            # item: the list is read while it grows, always after the entry has been appended.
+            next_passage.arrivals = passage.flow(chain(repeat(0.0, passage.stage.capacity), next_passage.taken_s))
+        last_passages.append(passages[-1])
+    if num_ranks > 1:
+        _lock_step(last_passages)
+    else:
+        for _ in last_passages[0].flow(repeat(0.0)):  # its results leave at once
+            pass
+    lanes = [lane for stage in stages for lane in stage.lanes()]
+    return Timeline.of(spans).named(lanes, [stage.name for stage in stages])
+
+
+class _Visit(NamedTuple):
+    """An item that a worker has; the first two decide which leaves first."""
+
+    leaves_by: float
+    turn: int
+    item: int
+    worker: int
+    start_s: float
+    done_s: float
+
+
+class _Passage:
+    """The passage of a rank's items through one stage; `taken_s`, when each was taken, grows meanwhile."""
+
+    def __init__(self, stage: Stage, rank: int, times_s: list[float], spans: list[Span]) -> None:
+        self.stage = stage
+        self.rank = rank
+        self.times_s = times_s
+        self.spans = spans
+        self.lanes = stage.lanes()
+        self.arrivals: Iterator[tuple[float, int]] = iter(())  # when each item arrives
+        self.taken_s: list[float] = []
+        self.in_hand: list[_Visit] = []  # a heap
+
+    def flow(self, free_slots_s: Iterable[float]) -> Iterator[tuple[float, int]]:
+        """Yield when each item leaves, and the item; the next queue has a slot for each at `free_slots_s`.
+
+        In each turn of the loop one item leaves, and its worker takes the next one.
+        """
+        for worker in range(self.stage.num_workers):
+            self.take(worker, 0.0)
+        left_s = 0.0
+        for free_slot_s in free_slots_s:
+            if not self.in_hand:
+                return
+            left_s = max(left_s, self.in_hand[0].done_s, free_slot_s)
+            visit = self.leave(left_s, "blocked")
+            yield left_s, visit.item
+            self.take(visit.worker, left_s)
+
+    def take(self, worker: int, free_s: float) -> None:
+        """Let a worker take the next item, if there is one, once both are there."""
+        for arrived_s, item in self.arrivals:
+            start_s = max(arrived_s, free_s)
+            done_s = start_s + self.times_s[item]
+            turn = len(self.taken_s)
+            leaves_by = turn if self.stage.ordered else done_s
+            self.taken_s.append(start_s)
+            heappush(self.in_hand, _Visit(leaves_by, turn, item, worker, start_s, done_s))
+            return
+
+    def leave(self, left_s: float, wait: str) -> _Visit:
+        """Let the item leave whose turn it is; `wait` is the kind of its wait, if there is one."""
+        visit = heappop(self.in_hand)
+        lane = self.lanes[visit.worker]
+        self.spans.append(Span(self.rank, lane, self.stage.name, visit.item, visit.start_s, visit.done_s))
+        if left_s > visit.done_s:
+            self.spans.append(Span(self.rank, lane, wait, visit.item, visit.done_s, left_s))
+        return visit
+
+
+def _lock_step(passages: list[_Passage]) -> None:
+    """Let all ranks take their next item, and wait for the slowest, again and again."""
+    step_end_s = 0.0
+    while True:
+        for passage in passages:
+            passage.take(0, step_end_s)
+        if not passages[0].in_hand:
+            return
+        step_end_s = max(passage.in_hand[0].done_s for passage in passages)
+        for passage in passages:
+            passage.leave(step_end_s, "barrier")

@@ -1,0 +1,1 @@
+"""Copies to the GPU beside computation: simulated (`model`) and executed (`run`)."""

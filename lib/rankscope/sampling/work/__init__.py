@@ -1,0 +1,1 @@
+"""What samples of unequal length cost: the work of an epoch, its picture and its explorer."""

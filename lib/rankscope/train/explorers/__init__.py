@@ -1,1 +1,0 @@
-"""Explorers of a training step; `rankscope.explorers` offers them."""

@@ -1,1 +1,0 @@
-"""Figures that belong to `train`: buckets, bucket caps, and memory per rank."""

@@ -1,0 +1,74 @@
+"""A drawing of one step under `fully_shard`: what runs when on each stream, and below it the memory of the rank."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from ...common.checks import of_type
+from ...common.units import decimal_words, percent_words, time_words
+from ...drawing.drawing import Drawing
+from ...drawing.marks import RIGHT_PX, Box, Line, Mark, Text, key_marks, moved_down
+from ...drawing.palette import MEMORY
+from ...timeline.picture import draw_timeline, time_scale
+from .step import Cost, Step
+
+_GAP_PX = 32.0  # between the timeline and the memory
+_MEMORY_PX = 132.0
+_COLUMN_PX = 6.0  # of the memory, which is as high in each column as the largest sum in it
+
+
+def draw_fsdp_step(step: Step, cost: Cost, overlap: bool = True, title: str | None = None) -> Drawing:
+    """Draw a step that `fsdp.observe` returned, its timeline at this cost, and its memory over the same time.
+
+    A row is one of FSDP's streams. Hatched spans are communication, and the number on a span is its group: 0 is the
+    root's, and the wrapped modules follow. Below, the terms of the rank's memory are stacked; hatched ones are buffers
+    of communication. The largest sum is marked. Raises ValueError for anything but a step.
+    """
+    timeline = of_type("step", step, Step).timeline(cost, overlap)
+    share = timeline.select(kind="wait").busy_s / (timeline.makespan_s or 1.0)
+    finding = f"{percent_words(share)} of {time_words(timeline.makespan_s)} waits for communication"
+    terms = [f"{term.replace('_', ' ')} {decimal_words(num_bytes)}" for term, num_bytes in step.largest(2)]
+    deck = f"peak of {decimal_words(step.peak_bytes)}: {', '.join(terms)}, …"
+    above = draw_timeline(timeline, title=title or finding, deck=deck)
+    named, keys_px = key_marks({term.replace("_", " "): MEMORY[term] for term in step.memory()})
+    top = above.height_px + keys_px + _GAP_PX
+    left, px_per_s = time_scale(timeline)
+    changes_px = np.minimum(left + step.memory_times(cost, overlap) * px_per_s, RIGHT_PX)
+    peak_x = float(changes_px[step.peak_place])
+    anchor = "end" if peak_x > (left + RIGHT_PX) / 2 else "start"
+    below = [
+        *(moved_down(mark, above.height_px + 8) for mark in named),
+        *_areas(step, changes_px, left, top + _MEMORY_PX),
+        Text(left - 12, top + 4, decimal_words(step.peak_bytes), "label", "ink", "end"),
+        Text(left - 12, top + _MEMORY_PX + 4, "0 B", "label", "ink", "end"),
+        Line(((peak_x, top - 6), (peak_x, top + 6)), "accent", 2),
+        Text(peak_x, top - 10, "peak", "label", "accent", anchor),
+    ]
+    return replace(above, marks=[*above.marks, *below], height_px=top + _MEMORY_PX + 12)
+
+
+def _areas(step: Step, changes_px: NDArray[np.float64], left: float, bottom: float) -> list[Mark]:
+    """Return boxes for each term, stacked from the bottom: one for neighbouring columns that are equal."""
+    memory = step.memory()
+    totals = np.sum([*memory.values()], axis=0)
+    edges_px = np.arange(left, RIGHT_PX, _COLUMN_PX)
+    begins = np.maximum(np.searchsorted(changes_px, edges_px, "right") - 1, 0)  # the state in which a column begins
+    stops = np.searchsorted(changes_px, edges_px + _COLUMN_PX, "right")
+    fullest = [begin + totals[begin : max(stop, begin + 1)].argmax() for begin, stop in zip(begins, stops, strict=True)]
+    base = np.zeros(len(fullest))
+    areas: list[Mark] = []
+    for term, values in memory.items():
+        heights = values[fullest] * _MEMORY_PX / totals.max()
+        columns = zip(edges_px.tolist(), base.tolist(), heights.tolist(), strict=True)
+        for (under, height), equal in groupby(columns, key=lambda column: column[1:]):
+            lefts = [column[0] for column in equal]
+            width = lefts[-1] + _COLUMN_PX - lefts[0]
+            if height > 0:
+                look = MEMORY[term]
+                areas.append(Box(lefts[0], bottom - under - height, width, height, look.hue, "tint", look.hatched))
+        base = base + heights
+    return areas

@@ -1,0 +1,67 @@
+"""The explorer of notebook 09: schedules of a pipeline, their bubble, their activations and their messages."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from ...common.units import percent_words, time_words
+from ...drawing.drawing import Drawing
+from ...panel.explorer import Explorer, Now, Setting
+from ...timeline import Timeline
+from ...timeline.picture import draw_timeline
+from .model import bubble_share, messages, simulate
+from .schedule import SCHEDULES, PipelineSchedule, build
+
+WITH_CHUNKS = ("LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble")
+SETTINGS = (
+    Setting("schedule", "1F1B", SCHEDULES, "schedule"),
+    Setting("num_ranks", 4, range(2, 9), "ranks"),
+    Setting("num_microbatches", 8, range(1, 33), "micro-batches"),
+    Setting("num_chunks", 2, range(2, 5), "chunks per rank", lambda now: now.schedule in WITH_CHUNKS),
+    Setting("forward_ms", 10, range(1, 51), "forward [ms]"),
+    Setting("message_ms", 0, range(21), "message [ms]"),
+)
+PRESETS: dict[str, dict[str, Any]] = {
+    "one micro-batch": {"schedule": "GPipe", "num_microbatches": 1},
+    "GPipe": {"schedule": "GPipe"},
+    "1F1B, 32 micro-batches": {"num_microbatches": 32},
+    "interleaved 1F1B": {"schedule": "Interleaved1F1B"},
+    "interleaved on a slow link": {"schedule": "Interleaved1F1B", "message_ms": 4},
+    "zero bubble": {"schedule": "ZBVZeroBubble"},
+}
+
+
+@lru_cache(maxsize=1)  # the picture and the report ask for the same
+def step(now: Now) -> tuple[PipelineSchedule, Timeline]:
+    """Return the schedule and the timeline of one step, whose backward passes take twice as long as the forward."""
+    num_chunks = now.num_chunks if now.schedule in WITH_CHUNKS else None
+    schedule = build(now.schedule, now.num_ranks, now.num_microbatches, num_chunks)
+    forward_s = now.forward_ms / 1e3
+    timeline = simulate(schedule, forward_s, 2 * forward_s, message_s=now.message_ms / 1e3)
+    return schedule, timeline
+
+
+def draw(now: Now) -> list[Drawing]:
+    """One step."""
+    _, timeline = step(now)
+    title = f"{now.schedule}: ranks idle at most {percent_words(bubble_share(timeline))}"
+    step_time = time_words(timeline.makespan_s)
+    return [draw_timeline(timeline, title, f"{step_time} per step; idle between a rank's first and last pass")]
+
+
+def report(now: Now) -> list[str]:
+    """The bubble, the activations kept and the messages."""
+    schedule, timeline = step(now)
+    chunks = schedule.num_stages / now.num_ranks  # a chunk keeps only its part of a microbatch's activations
+    kept = [f"{number / chunks:.3g}" for number in schedule.activations_in_flight()]
+    return [
+        f"idle between a rank's first and last pass: at most {percent_words(bubble_share(timeline), 1)} of that time",
+        f"activations kept per rank, in micro-batches: {', '.join(kept)}",
+        f"each rank sends at most {max(messages(schedule))} messages per step",
+    ]
+
+
+def pipeline_parallel() -> Explorer:
+    """Return controls over one step of a pipeline schedule, its bubble, its activations and its messages."""
+    return Explorer(SETTINGS, draw, report, PRESETS)

@@ -1,0 +1,10 @@
+"""The explorers of `collectives`, for the battery in `tests/explorers/test_every_explorer.py`."""
+
+from __future__ import annotations
+
+from tests.explorers.cases import Case
+
+CASES = {
+    "player": Case("player", start={"num_nodes": 2, "shared_nic": True, "algorithm": "recursive_doubling"}),
+    "allreduce": Case("allreduce", start={"algorithm": "double_binary_tree", "num_nodes": 4}),
+}

@@ -1,0 +1,52 @@
+"""The explorer of samplers shows what the library assigns and audits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rankscope import explorers
+from rankscope.drawing.drawing import to_svg
+from rankscope.sampling import assign, audit
+from rankscope.sampling.explorer import epochs
+from rankscope.sampling.kinds import SAMPLERS as KINDS
+from rankscope.sampling.picture import draw_assignment
+from tests.explorers.cases import Case, report, svg
+
+SAMPLERS = Case("samplers").made()
+
+
+def test_samplers_draws_the_epoch_and_compares_it_with_the_one_before() -> None:
+    assert svg(SAMPLERS) == to_svg(draw_assignment(assign(50, 4).with_loader(4)))
+    assert [one.epoch for one in epochs(SAMPLERS.at())] == [0]
+    assert [one.epoch for one in epochs(SAMPLERS.at(epoch=3))] == [2, 3]
+    assert [one.epoch for one in epochs(SAMPLERS.at(epoch=2, forget_set_epoch=True))] == [0, 0]
+    assert "of epoch 1" in svg(SAMPLERS, epoch=2, forget_set_epoch=True)
+    assert "of epoch 1" not in svg(SAMPLERS, epoch=2)
+
+
+def test_samplers_takes_a_million_samples() -> None:
+    now = SAMPLERS.at(size=10**6, num_ranks=24)
+    assert audit(epochs(now)).duplicates == 8
+    assert report(SAMPLERS, size=10**6, num_ranks=24)[0].startswith("rank 0 reads 41667 samples")
+    assert "8 of 1,000,000 samples are read twice" in svg(SAMPLERS, size=10**6, num_ranks=24)
+
+
+def test_drop_last_may_have_an_effect_although_ranks_divide_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was disabled there, as if every sampler dealt single samples."""
+    torch = KINDS["torch"]
+
+    def in_batches_of_five(recipe: Any) -> Any:
+        reads = torch.reads(recipe)
+        if not recipe.drop_last:
+            return reads
+        return reads._replace(indices=tuple(indices[: indices.size // 5 * 5] for indices in reads.indices))
+
+    monkeypatch.setitem(KINDS, "fives", replace(torch, reads=in_batches_of_five))
+    panel = explorers.samplers(sampler="fives", size=48)
+    assert not panel.controls["drop_last"].disabled
+    before = panel.shown.value
+    panel.controls["drop_last"].value = True
+    assert panel.shown.value != before
