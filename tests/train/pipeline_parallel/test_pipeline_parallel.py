@@ -21,10 +21,10 @@ from rankscope.train.pipeline_parallel import (
     verify,
 )
 from rankscope.train.pipeline_parallel.run import MESSAGE_BYTES
-from rankscope.train.pipeline_parallel.schedule import Pass
+from rankscope.train.pipeline_parallel.schedule import Pass, Rows, ScheduleKind
 from tests.extents import first_in_test
 
-SIZES = [("GPipe", 1), ("1F1B", 1), *((name, 2) for name in SCHEDULES[2:]), ("Interleaved1F1B", 3)]
+SIZES = [("GPipe", 1), ("1F1B", 1), *((name, 2) for name in list(SCHEDULES)[2:]), ("Interleaved1F1B", 3)]
 EVERY = [build(name, p, m, v) for name, v in SIZES for p, m in ((1, 4), (2, 4), (3, 9), (4, 8), (4, 10))]
 
 
@@ -163,6 +163,23 @@ def test_what_is_reordered_is_refused_where_it_cannot_end_and_only_there() -> No
                     with pytest.raises(PipelineError, match="^ranks wait forever"):
                         verify(wrong)
     assert num_refused > 100
+
+
+def test_a_schedule_of_ones_own_is_built_and_simulated_and_torch_is_not_asked_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def one_by_one(num_ranks: int, num_microbatches: int, num_chunks: int | None) -> Rows:
+        return tuple(
+            tuple(Pass(kind, rank, number) for number in range(num_microbatches) for kind in "FB")
+            for rank in range(num_ranks)
+        )
+
+    monkeypatch.setitem(SCHEDULES, "one_by_one", ScheduleKind(rows=one_by_one))
+    schedule = build("one_by_one", 3, 4)
+    assert simulate(schedule, 1, 2).makespan_s == 4 * 3 * (1 + 2)
+    assert schedule.activations_in_flight() == (1, 1, 1)
+    with pytest.raises(ValueError, match="schedule.name"):
+        measure(schedule, 0.001, 0.001)
 
 
 # ---- real ranks

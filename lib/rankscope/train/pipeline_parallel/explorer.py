@@ -13,12 +13,11 @@ from ...timeline.picture import draw_timeline
 from .model import bubble_share, messages, simulate
 from .schedule import SCHEDULES, PipelineSchedule, build
 
-WITH_CHUNKS = ("LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble")
 SETTINGS = (
-    Setting("schedule", "1F1B", SCHEDULES, "schedule"),
+    Setting("schedule", "1F1B", list(SCHEDULES), "schedule"),
     Setting("num_ranks", 4, range(2, 9), "ranks"),
     Setting("num_microbatches", 8, range(1, 33), "micro-batches"),
-    Setting("num_chunks", 2, range(2, 5), "chunks per rank", lambda now: now.schedule in WITH_CHUNKS),
+    Setting("num_chunks", 2, range(2, 5), "chunks per rank", lambda now: SCHEDULES[now.schedule].has_chunks),
     Setting("forward_ms", 10, range(1, 51), "forward [ms]"),
     Setting("message_ms", 0, range(21), "message [ms]"),
 )
@@ -35,7 +34,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 @lru_cache(maxsize=1)  # the picture and the report ask for the same
 def step(now: Now) -> tuple[PipelineSchedule, Timeline]:
     """Return the schedule and the timeline of one step, whose backward passes take twice as long as the forward."""
-    num_chunks = now.num_chunks if now.schedule in WITH_CHUNKS else None
+    num_chunks = now.num_chunks if SCHEDULES[now.schedule].has_chunks else None
     schedule = build(now.schedule, now.num_ranks, now.num_microbatches, num_chunks)
     forward_s = now.forward_ms / 1e3
     timeline = simulate(schedule, forward_s, 2 * forward_s, message_s=now.message_ms / 1e3)

@@ -9,6 +9,7 @@ separately.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ import msgspec
 
 from ...common.checks import of_type, one_of, whole
 
-SCHEDULES = ("GPipe", "1F1B", "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
 # The parts of each kind of pass: forward, backward to the inputs, backward to the weights, or both backward parts.
 PARTS = {"F": "F", "I": "I", "W": "W", "B": "IW"}
 _WORD = re.compile(r"(\d+)([FIWB])(\d+)")
@@ -48,11 +48,14 @@ class Pass(NamedTuple):
         return self.stage, PARTS[self.kind][0], self.microbatch
 
 
+Rows = tuple[tuple[Pass, ...], ...]  # the passes of each rank, in order
+
+
 class PipelineSchedule(msgspec.Struct, frozen=True, dict=True):
     """The passes of each rank, in order: `ranks[rank]`. `verify` checks them."""
 
     name: str
-    ranks: tuple[tuple[Pass, ...], ...]
+    ranks: Rows
 
     @cached_property
     def num_stages(self) -> int:
@@ -122,8 +125,29 @@ class PipelineSchedule(msgspec.Struct, frozen=True, dict=True):
         return cls(name, tuple(ranks))
 
 
+class ScheduleKind(NamedTuple):
+    """How `build` makes a schedule: by ``rows(num_ranks, num_microbatches, num_chunks)``, or None for torch's own.
+
+    `has_chunks` says whether `num_chunks` has an effect.
+    """
+
+    has_chunks: bool = False
+    rows: Callable[[int, int, int | None], Rows] | None = None
+
+
+SCHEDULES = {
+    "GPipe": ScheduleKind(),
+    "1F1B": ScheduleKind(),
+    "LoopedBFS": ScheduleKind(has_chunks=True),
+    "Interleaved1F1B": ScheduleKind(has_chunks=True),
+    "InterleavedZeroBubble": ScheduleKind(has_chunks=True),
+    "ZBVZeroBubble": ScheduleKind(),
+    "DualPipeV": ScheduleKind(),
+}
+
+
 def build(name: str, num_ranks: int, num_microbatches: int, num_chunks: int | None = None) -> PipelineSchedule:
-    """Return one of `SCHEDULES` as torch would run it, with `num_chunks` stages per rank (1 or 2 by default).
+    """Return one of `SCHEDULES`, as torch would run it, with `num_chunks` stages per rank (1 or 2 by default).
 
     - "GPipe" (Huang et al., 2019) and "LoopedBFS" (Lamy-Poirier, 2023) run all microbatches forward, then backward.
     - "1F1B" (PipeDream-Flush: Narayanan et al., 2021): rank r of p runs p-1-r forwards, then one F, one B in turn.
@@ -139,23 +163,29 @@ def build(name: str, num_ranks: int, num_microbatches: int, num_chunks: int | No
     0: 0F0 1F0 1I0 1W0 0I0 0W0
     <BLANKLINE>
     """
-    from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops  # here, as text needs no torch
-
-    one_of("name", name, SCHEDULES)
+    kind = SCHEDULES[one_of("name", name, SCHEDULES)]
     whole("num_ranks", num_ranks, 1)
     whole("num_microbatches", num_microbatches, 1)
+    if kind.rows is not None:
+        return PipelineSchedule(name, kind.rows(num_ranks, num_microbatches, num_chunks))
+    return PipelineSchedule(name, _rows_of_torch(name, num_ranks, num_microbatches, num_chunks))
+
+
+def _rows_of_torch(name: str, num_ranks: int, num_microbatches: int, num_chunks: int | None) -> Rows:
+    from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops  # here, as text needs no torch
+
     try:
         actions = get_schedule_ops(name, num_ranks, num_microbatches, num_chunks)
     except (AssertionError, ValueError) as error:
         sizes = f"num_ranks={num_ranks}, num_microbatches={num_microbatches}, num_chunks={num_chunks}"
         raise ValueError(f"torch has no {name} with {sizes}: {error}") from error
-    ranks = []
+    rows = []
     for row in actions:
         parts = chain.from_iterable(action.sub_actions or [action] for action in row if action is not None)
-        ranks.append(tuple(_pass_of(part) for part in parts if part.computation_type.value in PARTS))
+        rows.append(tuple(_pass_of(part) for part in parts if part.computation_type.value in PARTS))
     if name == "1F1B":  # torch's table counts the last rank's forwards from 1
-        ranks[-1] = tuple(Pass(kind, num_ranks - 1, number) for number in range(num_microbatches) for kind in "FB")
-    return PipelineSchedule(name, tuple(ranks))
+        rows[-1] = tuple(Pass(kind, num_ranks - 1, number) for number in range(num_microbatches) for kind in "FB")
+    return tuple(rows)
 
 
 def _pass_of(action: Any) -> Pass:
