@@ -84,7 +84,7 @@ def test_the_words_are_those_of_the_audit() -> None:
 
     assert said(assign(50, 4)) == ("2 of 50 samples are read twice", "4 ranks × 13 reads = 52, of 50 samples")
     assert said(assign(50, 4, drop_last=True))[0] == "2 of 50 samples are *never read*"
-    assert said(assign(3, 8))[0] == "3 samples are read 8 times"
+    assert said(assign(3, 8))[0] == "3 samples get 8 reads in total"
     assert said(assign(48, 4, epoch=3))[1].endswith("epoch 3")
     assert said(assign(0, 2))[0] == "No rank reads anything"
 

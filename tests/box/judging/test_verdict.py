@@ -51,10 +51,11 @@ FIRST = {  # of public logs, what the verdict begins with
 }
 
 
-@pytest.mark.skipif(MEASUREMENTS is None, reason="the shared cases are not beside this checkout")
 @pytest.mark.parametrize("name", FIRST)
 def test_a_public_log_has_the_right_verdict(name: str) -> None:
     from rankscope.box import read_log
 
+    if not (CASES / name).exists():
+        pytest.skip("the shared cases are not beside this checkout")
     sentence = verdict(read_log(CASES / name)[0])[0]
     assert re.match(FIRST[name], sentence), sentence

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...common.extras import when_used
-from .buckets import DDPBuckets, Gradient, assign
+from .bucketing import DDPBuckets, Gradient, assign
 from .local import Contention, LocalStep, cost
 from .model import simulate
 from .recommend import recommend

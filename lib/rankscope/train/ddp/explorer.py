@@ -14,7 +14,7 @@ from ...panel.explorer import Explorer, Now, Setting, Steps, sizes
 from ...timeline import Timeline
 from ...timeline.picture import draw_timeline
 from ..network_settings import BY_HAND, Networks
-from .buckets import MIB
+from .bucketing import MIB
 from .local import Contention
 from .model import simulate
 from .picture import draw_caps

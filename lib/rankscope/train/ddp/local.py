@@ -12,7 +12,7 @@ from ...common.checks import check_field, each, number, of_type, whole
 from ...common.units import cell_words
 from ...common.words import count_of
 from ...networks import Cost, HasCost, Seconds, ring_cost
-from .buckets import Buckets, Gradient, assign
+from .bucketing import Buckets, Gradient, assign
 
 
 class LocalStep(msgspec.Struct, frozen=True, eq=False):

@@ -17,7 +17,7 @@ from ...networks import Cost, Seconds
 from ...ranks.recorder import Recording, open_recorders, record
 from ...timeline import Span, Timeline
 from ..losses import Loss, Optimizer, checked_loss
-from .buckets import Gradient
+from .bucketing import Gradient
 from .local import Contention, LocalStep
 from .model import NO_ITEM, last_backward
 from .observed import gradients_of, unreduced

@@ -12,7 +12,7 @@ import numpy as np
 from ...common.checks import function, number, of_type, optional, whole
 from ...networks import Cost
 from ...timeline import Span, Tape, Timeline
-from .buckets import Buckets
+from .bucketing import Buckets
 from .local import Contention, LocalStep
 
 FREE = Contention()

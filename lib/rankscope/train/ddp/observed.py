@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ...common.checks import function, number, of_type, optional
 from ..fake_group import fake_group
 from ..losses import Loss, checked_loss
-from .buckets import DDPBuckets, Gradient, caps_bytes
+from .bucketing import DDPBuckets, Gradient, caps_bytes
 
 _ITERATIONS = 3  # DDP rebuilds its buckets in the second one, with a static graph in the third
 

@@ -12,7 +12,7 @@ from ...drawing.bars import draw_bars
 from ...drawing.drawing import Drawing
 from ...drawing.marks import LEFT_PX, LETTER_PX, RIGHT_PX, Box, Line, Mark, Text, row_name
 from ...drawing.palette import MEMORY
-from .buckets import DDPBuckets
+from .bucketing import DDPBuckets
 from .recommend import Recommendation
 
 _ROW_PX = 24.0

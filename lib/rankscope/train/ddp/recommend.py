@@ -13,7 +13,7 @@ from ...common.checks import number, of_type, several, whole
 from ...common.units import percent_words, times_in_one_unit
 from ...common.words import count_of
 from ...networks import Cost
-from .buckets import MIB
+from .bucketing import MIB
 from .local import Contention, LocalStep
 from .model import FREE, last_backward
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .buckets import Gradient
+from .bucketing import Gradient
 from .local import LocalStep
 
 _FLOAT32_BYTES = 4
