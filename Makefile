@@ -20,7 +20,7 @@ help: ## list these targets
 # Two calls at once wait for each other: Python holds a lock on this file while make works in .venv.
 LOCKED := "$(PYTHON)" -I -c 'import fcntl, subprocess, sys; held = open("Makefile"); fcntl.flock(held, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))'
 # A cluster's own settings of pip may say to install elsewhere. Where it finds packages stays as they say.
-PIP := $(PY) -m pip install --disable-pip-version-check --no-user --prefix= --root= --target=
+PIP := $(PY) -m pip install --disable-pip-version-check --no-user --root=/
 setup: ## create .venv with everything in it (skipped when that is done)
 	@$(LOCKED) "$(MAKE)" --no-print-directory $(READY)
 $(READY): pyproject.toml constraints.txt Makefile
@@ -31,7 +31,7 @@ $(READY): pyproject.toml constraints.txt Makefile
 	@mkdir -p .venv && { pwd -P | cmp -s - $(MARK) || find .venv -mindepth 1 ! -path $(MARK) -delete; }
 	@pwd -P >$(MARK) && "$(PYTHON)" -I -m venv .venv
 	@sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt >.venv/constraints.txt
-	@{ $(PIP) --no-input --progress-bar off -c .venv/constraints.txt uv torch \
+	@{ $(PIP) --prefix="$$PWD/.venv" --target= --no-input --progress-bar off -c .venv/constraints.txt uv torch \
 	  && $(PY) -m uv pip install --python $(PY) -c .venv/constraints.txt -e '.[torch,notebooks,test,site]'; } >.venv/setup.log 2>&1 \
 	  || { tail -n 15 .venv/setup.log >&2; echo "setup: the installation failed; .venv/setup.log has all of it" >&2; exit 1; }
 	@$(PY) -m ipykernel install --sys-prefix --name rankscope --display-name "Python (rankscope)" >/dev/null
@@ -59,7 +59,7 @@ test: setup ## lint, types, all tests of the product, and each notebook against 
 	  $(PYTEST) -n4 --nbval --nbval-cell-timeout=600 -m "not (browser or oracle)" $(NOTEBOOKS) tests lib README.md CONTRIBUTING.md docs/*.md; tests=$$?; \
 	  wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests
 oracles: setup ## compare with Open MPI, SimGrid, libtorch and others, drive browsers, and run whatever takes long
-	@cmp -s tests/peers.txt .venv/peers/peers.txt || { $(PIP) -q --no-deps --upgrade --target .venv/peers -r tests/peers.txt \
+	@cmp -s tests/peers.txt .venv/peers/peers.txt || { $(PIP) --prefix= --target=.venv/peers -q --no-deps --upgrade -r tests/peers.txt \
 	  && cp tests/peers.txt .venv/peers/; } || echo "oracles: tests/peers.txt did not install; its comparisons skip"
 	@$(PYTEST) -n6 -m "browser or oracle" tests
 notebooks: setup ## execute every notebook in place and store its outputs
