@@ -5,18 +5,22 @@ PYTHON ?= python3
 TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
 PY := .venv/bin/python
 MARK := .venv/made-by-rankscope
-READY := .venv/ready-with-torch-$(TORCH)
+# A .venv works only in the folder in which it was made, so the folder's checksum is part of the name. Paths themselves
+# reach the shell as $$PWD, within quotes, and never as text of a command.
+READY := .venv/ready-with-torch-$(TORCH)-in-$(shell pwd -P | cksum | tr ' ' -)
 NOTEBOOKS := notebooks/*.ipynb notebooks/appendix/*.ipynb
 # Tests touch nothing in the user's home. Processes share the cores: in each, torch computes on one thread.
-ALONE := HOME="$(CURDIR)/.venv/home" OMP_NUM_THREADS=1
+ALONE := HOME="$$PWD/.venv/home" OMP_NUM_THREADS=1
 # Jupyter needs docstrings, and programs of tests/ and docs/ import what lies beside them. Each test, kernel and rank that
 # starts would compile all modules again, where Python may not store them.
 unexport PYTHONOPTIMIZE PYTHONSAFEPATH PYTHONDONTWRITEBYTECODE
-.PHONY: help setup lab test oracles notebooks site clean
+.PHONY: help setup lab test oracles notebooks site clean delete
 help: ## list these targets
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 # Two calls at once wait for each other: Python holds a lock on this file while make works in .venv.
 LOCKED := "$(PYTHON)" -I -c 'import fcntl, subprocess, sys; held = open("Makefile"); fcntl.flock(held, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))'
+# A cluster's own settings of pip may say to install elsewhere. Where it finds packages stays as they say.
+PIP := $(PY) -m pip install --disable-pip-version-check --no-user --root=/
 setup: ## create .venv with everything in it (skipped when that is done)
 	@$(LOCKED) "$(MAKE)" --no-print-directory $(READY)
 $(READY): pyproject.toml constraints.txt Makefile
@@ -24,24 +28,25 @@ $(READY): pyproject.toml constraints.txt Makefile
 	@test ! -L .venv || { echo "setup: .venv is a link. Remove it: make writes only into a .venv of its own." >&2; exit 1; }
 	@test ! -e .venv -o -f $(MARK) || { echo "setup: .venv was not created by this Makefile. Move it away first." >&2; exit 1; }
 	@echo "setup: installing torch $(TORCH), JupyterLab and rankscope into .venv (half a minute to three minutes)"
-	@mkdir -p .venv && touch $(MARK) && "$(PYTHON)" -I -m venv .venv
+	@mkdir -p .venv && { pwd -P | cmp -s - $(MARK) || find .venv -mindepth 1 ! -path $(MARK) -delete; }
+	@pwd -P >$(MARK) && "$(PYTHON)" -I -m venv .venv
 	@sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt >.venv/constraints.txt
-	@{ $(PY) -m pip install --disable-pip-version-check --no-input --progress-bar off -c .venv/constraints.txt uv torch \
+	@{ $(PIP) --prefix="$$PWD/.venv" --target= --no-input --progress-bar off -c .venv/constraints.txt uv torch \
 	  && $(PY) -m uv pip install --python $(PY) -c .venv/constraints.txt -e '.[torch,notebooks,test,site]'; } >.venv/setup.log 2>&1 \
 	  || { tail -n 15 .venv/setup.log >&2; echo "setup: the installation failed; .venv/setup.log has all of it" >&2; exit 1; }
 	@$(PY) -m ipykernel install --sys-prefix --name rankscope --display-name "Python (rankscope)" >/dev/null
 	@rm -f .venv/ready-* && touch $@
 
 # The copies in my_notebooks/ are the reader's: what is there already stays as it is. git ignores them.
-TRUST := $(CURDIR)/.venv/trust
+TRUST := "$$PWD/.venv/trust"
 # JupyterLab otherwise asks at the start whether to show its news, in front of the first figure.
 SETTINGS := .venv/share/jupyter/lab/settings
 QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 lab: setup ## open JupyterLab on your own copies of the notebooks, on this machine only
-	@mkdir -p my_notebooks "$(TRUST)" && cp -Rn notebooks/. my_notebooks/ 2>/dev/null; test -f my_notebooks/00_one_step.ipynb
+	@mkdir -p $(TRUST) && $(PY) tests/tools/copy_notebooks.py notebooks my_notebooks
 	@mkdir -p $(SETTINGS) && echo '$(QUIET)' >$(SETTINGS)/overrides.json
-	@JUPYTER_DATA_DIR="$(TRUST)" $(PY) -m jupyter trust $(NOTEBOOKS) >/dev/null
-	@$(PY) -m jupyterlab --NotebookNotary.data_dir="$(TRUST)" --ServerApp.ip=127.0.0.1 --ServerApp.root_dir=my_notebooks --ServerApp.kernel_websocket_connection_class=rankscope.common.notebooks.PromptConnection --allow-root \
+	@JUPYTER_DATA_DIR=$(TRUST) $(PY) -m jupyter trust $(NOTEBOOKS) >/dev/null
+	@$(PY) -m jupyterlab --NotebookNotary.data_dir=$(TRUST) --ServerApp.ip=127.0.0.1 --ServerApp.root_dir=my_notebooks --ServerApp.kernel_websocket_connection_class=rankscope.common.notebooks.PromptConnection --allow-root \
 	  --ContentsManager.pre_save_hook=rankscope.common.notebooks.without_views --LabApp.default_url=/lab/tree/00_one_step.ipynb --LabApp.news_url=None --LabApp.extension_manager=readonly $(LAB_ARGS)
 
 # Notebooks take longest, so they begin first. Each worker imports all tests, so more of them than cores cost time, too;
@@ -51,10 +56,10 @@ LINT := $(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests docs 
 test: setup ## lint, types, all tests of the product, and each notebook against its stored outputs
 	@$(LINT)
 	@$(ALONE) $(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
-	  $(PYTEST) -n4 -p tests.nbval_settings --nbval --nbval-current-env --nbval-cell-timeout=600 -m "not (browser or oracle)" $(NOTEBOOKS) tests lib README.md CONTRIBUTING.md docs/*.md; tests=$$?; \
+	  $(PYTEST) -n4 --nbval --nbval-cell-timeout=600 -m "not (browser or oracle)" $(NOTEBOOKS) tests lib README.md CONTRIBUTING.md docs/*.md; tests=$$?; \
 	  wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests
 oracles: setup ## compare with Open MPI, SimGrid, libtorch and others, drive browsers, and run whatever takes long
-	@cmp -s tests/peers.txt .venv/peers/peers.txt || { $(PY) -m pip install -q --no-deps --upgrade --target .venv/peers -r tests/peers.txt \
+	@cmp -s tests/peers.txt .venv/peers/peers.txt || { $(PIP) --prefix= --target=.venv/peers -q --no-deps --upgrade -r tests/peers.txt \
 	  && cp tests/peers.txt .venv/peers/; } || echo "oracles: tests/peers.txt did not install; its comparisons skip"
 	@$(PYTEST) -n6 -m "browser or oracle" tests
 notebooks: setup ## execute every notebook in place and store its outputs
@@ -62,6 +67,8 @@ notebooks: setup ## execute every notebook in place and store its outputs
 site: setup ## build static pages of the notebooks and the API in build/site
 	@$(ALONE) $(PY) docs/site/make_site.py
 clean: ## delete .venv, if this file created it, and all caches
+	@$(LOCKED) "$(MAKE)" --no-print-directory delete
+delete:
 	@test -L .venv -o ! -f $(MARK) || rm -rf .venv
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis test-artifacts lib/rankscope.egg-info build
 	@find lib tests notebooks docs -name __pycache__ -prune -exec rm -rf {} +

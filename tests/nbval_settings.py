@@ -1,4 +1,4 @@
-"""How nbval compares the notebooks: it waits for slow machines, and leaves pictures to tests/figures."""
+"""How nbval compares the notebooks: in this environment, with patience, and pictures not at all (tests/figures does)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+import pytest
+
+START_S = 200  # for a kernel to start, on a busy machine
 OUTPUT_S = 100  # until an output of a finished cell arrives; the 5 s of nbval are too short on a busy machine
 
 
@@ -19,11 +22,18 @@ def pytest_collectstart(collector: Any) -> None:
         collector.skip_compare = (*kinds, "image/svg+xml")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: Any) -> None:
-    if config.getoption("nbval", False):
-        from nbval import kernel
+    options = config.option
+    if not getattr(options, "nbval", False):
+        return
+    options.nbval_current_env = options.nbval_kernel_name is None  # a kernel in the user's home may be another Python
+    options.nbval_kernel_startup_timeout = max(START_S, options.nbval_kernel_startup_timeout)
+    if getattr(options, "dist", "no") == "load":  # what -n4 means: it would give one notebook's cells to four workers
+        options.dist = "loadfile"
+    from nbval import kernel
 
-        kernel.start_new_kernel = starting_twice(kernel.start_new_kernel)
+    kernel.start_new_kernel = starting_twice(kernel.start_new_kernel)
 
 
 def starting_twice(start: Callable[..., Any]) -> Callable[..., Any]:
