@@ -93,7 +93,7 @@ def _libtorch_random(recipe: EpochRecipe) -> RankReads:
 
 def _libtorch_sequential(recipe: EpochRecipe) -> RankReads:
     """Return the indices of libtorch's `DistributedSequentialSampler` (the same file), whose padding starts over."""
-    return _slices(np.arange(recipe.reads) % max(recipe.size, 1), recipe.num_ranks)
+    return _slices(np.arange(recipe.reads) % recipe.size, recipe.num_ranks)
 
 
 def _elastic(title: str, sampler_class: Callable[..., ElasticSampler], **fields: Any) -> Sampler:

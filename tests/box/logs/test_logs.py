@@ -303,6 +303,8 @@ def test_matrices_are_read_and_those_of_no_single_copies_named(tmp_path: Path) -
     assert rate(made_json, method="all_to_host_memcpy_sm", direction="d2h", gpu=1) == 31.08
     assert rate(made_json, direction="d2d", gpu=1) == 761.05
     assert rate(text, method="write", src=1, dst=0) == 275.19  # the arrows of the titles point the other way
+    read = single_profile(tmp_path, made.NVBANDWIDTH.replace("device_memcpy_write", "device_memcpy_read"))
+    assert rate(read, method="read", src=0, dst=1) == 275.19  # the GPU of the row reads from that of the column
     assert text.provenance["gpus"] == ({"name": "NVIDIA A100-SXM4-80GB"},) * 2
     assert made_json.provenance["gpus"] == ({"name": "NVIDIA GeForce RTX 5090"},) * 2
     old = made.NVBANDWIDTH.replace(" N/A", "0.00").replace("275.19", "  0.00")  # the word of old versions for no copy

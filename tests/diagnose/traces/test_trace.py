@@ -74,6 +74,18 @@ def test_a_folder_of_ranks_is_read_by_rank_packed_or_not(tmp_path: Path) -> None
     assert [(trace.rank, trace.source) for trace in traces] == [(0, "c.json"), (1, "b.pt.trace.json.gz")]
 
 
+def test_gloos_work_that_was_launched_before_the_trace_does_not_take_the_next_launch(tmp_path: Path) -> None:
+    events = [
+        event("ProfilerStep#3", 0, 100),
+        event("gloo:all_reduce", 5, 10, tid=8),
+        event("c10d::allreduce_", 20, 1, "cpu_op"),
+        event("gloo:all_reduce", 25, 10, tid=8),
+    ]
+    calls = read(tmp_path, events).calls
+    np.testing.assert_allclose([call.launch_s for call in calls], [5e-6, 20e-6])
+    np.testing.assert_allclose([call.start_s for call in calls], [5e-6, 25e-6])
+
+
 # ---- GPUs
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import time
+from multiprocessing import Queue
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from rankscope.pipeline import record_dataloader
+from rankscope.pipeline.dataloader import fetched
+from rankscope.pipeline.dataloader.fetched import UNKNOWN
 from rankscope.pipeline.dataloader.measured import pinning_costs
 from rankscope.timeline import Recorder
 from tests.extents import first_in_test
@@ -196,6 +199,17 @@ def test_errors_are_the_plain_loaders_and_the_loop_can_go_on(num_workers):
     assert seen == outcome(DataLoader(Failing(), num_workers=num_workers))
     assert "no sample 5" in seen[5]
     assert recorded.timeline().select(kind="step").item.tolist() == list(range(10))
+
+
+@pytest.mark.parametrize(("stop_ns", "handover_ns"), [(90, UNKNOWN), (100, 200), (250, 50)])
+def test_a_handover_is_timed_only_if_the_loop_was_waiting(monkeypatch, stop_ns, handover_ns):
+    clock = iter([100, 300, 340])  # when the loop asks, sees that there is a batch, and has it
+    monkeypatch.setattr(fetched, "_now", lambda: next(clock))
+    stop = fetched.Reading(stop_ns, 0, 0)
+    results = Queue()
+    results.put((7, fetched.Fetched(None, "batch", None, "worker 0", stop, stop, stop, stop, True)))
+    number, batch = fetched.TimedQueue(results).get(NOT_HANGING_S)
+    assert (number, batch.data, batch.receive_ns, batch.handover_ns) == (7, "batch", 40, handover_ns)
 
 
 def test_an_epoch_left_early_spoils_nothing():

@@ -64,6 +64,19 @@ def test_it_is_torchs_iterator_to_the_nanosecond(seed, count, num_workers, prefe
     assert difference_s(simulated(drawn), Reference(**drawn).run()) < 1e-9
 
 
+def test_without_workers_the_loop_reads_pins_and_steps_in_turn():
+    work = BatchTimes([1.0, 2.0], [0.5, 0.25], [9.0, 9.0], [9.0, 9.0], pin=[0.125, 4.0])
+    spans = [(span.kind, span.item, span.start_s, span.stop_s) for span in epoch(work, 0, 2, True, Cores())]
+    assert spans == [
+        ("read", 0, 0.0, 1.0),
+        ("pin", 0, 1.0, 1.125),
+        ("step", 0, 1.125, 1.625),
+        ("read", 1, 1.625, 3.625),
+        ("pin", 1, 3.625, 7.625),
+        ("step", 1, 7.625, 7.875),
+    ]
+
+
 RIGHT = case(1, 40, 3, 2, True, False, 0.3)
 TIMES = RIGHT["work"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,17 @@ def test_recorded_whole_epochs() -> None:
 def test_recorded_whole_epochs_are_what_libtorch_gives_now(binary: Path) -> None:
     stored = json.loads(oracle.WHOLE_EPOCHS.read_text(encoding="utf-8"))
     assert stored["epochs"] == oracle.whole_epochs(binary)
+
+
+def test_an_assignment_is_what_the_twins_read_also_of_few_samples() -> None:
+    for size, num_ranks, drop_last, kind in product((0, 1, 2, 5, 7), (1, 2, 3, 4), (False, True), TWINS):
+        ranks = []
+        for rank in range(num_ranks):
+            sampler = TWINS[kind](size, num_ranks, rank, allow_duplicates=not drop_last)
+            sampler.reset()
+            ranks.append(sampler.next(100) or [])
+        assigned = assign(size, num_ranks, sampler=f"libtorch_{kind}", drop_last=drop_last)
+        assert [indices.tolist() for indices in assigned.ranks] == ranks
 
 
 class Wrapped(DistributedRandomSampler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -228,6 +229,14 @@ def test_blocking_collectives_add_up() -> None:
     assert timeline.makespan_s == 12.0 + 8 * 0.5 + 4 * 0.25 + copies * 0.125
     assert timeline.select(kind="wait").busy_s == 8 * 0.5 + 4 * 0.25
     assert timeline.select(kind="copy_out", lane="compute").busy_s == copies * 0.125
+
+
+def test_copies_into_and_out_of_buffers_are_told_apart() -> None:
+    """Each group is gathered twice and reduced once; its gradients are copied in where they were computed."""
+    works = [(work.lane, work.kind) for work in step_of_layers().works if work.group == "1"]
+    expected = {("copy_in", "copy_in"): 2, ("compute", "copy_out"): 2, ("compute", "copy_in"): 1}
+    expected[("reduce_scatter", "copy_out")] = 1
+    assert {place: number for place, number in Counter(works).items() if "copy" in place[1]} == expected
 
 
 def test_hsdp_reduces_over_the_replicas_on_a_stream_of_its_own() -> None:

@@ -38,6 +38,12 @@ def test_a_recipe_of_ones_own_widths_is_as_measured() -> None:
     assert mib == pytest.approx([19909, 6517], rel=0.005)
 
 
+def test_parts_of_a_byte_are_rounded_up() -> None:
+    four_bits = Recipe(parameter=0.5, gradient=2, master=0, state=0)
+    terms = zero.memory(1001, 2, 3, four_bits, largest_layer=3).terms
+    assert (terms["parameters"], terms["gradients"], terms["largest_layer"]) == (251, 1001, 8)
+
+
 def test_terms_of_every_recipe_and_optimizer() -> None:
     """By the definitions, worked out here a second time for one number of parameters that all ranks share evenly."""
     total, ranks = 4096 * 64, 8
