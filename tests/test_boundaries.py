@@ -6,6 +6,7 @@ copy of the library that breaks them.
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import grimp
 import pytest
 
 import rankscope
@@ -59,6 +61,63 @@ def test_an_import_that_breaks_a_contract_is_caught(tmp_path: Path) -> None:
             file.write(f"\n{line}\n")
     report = lint_imports(tmp_path)
     assert [expected for _, _, expected in WRONG_IMPORTS if expected not in report] == []
+
+
+# ---- circles, and names of modules in strings
+
+TABLES = ("rankscope.figures", "rankscope.explorers", "rankscope.cli.program")  # which name what they offer
+GRAPH = grimp.build_graph(PACKAGE, cache_dir=None)
+
+
+def package_of(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
+def circles(graph: grimp.ImportGraph) -> list[str]:
+    """Return the imports, directly or not, of modules that import each other and lie in different rooms."""
+    found = []
+    for importer in graph.modules:
+        for imported in graph.find_modules_directly_imported_by(importer):
+            is_circle = graph.chain_exists(importer=imported, imported=importer)
+            if is_circle and package_of(imported) != package_of(importer):
+                found.append(f"{importer} -> {imported}")
+    return sorted(found)
+
+
+def test_only_modules_of_one_room_import_each_other() -> None:
+    assert circles(GRAPH) == []
+    wrong = grimp.build_graph(PACKAGE, cache_dir=None)
+    wrong.add_import(importer="rankscope.timeline.spans", imported="rankscope.collectives.simulate")
+    assert "rankscope.timeline.spans -> rankscope.collectives.simulate" in circles(wrong)
+
+
+def named_elsewhere(package: str, text: str) -> list[str]:
+    """Return the strings of a module that name a module, or what is in one, outside the module's own package."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            continue
+        named = f"{PACKAGE}.{node.value.replace(':', '.').lstrip('.').removeprefix('rankscope.')}"
+        is_module = named in GRAPH.modules or package_of(named) in GRAPH.modules.difference({PACKAGE})
+        is_written_so = "." in node.value or ":" in node.value  # else it is a word, such as the name of a lane
+        if is_module and is_written_so and not f"{named}.".startswith(f"{package}."):
+            found.append(node.value)
+    return found
+
+
+def test_no_string_names_a_module_of_another_room_but_in_the_tables() -> None:
+    for module in GRAPH.modules.difference(TABLES):
+        path = LIB.joinpath(*module.split("."))
+        package = package_of(module)
+        if path.is_dir():
+            path /= "__init__"
+            package = module
+        assert named_elsewhere(package, path.with_suffix(".py").read_text()) == [], module
+    for table in TABLES:
+        path = LIB.joinpath(*table.split(".")).with_suffix(".py")
+        assert named_elsewhere("rankscope.common", path.read_text()) != []
+    for wrong in ("rankscope.box", "..box.profile", "box.profile:Profile", "rankscope.timeline.spans"):
+        assert named_elsewhere("rankscope.sampling", f"import_module({wrong!r})") == [wrong]
 
 
 # ---- what importing a package needs, and what packages offer

@@ -23,7 +23,6 @@ class Published(NamedTuple):
 class Left(NamedTuple):
     """A size that was left out of a curve, the seconds that were measured there, and what is known without it."""
 
-    published: Published
     known: Curve
     num_bytes: int
     seconds: float
@@ -32,11 +31,6 @@ class Left(NamedTuple):
     def error(self) -> float:
         """How far the curve is off, as a share of what was measured."""
         return self.known.seconds(self.num_bytes) / self.seconds - 1
-
-    @property
-    def holds(self) -> bool:
-        low, high = self.known.interval_s(self.num_bytes)
-        return low <= self.seconds <= high
 
 
 def published() -> Iterator[Published]:
@@ -58,4 +52,4 @@ def left_out(curves: list[Published], first: int = 0) -> Iterator[Left]:
         sizes = list(one.measured_s)
         known = Curve({size: one.measured_s[size] for size in sizes[first::2]})
         for size in sizes[1 - first :: 2]:
-            yield Left(one, known, size, one.measured_s[size])
+            yield Left(known, size, one.measured_s[size])

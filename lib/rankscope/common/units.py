@@ -36,21 +36,17 @@ def time_words(seconds: float) -> str:
     return _in_words(seconds, time_unit(seconds))
 
 
-def cell_words(seconds: float, compared_with_s: float = 0.0) -> str:
+def cell_words(seconds: float) -> str:
     """Return a time for a table, in the largest unit of which there is at least one.
 
-    So 1.24 ms is above 2.47 ms, where `time_words` would write 1242 µs. A time next to another one has the unit of the
-    longer of the two.
+    So 1.24 ms is above 2.47 ms, where `time_words` would write 1242 µs.
 
     >>> cell_words(1242e-6), cell_words(2.47e-3), cell_words(999.7e-6), cell_words(0)
     ('1.24 ms', '2.47 ms', '1 ms', '0 s')
-    >>> cell_words(335e-6, compared_with_s=1.2e-3)
-    '0.335 ms'
     """
-    longer_s = max(seconds, compared_with_s)
-    if not longer_s:
+    if not seconds:
         return time_words(0.0)
-    return _in_words(seconds, _largest_unit_after_rounding(_SECONDS, longer_s))
+    return _in_largest_unit(seconds, _SECONDS)
 
 
 def times_in_one_unit(*seconds: float) -> list[str]:
@@ -65,7 +61,18 @@ def times_in_one_unit(*seconds: float) -> list[str]:
     >>> times_in_one_unit(2.0, 3e-6)
     ['2 s', '3 µs']
     """
-    return _in_one_unit(_SECONDS, seconds)
+    longest_s = max(seconds, default=0.0)
+    if not longest_s:
+        return ["0 s"] * len(seconds)
+    shortest_s = min(time_s for time_s in seconds if time_s)
+    common_unit = _common_unit(shortest_s, longest_s)
+    words = []
+    for time_s in seconds:
+        if 0 < time_s < 0.01 * common_unit[0]:
+            words.append(_in_words(time_s, _largest_unit(_SECONDS, time_s)))
+        else:
+            words.append(_in_words(time_s, common_unit))
+    return words
 
 
 def bytes_words(num_bytes: float) -> str:
@@ -124,23 +131,13 @@ def rate_words(bytes_per_s: float) -> str:
     return _in_largest_unit(bytes_per_s, _RATES)
 
 
-def rates_in_one_unit(*bytes_per_s: float) -> list[str]:
-    """Return bandwidths that are shown next to each other, in the same unit, as `times_in_one_unit` does for times.
+def percent_words(share: float, digits: int = 0) -> str:
+    """Return a share in percent, with `digits` after the point.
 
-    >>> rates_in_one_unit(12.5e9, 950e6), rates_in_one_unit(125e9, 950e6)
-    (['12.5 GB/s', '0.95 GB/s'], ['125 GB/s', '0.95 GB/s'])
+    >>> percent_words(0.254), percent_words(0.254, 1)
+    ('25 %', '25.4 %')
     """
-    return _in_one_unit(_RATES, bytes_per_s)
-
-
-def percent_words(share: float, digits: int = 0, signed: bool = False) -> str:
-    """Return a share in percent, with `digits` after the point and, if `signed`, always with a sign.
-
-    >>> percent_words(0.254), percent_words(0.254, 1), percent_words(0.05, signed=True)
-    ('25 %', '25.4 %', '+5 %')
-    """
-    sign = "+" if signed else ""
-    return f"{100 * share:{sign}.{digits}f} %"
+    return f"{100 * share:.{digits}f} %"
 
 
 def three_digits(value: float) -> str:
@@ -168,30 +165,13 @@ def round_ticks(width: float) -> tuple[tuple[float, str], ...]:
     return tuple((position, f"{position:g}") for position in positions)
 
 
-def _in_one_unit(units: tuple[tuple[float, str], ...], values: tuple[float, ...]) -> list[str]:
-    """Return values in one of the `units`, which are in descending order, by the rules of `times_in_one_unit`."""
-    largest = max(values, default=0.0)
-    if not largest:
-        (basic_unit,) = (name for scale, name in units if scale == 1.0)
-        return [f"0 {basic_unit}"] * len(values)
-    smallest = min(value for value in values if value)
-    common_unit = _common_unit(units, smallest, largest)
-    words = []
-    for value in values:
-        if 0 < value < 0.01 * common_unit[0]:
-            words.append(_in_words(value, _largest_unit(units, value)))
-        else:
-            words.append(_in_words(value, common_unit))
-    return words
-
-
-def _common_unit(units: tuple[tuple[float, str], ...], smallest: float, largest: float) -> tuple[float, str]:
-    """Return the unit for values from `smallest` to `largest`, both above 0, by the rules of `times_in_one_unit`."""
-    unit_of_largest = _largest_unit(units, largest)
-    smaller_units = units[units.index(unit_of_largest) :]  # and the unit of the largest value itself
-    common_unit = next((unit for unit in smaller_units if smallest >= 0.1 * unit[0]), units[-1])
-    if largest >= _LEAST_OF_FIVE_DIGITS * common_unit[0]:
-        return unit_of_largest
+def _common_unit(shortest_s: float, longest_s: float) -> tuple[float, str]:
+    """Return the unit for times within these, both above 0, by the rules of `times_in_one_unit`."""
+    unit_of_longest = _largest_unit(_SECONDS, longest_s)
+    smaller_units = _SECONDS[_SECONDS.index(unit_of_longest) :]  # and the unit of the longest time itself
+    common_unit = next((unit for unit in smaller_units if shortest_s >= 0.1 * unit[0]), _SECONDS[-1])
+    if longest_s >= _LEAST_OF_FIVE_DIGITS * common_unit[0]:
+        return unit_of_longest
     return common_unit
 
 

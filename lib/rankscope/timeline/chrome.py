@@ -55,7 +55,6 @@ def write(
     events += map(_slice, spans, [tid_of[thread] for thread in threads])
     for mark in marks:
         events.append({**mark, "tid": tid_of[mark["pid"], lanes.index(mark["tid"]), 0]})  # the lane's first thread
-    # In this order, because `events.is_ours` recognises the file by its first fields.
     head = json.dumps({"format": FORMAT, "lanes": lanes, "kinds": kinds})
     body = ",\n".join(map(json.dumps, events))
     content = f'{{"displayTimeUnit": "ms", "otherData": {head}, "traceEvents": [\n{body}\n]}}\n'.encode()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import json
 import os
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,7 +15,6 @@ from ..common.files import FileError, read_bytes
 
 _MOST_BYTES = 4 << 30  # of text
 FORMAT = "rankscope.timeline"
-_OURS = b'{"displayTimeUnit": "ms", "otherData": {"format": "rankscope.timeline"'  # how our files begin
 
 NoEvent = list[Any] | str | int | float | bool | None  # what may stand between the events, which is skipped
 Trace = TypeVar("Trace")
@@ -48,11 +45,3 @@ def readable(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
     except Exception as error:  # a damaged file can fail in many ways
         raise FileError(path, f"not a usable trace: {error}") from error
-
-
-def is_ours(path: str | os.PathLike[str]) -> bool:
-    """Whether `Timeline.to_chrome_trace` wrote this file, judged by its beginning."""
-    damage = suppress(gzip.BadGzipFile, EOFError, zlib.error)  # of a file that is not known to be ours
-    with gzip.open(path) if os.fspath(path).endswith(".gz") else open(path, "rb") as file, damage:
-        return file.read(len(_OURS)) == _OURS
-    return False
