@@ -6,6 +6,7 @@ Each explorer of `EXPLORERS` is a function, like ``samplers(num_ranks=8)``, that
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import Parameter, Signature, signature
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,11 @@ class Entry(NamedTuple):
         """Return the Explorer."""
         explorer: Explorer = resolve_name(f"rankscope.{self.function}")(*inputs)
         return explorer
+
+    def inputs(self) -> list[Parameter]:
+        """Return the parameters of what it can be opened with, which are positional."""
+        parameters = signature(resolve_name(f"rankscope.{self.function}")).parameters.values()
+        return [parameter.replace(kind=Parameter.POSITIONAL_ONLY) for parameter in parameters]
 
     @property
     def name(self) -> str:
@@ -52,9 +58,13 @@ EXPLORERS = {entry.name: entry for entry in _ENTRIES}  # in the order of the not
 def opener(name: str) -> Callable[..., Panel]:
     """Return the function that opens a panel of an explorer, as ``samplers(num_ranks=8)`` does.
 
-    Positional arguments are the explorer's inputs, keyword arguments its settings.
+    Positional arguments are the explorer's inputs, keyword arguments its settings; Shift+Tab in a notebook shows both,
+    with what they are at first and what else they can be.
     """
     entry = EXPLORERS[name]
+
+    settings = entry.make().settings
+    choices = "\n".join(f"    {setting.name}: {setting.allowed}" for setting in settings)
 
     @naming_extra()
     def show(*inputs: Any, **settings: Any) -> Panel:
@@ -67,11 +77,14 @@ def opener(name: str) -> Callable[..., Panel]:
                 raise ValueError(f"{setting.name} has no effect with these settings")
         return Panel(explorer, now)
 
+    keywords = [Parameter(setting.name, Parameter.KEYWORD_ONLY, default=setting.default) for setting in settings]
+    show.__signature__ = Signature([*entry.inputs(), *keywords])  # type: ignore[attr-defined]
     show.__name__ = show.__qualname__ = name
     show.__doc__ = f"""Open the explorer “{entry.title}” with these inputs, if it takes any, and settings.
 
-    The panel names its settings. Raises ValueError for a setting that is unknown, that no control offers, or that has
-    no effect.
+    Raises ValueError for a setting that is unknown, that no control offers, or that has no effect. Settings are
+
+{choices}
     """
     return show
 

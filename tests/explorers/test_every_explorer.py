@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from typing import Any
 
@@ -45,6 +46,17 @@ def test_an_explorer_draws_at_every_preset_and_its_panel_shows_that(case: Case) 
             assert len(drawing.deck) <= 70
             assert svg_problems(to_svg(drawing)) == []
     assert len(seen) >= len(explorer.presets)
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_shift_tab_lists_settings_with_what_they_are_and_can_be(name: str) -> None:
+    function = getattr(explorers, name)
+    parameters = inspect.signature(function).parameters
+    settings = EXPLORERS[name].make().settings
+    for setting in settings:
+        assert parameters[setting.name].default == setting.default
+        assert f"{setting.name}: {setting.allowed}" in function.__doc__
+    assert len(parameters) == len(settings) + (name == "ddp")  # which takes profiles
 
 
 def moved(explorer: Explorer, now: Now, chance: random.Random) -> Now:

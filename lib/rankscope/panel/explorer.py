@@ -81,12 +81,16 @@ class Setting(NamedTuple):
             checked = whole(self.name, value) if isinstance(self.default, int) else of_type(self.name, value, str)
             return self.values[self.values.index(checked)]
         except ValueError:
-            raise ValueError(f"{self.name} must be one of {self._allowed()}, got {value!r}") from None
+            raise ValueError(f"{self.name} must be one of {self.allowed}, got {value!r}") from None
 
-    def _allowed(self) -> str:
-        if isinstance(self.default, int):
-            return ", ".join(run_words(self.values, " to "))
-        return ", ".join(map(repr, self.values))
+    @property
+    def allowed(self) -> str:
+        """What the setting can be, in words."""
+        if self.most:
+            return f"{self.values[0]} to {self.most}"
+        if isinstance(self.default, bool) or not isinstance(self.default, int):
+            return ", ".join(map(repr, self.values))
+        return ", ".join(run_words(self.values, " to "))
 
 
 def jitter(default: int) -> Setting:

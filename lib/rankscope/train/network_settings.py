@@ -15,7 +15,6 @@ from ..common.units import bytes_words
 from ..networks import Cost, Measured, Network, ring_cost
 from ..panel.explorer import Now, Setting, Steps
 
-DEFAULT = "nccl:a100"  # NCCL's model, for any number of ranks
 BY_HAND = "latency and bandwidth"
 
 
@@ -32,7 +31,8 @@ class Networks:
     def __init__(self, profiles: Mapping[str, Measured] | None = None) -> None:
         own = {} if profiles is None else _own_networks(profiles)
         self.by_name = own | registered() | own  # one's own come first, and take the place of others of the same name
-        self.default = next(iter(own), DEFAULT)
+        self.default = next(iter(own), BY_HAND)  # on which any number of ranks can be chosen
+        self.default_ranks = own[self.default].ranks(32) if own else 32
 
     def settings(self) -> tuple[Setting, ...]:
         """Return the settings of the network, the number of ranks, and latency and bandwidth by hand."""
@@ -42,7 +42,7 @@ class Networks:
             Setting("network", self.default, choices, "network"),
             Setting(
                 "num_ranks",
-                self.by_name[self.default].ranks(32),
+                self.default_ranks,
                 Steps(2**power for power in range(1, 13)),
                 "ranks",
                 lambda now: self._network(now).num_ranks is None,

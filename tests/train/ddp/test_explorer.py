@@ -37,6 +37,18 @@ def test_the_report_is_of_the_step_that_is_drawn() -> None:
     assert f"Recommended: {advice.chosen.name}" in DDP.draw(now)[1].title
 
 
+def test_it_opens_where_a_rank_waits_for_most_of_the_step_and_both_first_sliders_change_that() -> None:
+    def waiting_share(**settings: Any) -> float:
+        now = DDP.at(**settings)
+        step = simulate(resnet50_step(32, 40e12), Networks().cost(now))
+        return step.select(kind="wait").busy_s / step.makespan_s
+
+    assert waiting_share() > 0.7
+    assert waiting_share(gb_per_s=25) < 0.1
+    assert waiting_share(num_ranks=2) < waiting_share() - 0.2
+    assert [setting.name for setting in DDP.settings[:3]] == ["network", "gb_per_s", "num_ranks"]
+
+
 def test_the_number_of_ranks_is_live_and_one_that_cannot_apply_raises() -> None:
     box = ddp(num_ranks=2)
     assert not box.controls["num_ranks"].disabled
@@ -47,7 +59,8 @@ def test_the_number_of_ranks_is_live_and_one_that_cannot_apply_raises() -> None:
     assert box.controls["num_ranks"].disabled
     assert "; 16 ranks" in box.shown.value
     assert "num_ranks" not in box.line.value
-    for settings in ({"network": "aws_p4d_2x8", "num_ranks": 2}, {"alpha_us": 20}, {"overlap": False, "slower": 10}):
+    fixed = {"network": "aws_p4d_2x8"}
+    for settings in ({**fixed, "num_ranks": 2}, {**fixed, "alpha_us": 20}, {"overlap": False, "slower": 10}):
         with pytest.raises(ValueError, match="has no effect"):
             ddp(**settings)
 

@@ -13,7 +13,7 @@ from ...networks import Measured
 from ...panel.explorer import Explorer, Now, Setting, Steps, sizes
 from ...timeline import Timeline
 from ...timeline.picture import draw_timeline
-from ..network_settings import BY_HAND, Networks
+from ..network_settings import Networks
 from .bucketing import MIB
 from .local import Contention
 from .model import simulate
@@ -25,20 +25,20 @@ FLOPS_PER_S = 40e12  # of a rank, about an A100 in single precision with TF32; a
 DEFAULT_CAP = "default"
 CAPS = Steps((*sizes(20, 24), ("25 MiB (default)", DEFAULT_CAP), *sizes(25, 29)))
 PRESETS: dict[str, dict[str, Any]] = {
-    "measured on 32 A100s": {"network": "abci_a100_4x8"},
+    "4 micro-batches": {"accumulation": 4},
     "everything in one bucket": {"cap": "128 MiB"},
     "no overlap": {"overlap": False},
-    "a network of 3 GB/s": {"network": BY_HAND, "gb_per_s": 3},
-    "the same, 4 micro-batches": {"network": BY_HAND, "gb_per_s": 3, "accumulation": 4},
     "contention 100 %": {"slower": 100},
+    "NCCL's model of A100s": {"network": "nccl:a100"},
+    "measured on 32 A100s": {"network": "abci_a100_4x8"},
 }
 
 
 def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """Return controls over one step of ResNet-50, its time with other caps, its parts, and the cap that is recommended.
 
-    The networks are NCCL's model, machines of the bank, recorded Gloo, and latency and bandwidth set by hand.
-    `profiles`, by name, come before them. A network that was measured has its own number of ranks. `slower` says by
+    The networks are latency and bandwidth set by hand, NCCL's model, machines of the bank, and recorded Gloo.
+    `profiles`, by name, come before them, and the first of them is shown at first. A network that was measured has its own number of ranks. `slower` says by
     how many per cent computing and communicating slow each other down.
 
     Raises ValueError for anything but profiles, and for a profile without the backend's own allreduce.
@@ -76,15 +76,16 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
             *networks.about(now, num_bytes),
         ]
 
-    network, num_ranks, *link = networks.settings()
+    network, num_ranks, latency, bandwidth = networks.settings()
     settings = (
         network,
+        bandwidth._replace(default=3),  # so slow that a step waits for most of its time
         num_ranks,
         Setting("cap", DEFAULT_CAP, CAPS, "bucket cap"),
         Setting("num_samples", 32, Steps((1, 2, 4, 8, 16, 32, 64, 128, 256)), "batch size per rank"),
         Setting("accumulation", 1, range(1, 9), "micro-batches per step"),
         Setting("overlap", True, (), "overlap"),
         Setting("slower", 0, Steps((0, 10, 20, 50, 100, 200)), "contention [%]", lambda now: now.overlap),
-        *link,
+        latency,
     )
     return Explorer(settings, draw, report, PRESETS)

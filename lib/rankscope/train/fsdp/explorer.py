@@ -14,7 +14,7 @@ from ...common.words import count_of
 from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, Steps
 from ...timeline import Timeline
-from ..network_settings import BY_HAND, Networks
+from ..network_settings import Networks
 from .choose import NOT_COUNTED
 from .costs import cost
 from .observed import observe
@@ -114,7 +114,7 @@ def fsdp() -> Explorer:
         Setting("recompute", False, (), "recompute activations"),
         Setting("memory_gb", 80, Steps((24, 40, 80, 141)), "memory of a GPU [GB]"),
         Setting("tflops", 400, Steps((50, 100, 200, 400, 800)), "computing [TFLOP/s]"),
-        network._replace(default=BY_HAND),  # on which any number of ranks can be chosen
+        network,
         *link,
     )
     return Explorer(settings, draw, report, PRESETS)
