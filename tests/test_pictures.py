@@ -13,8 +13,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from rankscope import figures
+from rankscope.drawing.drawing import to_svg
 from rankscope.drawing.palette import LINES
-from tests.tools.pictures import MOST_SVG_BYTES, PNG, SVG, compact, stored
+from rankscope.sampling import assign
+from rankscope.sampling.picture import draw_assignment
+from tests.tools.pictures import MOST_SVG_BYTES, PNG, SVG, compact, copy_as_png, stored
 
 
 def svg_of(figure: Figure) -> str:
@@ -46,6 +49,17 @@ def test_a_short_svg_says_what_the_long_one_says() -> None:
     assert short.count("DejaVu Sans, Verdana, sans-serif") == 1
     for color in LINES[:2]:
         assert (color in short) is (color in whole) is True
+
+
+def test_a_drawing_is_copied_in_the_tones_of_light_paper() -> None:
+    """They are variables in its style, which not every renderer knows; without them all was black."""
+    svg = to_svg(draw_assignment(assign(10, 4)))
+    png, _ = copy_as_png(svg)
+    with Image.open(io.BytesIO(base64.b64decode(png))) as picture:
+        colours = picture.convert("RGB").getcolors(1 << 20) or []
+    most, paper = max(colours)
+    assert paper == (255, 255, 255)
+    assert most > sum(number for number, _ in colours) / 2
 
 
 def test_the_same_figure_gives_the_same_svg_and_no_id_means_two_things() -> None:

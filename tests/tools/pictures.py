@@ -95,11 +95,14 @@ def _copied_from(png: str) -> str | None:
 
 
 def _drawn(svg: str) -> bytes:
-    """Draw an SVG as PNG, with the fonts that matplotlib brings: no machine has others, or none."""
+    """Draw an SVG as PNG, with the fonts that matplotlib brings: no machine has others, or none.
+
+    Its style is left out: resvg knows no variables, and would paint everything black that has one.
+    """
     import resvg_py
 
     return resvg_py.svg_to_bytes(
-        svg_string=svg,
+        svg_string=re.sub("<style>.*?</style>", "", svg),
         zoom=_ZOOM,
         background="#ffffff",
         skip_system_fonts=True,
