@@ -30,6 +30,10 @@ try:
     launch(functions.lose, 2)
 except RankError as error:
     assert error.rank == rank and ("KeyError: 'lost'" in str(error)) == (rank == 1), error
+try:
+    launch(lambda: functions.OfTheRank() if functions.rank() else 0, 2)
+except RankError as error:
+    assert error.rank == 1 and "OSError: no such device" in str(error), error
 open(os.path.join(os.environ["PLACE"], str(rank)), "w").write(f"{first} {launch(functions.rank, 2)} {problem}")
 """
 EXPECTED = "[21, 21] [0, 1] num_ranks must be None or WORLD_SIZE=2"

@@ -134,8 +134,27 @@ def test_stuck_ranks_tell_where_they_stand():
             functions.barrier()
         time.sleep(600)
 
-    with pytest.raises(RankError, match=r"(?s)rank 0 stands at.*time\.sleep\(600\).*rank 1 .*in barrier"):
+    with pytest.raises(RankError, match=r"(?s)rank 0 stands at.*time\.sleep\(600\).*rank 1 .*in barrier") as caught:
         launch(stuck, 2, timeout_s=2)
+    assert caught.value.rank is None  # either may wait for the other
+
+
+def test_the_only_rank_that_has_not_returned_is_the_errors():
+    with pytest.raises(RankError) as caught:
+        launch(lambda: time.sleep(600 * functions.rank()), 2, timeout_s=2)
+    assert caught.value.rank == 1
+
+
+def test_an_error_whose_str_raises_keeps_its_traceback():
+    with pytest.raises(RankError, match=r"(?s)rank 0 failed: Speechless.*raise Speechless") as caught:
+        launch(functions.fail_speechless, 1)
+    assert caught.value.rank == 0
+
+
+def test_a_result_that_cannot_be_unpickled_is_an_error_of_its_rank():
+    with pytest.raises(RankError, match="rank 1 .*OSError: no such device") as caught:
+        launch(lambda: functions.OfTheRank() if functions.rank() else 0, 2)
+    assert caught.value.rank == 1
 
 
 def test_what_cannot_be_sent_is_an_error():

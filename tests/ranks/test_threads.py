@@ -11,6 +11,8 @@ import torch
 
 from rankscope.ranks import RankError, in_threads
 
+from . import functions
+
 
 def test_ranks_meet_and_results_come_by_rank():
     def gather(rank, group):
@@ -35,6 +37,12 @@ def test_a_rank_that_fails_is_named_and_nobody_waits_for_it():
     assert time.monotonic() - start < 100, "far less than a collective may take"
     assert caught.value.rank == 1
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_an_error_whose_str_raises_is_the_cause():
+    with pytest.raises(RankError, match="rank 0 failed: Speechless") as caught:
+        in_threads(1, lambda rank, group: functions.fail_speechless())
+    assert isinstance(caught.value.__cause__, functions.Speechless)
 
 
 def test_a_rank_error_can_be_pickled():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 import traceback
 
+from .words import error_words
+
 
 def portable(error: BaseException) -> BaseException:
     """Return an error that can be pickled, with its traceback as a note, because pickle drops the traceback.
@@ -15,6 +17,6 @@ def portable(error: BaseException) -> BaseException:
     try:
         error = pickle.loads(pickle.dumps(error))
     except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
+        error = RuntimeError(error_words(error))
     error.add_note(note)
     return error

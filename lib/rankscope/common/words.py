@@ -71,6 +71,19 @@ def count_of(number: int, noun: str) -> str:
     return f"{number} {noun}{'es' if noun.endswith('tch') else 's'}"
 
 
+def error_words(error: BaseException) -> str:
+    """Return the class of an error and its text, if its `__str__` returns one.
+
+    >>> error_words(KeyError("lost"))
+    "KeyError: 'lost'"
+    """
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:
+        return f"{name}, whose __str__ raises an error"
+
+
 def printable(text: str, keep: str = "") -> str:
     """Return a text in which characters that are not printable are spaces or escapes, except for those in `keep`.
 

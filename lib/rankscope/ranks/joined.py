@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from .errors import RankError
+from ..common.words import error_words
+from .errors import RankError, unpickled
 from .threads import clear_frames
 
 # Variables with the rank of this process and the number of ranks: of torchrun, of Open MPI, of MPICH and its relatives.
@@ -105,7 +105,7 @@ def _gathered(fn: Callable[..., Any], args: list[Any]) -> list[Any]:
     except Exception as error:
         text = "".join(traceback.format_exception(error)).rstrip()
         clear_frames(error)  # otherwise they would keep this rank's end of the group open, and the others waiting
-        raise RankError(f"rank {rank} failed: {type(error).__name__}: {error}\n\n{text}", rank) from error
+        raise RankError(f"rank {rank} failed: {error_words(error)}\n\n{text}", rank) from error
     results: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(results, result)
-    return [pickle.loads(pickled) for pickled in results]
+    return [unpickled(pickled, rank) for rank, pickled in enumerate(results)]

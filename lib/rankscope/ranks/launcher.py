@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from ..common.checks import function, number, one_of, several, truth, whole
 from ..common.extras import naming_extra
+from ..common.words import error_words
 from . import joined
 from .errors import MachineError
 from .host import MOST_RANKS
@@ -49,10 +50,10 @@ def launch(
     Output of the ranks is printed at the end, rank by rank, as ``[rank 2] …``. If `progress` is true, it is printed
     line by line as the ranks run.
 
-    Raises RankError, with the rank's number and traceback, if a rank raises or its process ends, or if ranks have not
-    returned `timeout_s` after the start; the message then states where in their code these ranks are. All ranks have
-    ended by then. Raises ValueError if an argument is invalid or cannot be pickled, or if there are more NCCL ranks
-    than GPUs; RuntimeError if ranks cannot be started.
+    Raises RankError, with the rank's number and traceback, if a rank raises, its process ends, or its result cannot be
+    unpickled here; also if ranks have not returned `timeout_s` after the start: the message then states where in their
+    code these ranks are. All ranks have ended by then. Raises ValueError if an argument is invalid or cannot be
+    pickled, or if there are more NCCL ranks than GPUs; RuntimeError if ranks cannot be started.
 
     >>> def total(base):
     ...     import torch
@@ -81,8 +82,7 @@ def launch(
     try:
         call = cloudpickle.dumps((fn, args))
     except Exception as error:
-        problem = f"fn={fn!r} or args cannot be sent to another process: {type(error).__name__}: {error}"
-        raise ValueError(problem) from error
+        raise ValueError(f"fn={fn!r} or args cannot be sent to another process: {error_words(error)}") from error
     sources = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
     with contextlib.ExitStack() as stack:  # the last to enter is the first to leave
         try:

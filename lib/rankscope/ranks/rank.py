@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..common.words import error_words
 from .host import num_cores
 from .stacks import STACK
 
@@ -137,6 +138,7 @@ def _failure(error: BaseException, rank: int) -> Failure:
     # Without the first frames, which are those of `be_rank` and `_called` for every function.
     own_traceback = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
     lines = traceback.format_exception(type(error), error, own_traceback)
-    text = f"rank {rank} failed: {type(error).__name__}: {error}\n\n{''.join(lines).rstrip()}"
-    has_lost_peer = isinstance(error, EOFError | ConnectionError) or _LOST_PEER.search(str(error))
+    words = error_words(error)
+    has_lost_peer = isinstance(error, EOFError | ConnectionError) or _LOST_PEER.search(words)
+    text = f"rank {rank} failed: {words}\n\n{''.join(lines).rstrip()}"
     return Failure(LOST_PEER if has_lost_peer else RAISED, text)

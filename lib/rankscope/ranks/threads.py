@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ..common.checks import function, number, whole
 from ..common.extras import naming_extra
+from ..common.words import error_words
 from .errors import RankError
 from .host import MOST_RANKS
 
@@ -60,7 +61,7 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
         thread.join()
     if errors:
         rank, cause = errors[0]  # the others are often its consequences
-        raise RankError(f"rank {rank} failed: {type(cause).__name__}: {cause}", rank) from cause
+        raise RankError(f"rank {rank} failed: {error_words(cause)}", rank) from cause
     return [results[rank] for rank in range(num_ranks)]
 
 

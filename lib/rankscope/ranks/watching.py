@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import collections
-import pickle
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from . import rank as rank_module
-from .errors import RankError
+from .errors import RankError, unpickled
 from .rank import LOST_PEER, Failure
 from .server import Supervisor
 from .stacks import described
@@ -53,7 +52,7 @@ class Ranks:
         for rank in self._running():
             file = self._folder / f"{rank}.outcome"
             if file.exists():
-                self._outcomes[rank] = pickle.loads(file.read_bytes())
+                self._outcomes[rank] = unpickled(file.read_bytes(), rank)
         return {rank: outcome for rank, outcome in self._outcomes.items() if isinstance(outcome, Failure)}
 
     def _failure(self) -> RankError:
@@ -73,7 +72,8 @@ class Ranks:
         lines = [f"ranks {', '.join(map(str, late))} have not returned after {timeout_s:g} s (timeout_s)"]
         lines += [f"rank {rank} {described(self._stack(rank), rank_module.__file__)}" for rank in late]
         silent = [rank for rank in late if not self._stack(rank)]  # others may wait for one that does not answer
-        return RankError("\n".join(lines), min(silent or late))
+        suspects = silent or late
+        return RankError("\n".join(lines), suspects[0] if len(suspects) == 1 else None)
 
     def _stack(self, rank: int) -> str:
         path = self._folder / f"{rank}.stack"

@@ -16,6 +16,7 @@ import pytest
 
 from rankscope.pipeline import Lognormal, Pipeline, Stage, StageError, run, simulate
 from tests.processes import NOT_HANGING_S, alive, gone, soon
+from tests.ranks.functions import Speechless
 
 run_module = import_module("rankscope.pipeline.stages.run")  # the package has the function under this name
 pytestmark = [
@@ -111,6 +112,16 @@ def test_an_error_names_stage_and_item_and_stops_everything(processes, num_worke
     assert not processes or "fail_at_seven" in error.__cause__.__notes__[0], "the traceback of the process"
     assert 7 not in seen
     assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_an_error_whose_str_raises_stops_the_run_too(processes):
+    def fail(value):
+        raise Speechless
+
+    with pytest.raises(StageError, match="stage 'fail' failed on item 0") as caught:
+        run(Pipeline([Stage("fail", fn=fail, processes=processes)]), range(3))
+    assert isinstance(caught.value.__cause__, Speechless)
 
 
 def test_an_error_of_the_items_surfaces():

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from ...common.checks import whole
 from ...common.files import write_whole
-from ...common.words import one_line
+from ...common.words import error_words, one_line
 
 Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows
 Load: TypeAlias = Callable[[str], Mapping[str, Any]]
@@ -56,7 +56,7 @@ def load_part(path: str | os.PathLike[str]) -> Part:
 
 
 def part_error(file: str, cause: BaseException) -> PartError:
-    return PartError(one_line(f"part file {file} could not be loaded: {type(cause).__name__}: {cause}"))
+    return PartError(one_line(f"part file {file} could not be loaded: {error_words(cause)}"))
 
 
 def checked_part(part: Any) -> Part:

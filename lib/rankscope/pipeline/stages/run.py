@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from ...common.checks import whole
+from ...common.words import error_words
 from ...sampling.samplers.permutation import SEEDS
 from ...timeline import Recorder, Timeline
 from ..processes import Process
@@ -196,7 +197,7 @@ class _Execution:
         except _Stopped:
             pass
         except BaseException as cause:
-            problem = f"{type(cause).__name__}: {cause}"
+            problem = error_words(cause)
             error = StageError(f"items failed: {problem}", "items", None)
             if number is not None:
                 where = f"stage {stage.name!r} failed on item {number}"
