@@ -1,4 +1,4 @@
-"""How nbval compares the notebooks: in this environment, with patience, and pictures not at all (tests/figures does)."""
+"""How nbval compares the notebooks: in this environment, with patience, and without pictures, which tests/figures has."""
 
 from __future__ import annotations
 

@@ -1,0 +1,137 @@
+"""A sampler of one's own: its arguments, recognised by their names, and what all ranks read in an epoch."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+
+from ...common.checks import function
+from ...common.words import and_joined, one_line
+from ..assignment import Assignment
+from ..samplers.wrapping import layers_of
+from .probe import left_alone
+
+_ROLES = ("dataset", "size", "num_ranks", "rank", "batch_size", "shuffle", "drop_last", "seed", "epoch")
+# Other names that people give to arguments of these roles.
+_ALIASES = {
+    "data_source": "dataset",
+    "data": "dataset",
+    "length": "size",
+    "dataset_size": "size",
+    "n": "size",
+    "num_replicas": "num_ranks",
+    "world_size": "num_ranks",
+}
+_MOST_READS = 1_000_000  # of a rank in an epoch: a sampler that reads more may never end
+
+
+class OwnSampler:
+    """A class or a function that returns the sampler of a rank, or its indices.
+
+    `arguments` maps the role of each argument that is known to its name. Roles are "dataset" or "size", "num_ranks" and
+    "rank", and any of "batch_size", "shuffle", "drop_last", "seed" and "epoch". What a
+    `functools.partial` sets stays as it is. Raises ValueError if an argument without a default is not known, or if
+    there is none for the dataset, the number of ranks or the rank.
+    """
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self.make = function("a sampler of your own", make, "or a class that returns the sampler of a rank")
+        self.name = getattr(getattr(make, "func", make), "__name__", type(make).__name__)
+        fixed = getattr(make, "keywords", {})  # of a functools.partial
+        self.arguments: dict[str, str] = {}
+        lacking = []
+        for name, parameter in _parameters(make).items():
+            role = _ALIASES.get(name, name)
+            if role in _ROLES and name not in fixed:
+                self.arguments.setdefault(role, name)
+            elif parameter.default is parameter.empty and "*" not in str(parameter):
+                lacking.append(f"a value for {name}")
+        needed = ("size" if "size" in self.arguments else "dataset", "num_ranks", "rank")
+        lacking += [f"an argument for {role}" for role in needed if role not in self.arguments]
+        if lacking:
+            raise ValueError(
+                f"{self.name} lacks {and_joined(lacking)}. Pass a function that has torch's arguments and calls it, as "
+                f"in lambda dataset, num_replicas, rank: {self.name}(…)"
+            )
+
+    def epochs(
+        self, epoch: int, num_ranks: int, batch_size: int, **settings: Any
+    ) -> tuple[list[Assignment], list[str]]:
+        """Return what the ranks read in an epoch and in the one before, if there is one, and sentences on the sampler.
+
+        None of the ranks seeds the generators that its process shares. `settings` are `size` and those of `arguments`,
+        by role. All epochs are read, because a sampler may count them; it is made anew if it takes the epoch, or if it
+        can be iterated only once. Raises ValueError with what the sampler raised, or if it does not seem to end.
+        """
+        size = settings["size"]
+        settings |= {"dataset": range(size), "num_ranks": num_ranks, "batch_size": batch_size}
+        samplers: list[Any] = [None] * num_ranks
+        reads = []
+        with left_alone([]):
+            untouched = _next_numbers()
+        with left_alone([]):
+            for number, rank in product(range(epoch + 1), range(num_ranks)):
+                try:
+                    if "epoch" in self.arguments or isinstance(samplers[rank], Iterator | None):
+                        settings |= {"rank": rank, "epoch": number}
+                        samplers[rank] = self.make(**{name: settings[role] for role, name in self.arguments.items()})
+                    settable = [layer for layer in layers_of(samplers[rank]) if hasattr(layer, "set_epoch")]
+                    if settable:
+                        settable[0].set_epoch(number)
+                    reads.append(_items(samplers[rank]))
+                except Exception as error:
+                    words = f"{type(error).__name__} on rank {rank} in epoch {number}: {error}"
+                    raise ValueError(one_line(f"{self.name} raised {words}")) from error
+            is_unseeded = _next_numbers() != untouched
+        notes = []
+        if not settable and "epoch" not in self.arguments:
+            notes.append(f"{self.name} has no set_epoch: its epochs differ only if it counts them itself")
+        if is_unseeded:
+            notes.append(f"{self.name} draws from generators of the process, which here differ from rank to rank")
+        assignments = []
+        for number in range(max(epoch - 1, 0), epoch + 1):
+            assignment = Assignment.collect(reads[number * num_ranks :][:num_ranks], size, number)
+            if assignment.batch_stops is None:
+                assignment = assignment.with_loader(batch_size)
+            if not settings.get("shuffle", True) or getattr(samplers[0], "shuffle", True) is False:
+                assignment = replace(assignment, shuffle=False)
+            assignments.append(assignment)
+        return assignments, notes
+
+
+def _parameters(make: Any) -> dict[str, inspect.Parameter]:
+    """Return the arguments by name, with those of the base classes to which a class passes its keyword arguments on."""
+    parameters: dict[str, inspect.Parameter] = {}
+    bases = getattr(getattr(make, "func", make), "__mro__", ())[1:]
+    for maker in (make, *bases):
+        signature = inspect.signature(maker)
+        for name, parameter in signature.parameters.items():
+            parameters.setdefault(name, parameter)
+        if "**" not in str(signature):
+            break
+    return parameters
+
+
+def _items(sampler: Any) -> list[Any]:
+    """Return the indices or the batches of a sampler."""
+    items = []
+    num_reads = 0
+    for item in sampler:
+        if isinstance(item, str | tuple):
+            raise ValueError(f"it yields {item!r}, but must yield whole numbers, or lists of them as batches")
+        items.append(item)
+        num_reads += max(len(item), 1) if isinstance(item, list) else 1
+        if num_reads > _MOST_READS:
+            raise ValueError(f"it yields more than {_MOST_READS:,} samples, and may never end")
+    return items
+
+
+def _next_numbers() -> tuple[float, ...]:
+    return float(torch.rand(1)), random.random(), np.random.random()
