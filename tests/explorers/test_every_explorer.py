@@ -56,7 +56,7 @@ def test_shift_tab_lists_settings_with_what_they_are_and_can_be(name: str) -> No
     for setting in settings:
         assert parameters[setting.name].default == setting.default
         assert f"{setting.name}: {setting.allowed}" in function.__doc__
-    assert len(parameters) == len(settings) + (name == "ddp")  # which takes profiles
+    assert len(parameters) == len(settings) + len(EXPLORERS[name].inputs())
 
 
 def moved(explorer: Explorer, now: Now, chance: random.Random) -> Now:
