@@ -1,4 +1,4 @@
-"""How nbval compares the notebooks: in this environment, with patience, and without pictures, which tests/figures has."""
+"""How nbval compares the notebooks: in this environment, with patience, and without pictures (see tests/figures)."""
 
 from __future__ import annotations
 
