@@ -1,4 +1,4 @@
-"""How nbval compares the notebooks: in this environment, with patience, and without pictures (tests/figures does)."""
+"""How nbval compares the notebooks: in this environment, with patience, and without pictures (see tests/figures)."""
 
 from __future__ import annotations
 

