@@ -38,8 +38,8 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """Return controls over one step of ResNet-50, its time with other caps, its parts, and the cap that is recommended.
 
     The networks are latency and bandwidth set by hand, NCCL's model, machines of the bank, and recorded Gloo.
-    `profiles`, by name, come before them, and the first of them is shown at first. A network that was measured has its own number of ranks. `slower` says by
-    how many per cent computing and communicating slow each other down.
+    `profiles`, by name, come before them, and the first of them is shown at first. A network that was measured has its
+    own number of ranks. `slower` says by how many per cent computing and communicating slow each other down.
 
     Raises ValueError for anything but profiles, and for a profile without the backend's own allreduce.
     """
