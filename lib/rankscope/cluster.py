@@ -15,11 +15,14 @@ from .common.checks import check_field, number, of_type, optional, truth, whole
 
 __all__ = ["Cluster", "Link"]
 
+_DAY_S = 86400.0  # no latency is longer, but a bandwidth in its place is
+
 
 class Link(msgspec.Struct, frozen=True):
     """One direction between two ranks: a message of m bytes takes ``alpha_s + m / bytes_per_s`` (Hockney, 1994).
 
-    Raises ValueError if the latency is negative or the bandwidth is 0 or less; an infinite bandwidth takes no time.
+    Raises ValueError if the latency is negative or more than a day, or the bandwidth is 0 or less; an infinite
+    bandwidth takes no time.
 
     >>> Link(alpha_s=5e-6, bytes_per_s=10e9).seconds(1e6)
     0.000105
@@ -31,6 +34,8 @@ class Link(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_field(self, "alpha_s", number, 0)
         check_field(self, "bytes_per_s", number, above=0, high=math.inf)
+        if self.alpha_s > _DAY_S:
+            raise ValueError(f"a Link has its latency in seconds before its bandwidth in bytes per second, got {self}")
 
     @property
     def beta_s_per_byte(self) -> float:

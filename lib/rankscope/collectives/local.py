@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..common.checks import of_type, one_of
+from ..common.checks import each, of_type, one_of
 from .schedule import Schedule
 from .verify import verify
 
@@ -66,8 +66,11 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     ]
 
 
-def _checked_tensors(schedule: Schedule, tensors: Sequence[Tensor]) -> list[Tensor]:
+def _checked_tensors(schedule: Schedule, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return the tensors as a list if they are one per rank, and equal in shape, dtype and device."""
+    from torch import Tensor
+
+    tensors = each("tensors", tensors, of_type, Tensor)
     if len(tensors) != schedule.num_ranks:
         raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {len(tensors)}")
     # With counts, ranks may pass runs of different lengths.
@@ -75,7 +78,7 @@ def _checked_tensors(schedule: Schedule, tensors: Sequence[Tensor]) -> list[Tens
     kinds = {(tensor.dtype, tensor.device, tensor.shape[first_dimension:]) for tensor in tensors}
     if len(kinds) > 1:
         raise ValueError(f"tensors must be of one dtype, device and shape, got {kinds}")
-    return list(tensors)
+    return tensors
 
 
 # ---- a rank's buffer, in one process and on real ranks

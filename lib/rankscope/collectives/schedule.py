@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import each, number, one_of, whole
+from ..common.checks import each, number, of_type, one_of, whole
 from ..common.words import count_of
 from .steps import Bools, Ints, ScheduleError, Step
 
@@ -186,7 +186,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         """
         schedule: Schedule | None = None
         steps: list[Step] = []
-        for line_number, line in enumerate(text.splitlines(), 1):
+        for line_number, line in enumerate(of_type("text", text, str).splitlines(), 1):
             words = line.split()
             if not words or words[0].startswith("#"):
                 continue
@@ -221,11 +221,14 @@ def _of_header(words: list[str], steps: list[Step]) -> Schedule:
     # A schedule refuses what is missing.
     header: dict[str, Any] = {"collective": collective, "algorithm": algorithm, "num_ranks": None, "num_chunks": None}
     for field in fields:
-        name, _, value = field.partition("=")
-        if name == "weights":  # where chunks differ
+        word, _, value = field.partition("=")
+        name = _HEADER.get(word, word)
+        if header.get(name) is not None:
+            raise ValueError(f"expected {word} once, got {field!r} as well")
+        if word == "weights":  # where chunks differ
             header[name] = tuple(map(int, value.split(",")))
-        elif name in _HEADER:
-            header[_HEADER[name]] = int(value)
+        elif word in _HEADER:
+            header[name] = int(value)
         else:
             raise ValueError(f"expected {', '.join(_HEADER)} or weights, got {field!r}")
     return Schedule(source=steps, **header)

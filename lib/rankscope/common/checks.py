@@ -10,7 +10,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from .words import one_line
+
 Kind = TypeVar("Kind")
+
+
+def _shown(value: Any) -> str:
+    """Return a wrong value for a message of one line, which a whole dataset would not be."""
+    return one_line(repr(value))
 
 
 def whole(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
@@ -38,7 +45,7 @@ def whole(name: str, value: Any, low: int | None = None, high: int | None = None
         bounds = f" of at least {low}"
     elif high is not None:
         bounds = f" of at most {high}"
-    raise ValueError(f"{name} must be a whole number{bounds}, got {value!r}")
+    raise ValueError(f"{name} must be a whole number{bounds}, got {_shown(value)}")
 
 
 def _as_whole(value: Any) -> int | None:
@@ -84,7 +91,7 @@ def number(
     expected = "number" if high == math.inf else "finite number"
     if bounds:
         expected += f" {' and '.join(bounds)}"
-    raise ValueError(f"{name} must be a {expected}, got {value!r}")
+    raise ValueError(f"{name} must be a {expected}, got {_shown(value)}")
 
 
 def _as_float(value: Any) -> float | None:
@@ -138,20 +145,24 @@ def truth(name: str, value: Any) -> bool:
     """
     if isinstance(value, bool) or (str(getattr(value, "dtype", "")) == "bool" and value.ndim == 0):
         return bool(value)
-    raise ValueError(f"{name} must be True or False, got {value!r}")
+    raise ValueError(f"{name} must be True or False, got {_shown(value)}")
 
 
-def of_type(name: str, value: Any, kind: type[Kind]) -> Kind:
-    """Return `value` if it is of this class.
+def of_type(name: str, value: Any, kind: type[Kind], made_by: str = "") -> Kind:
+    """Return `value` if it is of this class; `made_by` names what to call to get one.
 
     >>> of_type("pipeline", [], dict)
     Traceback (most recent call last):
     ValueError: pipeline must be a dict, got []
+    >>> of_type("a trace", "rank0.json", dict, "read_traces")
+    Traceback (most recent call last):
+    ValueError: a trace must be a dict, such as read_traces returns, got 'rank0.json'
     """
     if isinstance(value, kind):
         return value
     article = "an" if kind.__name__[0] in "AEIOU" else "a"
-    raise ValueError(f"{name} must be {article} {kind.__name__}, got {value!r}")
+    source = f", such as {made_by} returns" if made_by else ""
+    raise ValueError(f"{name} must be {article} {kind.__name__}{source}, got {_shown(value)}")
 
 
 def function(name: str, value: Any, what: str = "") -> Any:
@@ -166,7 +177,7 @@ def function(name: str, value: Any, what: str = "") -> Any:
     expected = "a function"
     if what:
         expected += f" {what}"
-    raise ValueError(f"{name} must be {expected}, got {value!r}")
+    raise ValueError(f"{name} must be {expected}, got {_shown(value)}")
 
 
 def several(name: str, values: Any, what: str = "") -> list[Any]:
@@ -186,7 +197,7 @@ def several(name: str, values: Any, what: str = "") -> list[Any]:
     is_single = isinstance(values, str | bytes | Mapping) or is_scalar(values)  # a 0-d array has __iter__, but no items
     if is_single or not isinstance(values, Iterable):
         expected = f"a list of {what}" if what else "a list"
-        raise ValueError(f"{name} must be {expected}, got {values!r}")
+        raise ValueError(f"{name} must be {expected}, got {_shown(values)}")
     return list(values)
 
 
@@ -245,4 +256,4 @@ def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """
     if isinstance(value, str) and value in allowed:
         return value
-    raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+    raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {_shown(value)}")

@@ -131,7 +131,7 @@ def record(
 
 
 def _record_rank(make_step: Callable[[], Callable[[], object]], num_steps: int, warm_up: int) -> Recording:
-    step = make_step()
+    step = function("what make_step returns", make_step(), "without arguments")
     with recording() as recorder:
         for number in range(-warm_up, num_steps):
             recorder.item = -1  # barriers are left out, as is the warm-up

@@ -76,7 +76,8 @@ class Sampler(msgspec.Struct, frozen=True, eq=False):
                 raise ValueError(f"{setting} must be {default} for {name}, got {value}: {reason}")
         unknown = recipe.settings.keys() - {self.values, *self.settings}
         if unknown:
-            raise ValueError(f"{name} does not have the settings {', '.join(unknown)}")
+            hint = "assign returns what all ranks read, and its with_loader(batch_size) makes batches of that"
+            raise ValueError(f"the sampler {name!r} has no {', '.join(unknown)}: {hint}")
         if self.values is not None and np.shape(recipe.settings.get(self.values, 0)) != (recipe.size,):
             raise ValueError(f"{self.values} must have a value for each of {recipe.size} samples for {name}")
 

@@ -11,6 +11,7 @@ from functools import partial
 
 from ..box.networks import registered
 from ..cluster import Link
+from ..common.checks import of_type
 from ..common.units import bytes_words
 from ..networks import Cost, Measured, Network, ring_cost
 from ..panel.explorer import Now, Setting, Steps
@@ -79,10 +80,8 @@ class Networks:
 
 def _own_networks(profiles: Mapping[str, Measured]) -> dict[str, Network]:
     """Return the network of each of these profiles, by name. Raises ValueError if one is wrong or has none."""
-    if not isinstance(profiles, Mapping):
-        raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
     own = {}
-    for name, profile in profiles.items():
+    for name, profile in of_type("profiles", profiles, dict).items():
         if not hasattr(profile, "network"):
             raise ValueError(f"profiles[{name!r}] must be a Profile, got {profile!r}")
         own[name] = profile.network(name)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...common.checks import each, of_type
+from ...common.checks import of_type, several
 from ...common.words import count_of
 from .dumps import Dump, groups_of
 from .groups import HangFinding, explain_groups
@@ -74,7 +74,7 @@ def explain_hang(dumps: Sequence[Dump] = (), logs: HangLogs | None = None) -> Ha
     Rank 2 of its group did not reach monitored_barrier in time.
       | [Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms
     """
-    dumps = each("dumps", dumps, of_type, Dump)
+    dumps = [of_type("a dump", dump, Dump, "read_dumps") for dump in several("dumps", dumps, "what read_dumps returns")]
     if logs is None and not dumps:
         raise ValueError("explain_hang needs dumps or logs, got neither")
     groups = groups_of(dumps)

@@ -103,7 +103,10 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
     because a step counts from the last gradient collective of the previous step. Raises ValueError if there are no
     traces, or two of one rank.
     """
-    traces = [of_type("a trace", trace, Trace) for trace in several("traces", traces)]
+    traces = [
+        of_type("a trace", trace, Trace, "read_traces")
+        for trace in several("traces", traces, "what read_traces returns")
+    ]
     traces.sort(key=lambda trace: trace.rank)
     ranks = tuple(trace.rank for trace in traces)
     if not ranks or len(set(ranks)) < len(ranks):

@@ -21,6 +21,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
+from ...common.checks import of_type
 from ...ranks import host
 from ...timeline import Recorder, Timeline
 from .fetched import UNKNOWN, Fetched, TimedCollate, TimedDataset, TimedQueue, WorkerInit, reading
@@ -46,8 +47,7 @@ def record_dataloader(loader: DataLoader[Any], recorder: Recorder | None = None)
     >>> [(span.kind, span.item) for span in loader.timeline()]
     [('read', 0), ('collate', 0), ('step', 0), ('read', 1), ('collate', 1), ('step', 1)]
     """
-    if not isinstance(loader, DataLoader):
-        raise ValueError(f"loader must be a torch.utils.data.DataLoader, got {loader!r}")
+    of_type("loader", loader, DataLoader)
     return RecordedLoader(loader, recorder or Recorder())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...common.checks import each, number, whole
+from ...common.checks import each, number, of_type, whole
 from ...sampling.samplers.permutation import SEEDS
 from ...timeline import Tape, Timeline
 from ..service import Service, draw
@@ -115,7 +115,7 @@ def idle_share(timeline: Timeline) -> float:
     >>> idle_share(simulate_parts(1.0, [[1]], 3.0))
     0.25
     """
-    trainers = timeline.select(lane=TRAINER)
+    trainers = of_type("timeline", timeline, Timeline, "simulate_parts").select(lane=TRAINER)
     steps = trainers.select(kind="step")
     busy_s = [steps.select(rank=int(rank)).busy_s for rank in np.unique(trainers.rank)]
     if not busy_s or not timeline.makespan_s:

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from itertools import chain, pairwise, repeat
 from typing import NamedTuple
 
-from ...common.checks import whole
+from ...common.checks import of_type, whole
 from ...sampling.samplers.permutation import SEEDS
 from ...timeline import Span, Timeline
 from .stages import Pipeline, Stage
@@ -38,7 +38,7 @@ def simulate(pipeline: Pipeline, items: int, seed: int = 0, num_ranks: int = 1) 
     >>> [(span.kind, span.item, span.start_s, span.stop_s) for span in spans.select(kind="train")]
     [('train', 0, 1.0, 4.0), ('train', 1, 4.0, 7.0)]
     """
-    stages = pipeline.stages
+    stages = of_type("pipeline", pipeline, Pipeline).stages
     num_items = whole("items", items, 0)
     seed = whole("seed", seed, *SEEDS)
     num_ranks = whole("num_ranks", num_ranks, 1)

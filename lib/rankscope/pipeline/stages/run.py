@@ -9,7 +9,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
-from ...common.checks import whole
+from ...common.checks import of_type, whole
 from ...common.words import error_words
 from ...sampling.samplers.permutation import SEEDS
 from ...timeline import Recorder, Timeline
@@ -36,7 +36,9 @@ def run(pipeline: Pipeline, items: Iterable[Any], seed: int = 0, timeout_s: floa
     is left, and no thread except one that is still inside `fn` or `items` 5 s later. However this process ends, those
     of the stages end with it. Raises ValueError if the arguments cannot be run.
     """
-    stages = pipeline.stages
+    stages = of_type("pipeline", pipeline, Pipeline).stages
+    if not isinstance(items, Iterable):
+        raise ValueError(f"items must be iterable, such as range({items!r}), got {items!r}")
     for stage in stages:
         if stage.fn is None and not isinstance(items, Sized):
             raise ValueError(f"items must have a length where a stage sleeps, as {stage.name!r} does, got {items!r}")

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from ...common.checks import check_field, each, function, of_type, optional, truth, whole
+from ...common.checks import check_field, each, function, of_type, one_of, optional, truth, whole
 from ...timeline.timeline import WAITS
 from ..service import Seconds, Service, check, draw
 
@@ -110,9 +110,10 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
     def changed(self, name: str, **changes: Any) -> Pipeline:
         """Return a pipeline with one stage changed, as by ``num_workers=4``, to answer "what if" questions.
 
-        Raises KeyError for a stage that does not exist.
+        Raises ValueError for a stage that does not exist.
         """
         stages = {stage.name: stage for stage in self.stages}
+        one_of("name", name, tuple(stages))
         stages[name] = replace(stages[name], **changes)
         return Pipeline(list(stages.values()))
 

@@ -228,7 +228,7 @@ def audit(
     weighted = None if weights is None else WeightedReads(weights)
     shape: tuple[int, int] | None = None  # the dataset's size and the number of ranks
     for index, assignment in enumerate(assignments):
-        of_type("assignments", assignment, Assignment)
+        of_type("assignments", assignment, Assignment, "Assignment.collect(samplers, size)")
         if shape is None:
             shape = (assignment.size, assignment.num_ranks)
             is_read = np.zeros(assignment.size, dtype=bool)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from ...cluster import Link
-from ...common.checks import check_field, each, number, of_type, whole
+from ...common.checks import check_field, each, number, of_type, several, whole
 from ...common.units import cell_words
 from ...common.words import count_of
 from ...networks import Cost, HasCost, Seconds, ring_cost
@@ -67,7 +67,7 @@ class LocalStep(msgspec.Struct, frozen=True, eq=False):
         default half of `backward_s`, because a backward pass multiplies two matrices where a forward pass multiplies
         one.
         """
-        gradients = tuple([Gradient(str(index), num_bytes) for index, num_bytes in enumerate(sizes)])
+        gradients = tuple([Gradient(str(index), num_bytes) for index, num_bytes in enumerate(several("sizes", sizes))])
         if forward_s is None:
             forward_s = backward_s / 2
         # the bytes of each gradient and of all that are ready before it, which are those of later parameters

@@ -117,7 +117,7 @@ def bubble_share(timeline: Timeline) -> float:
     >>> round(11 * bubble_share(simulate(build("GPipe", 4, 8), 1, 2)), 6)
     3.0
     """
-    passes = timeline.select(lane="compute")
+    passes = of_type("timeline", timeline, Timeline, "simulate").select(lane="compute")
     by_rank = [passes.select(rank=rank) for rank in np.unique(passes.rank)]
     return max(1 - own.busy_s / own.makespan_s for own in by_rank)
 
@@ -132,4 +132,5 @@ def messages(schedule: PipelineSchedule) -> list[int]:
     >>> messages(build("GPipe", 4, 8))
     [8, 16, 16, 8]
     """
-    return [sum(schedule.is_sent(rank, one) for one in row) for rank, row in enumerate(schedule.ranks)]
+    rows = of_type("schedule", schedule, PipelineSchedule, "build").ranks
+    return [sum(schedule.is_sent(rank, one) for one in row) for rank, row in enumerate(rows)]
