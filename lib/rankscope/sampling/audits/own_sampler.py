@@ -5,12 +5,10 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Iterator
-from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 
 from ...common.checks import function
 from ...common.words import and_joined, one_line
@@ -29,7 +27,7 @@ _ALIASES = {
     "num_replicas": "num_ranks",
     "world_size": "num_ranks",
 }
-_MOST_READS = 1_000_000  # of a rank in an epoch: a sampler that reads more may never end
+_MOST_ITEMS = 1_000_000  # of a rank in an epoch: a sampler that yields more may never end
 
 
 class OwnSampler:
@@ -61,49 +59,45 @@ class OwnSampler:
                 f"in lambda dataset, num_replicas, rank: {self.name}(…)"
             )
 
-    def epochs(
-        self, epoch: int, num_ranks: int, batch_size: int, **settings: Any
-    ) -> tuple[list[Assignment], list[str]]:
+    def epochs(self, epoch: int, batch_size: int, **settings: Any) -> tuple[list[Assignment], list[str]]:
         """Return what the ranks read in an epoch and in the one before, if there is one, and sentences on the sampler.
 
-        None of the ranks seeds the generators that its process shares. `settings` are `size` and those of `arguments`,
-        by role. All epochs are read, because a sampler may count them; it is made anew if it takes the epoch, or if it
-        can be iterated only once. Raises ValueError with what the sampler raised, or if it does not seem to end.
+        None of the ranks seeds the generators that its process shares. `settings` are `size`, `num_ranks` and those of
+        `arguments`, by role. All epochs are read, because a sampler may count them; it is made anew if it takes the
+        epoch, or if it can be iterated only once. Raises ValueError with what the sampler raised, or if it does not
+        seem to end.
         """
-        size = settings["size"]
-        settings |= {"dataset": range(size), "num_ranks": num_ranks, "batch_size": batch_size}
-        samplers: list[Any] = [None] * num_ranks
-        reads = []
+        settings["batch_size"] = batch_size
+        samplers: list[Any] = []
+        assignments = []
         with left_alone([]):
             untouched = _next_numbers()
         with left_alone([]):
-            for number, rank in product(range(epoch + 1), range(num_ranks)):
-                try:
-                    if "epoch" in self.arguments or isinstance(samplers[rank], Iterator | None):
-                        settings |= {"rank": rank, "epoch": number}
-                        samplers[rank] = self.make(**{name: settings[role] for role, name in self.arguments.items()})
-                    settable = [layer for layer in layers_of(samplers[rank]) if hasattr(layer, "set_epoch")]
-                    if settable:
-                        settable[0].set_epoch(number)
-                    reads.append(_items(samplers[rank]))
-                except Exception as error:
-                    words = f"{type(error).__name__} on rank {rank} in epoch {number}: {error}"
-                    raise ValueError(one_line(f"{self.name} raised {words}")) from error
+            try:
+                _check_items(self._made(0, 0, settings))
+                for number in range(epoch + 1):
+                    if number == 0 or "epoch" in self.arguments or isinstance(samplers[0], Iterator):
+                        samplers = [self._made(rank, number, settings) for rank in range(settings["num_ranks"])]
+                    for sampler in samplers:
+                        settable = [layer for layer in layers_of(sampler) if hasattr(layer, "set_epoch")]
+                        for layer in settable[:1]:
+                            layer.set_epoch(number)
+                    assignments.append(Assignment.collect(samplers, settings["size"], number))
+            except Exception as error:
+                raise ValueError(one_line(f"{self.name} raised {type(error).__name__}: {error}")) from error
             is_unseeded = _next_numbers() != untouched
         notes = []
         if not settable and "epoch" not in self.arguments:
             notes.append(f"{self.name} has no set_epoch: its epochs differ only if it counts them itself")
         if is_unseeded:
             notes.append(f"{self.name} draws from generators of the process, which here differ from rank to rank")
-        assignments = []
-        for number in range(max(epoch - 1, 0), epoch + 1):
-            assignment = Assignment.collect(reads[number * num_ranks :][:num_ranks], size, number)
-            if assignment.batch_stops is None:
-                assignment = assignment.with_loader(batch_size)
-            if not settings.get("shuffle", True) or getattr(samplers[0], "shuffle", True) is False:
-                assignment = replace(assignment, shuffle=False)
-            assignments.append(assignment)
-        return assignments, notes
+        if assignments[0].batch_stops is None:
+            assignments = [assignment.with_loader(batch_size) for assignment in assignments]
+        return assignments[-2:], notes
+
+    def _made(self, rank: int, epoch: int, settings: dict[str, Any]) -> Any:
+        values = {**settings, "dataset": range(settings["size"]), "rank": rank, "epoch": epoch}
+        return self.make(**{name: values[role] for role, name in self.arguments.items()})
 
 
 def _parameters(make: Any) -> dict[str, inspect.Parameter]:
@@ -119,18 +113,13 @@ def _parameters(make: Any) -> dict[str, inspect.Parameter]:
     return parameters
 
 
-def _items(sampler: Any) -> list[Any]:
-    """Return the indices or the batches of a sampler."""
-    items = []
-    num_reads = 0
-    for item in sampler:
+def _check_items(sampler: Any) -> None:
+    """Raise ValueError if a sampler may not end, or yields what might be a batch or a name."""
+    for number, item in enumerate(sampler):
+        if number == _MOST_ITEMS:
+            raise ValueError(f"it yields more than {_MOST_ITEMS:,} times, and may never end")
         if isinstance(item, str | tuple):
             raise ValueError(f"it yields {item!r}, but must yield whole numbers, or lists of them as batches")
-        items.append(item)
-        num_reads += max(len(item), 1) if isinstance(item, list) else 1
-        if num_reads > _MOST_READS:
-            raise ValueError(f"it yields more than {_MOST_READS:,} samples, and may never end")
-    return items
 
 
 def _next_numbers() -> tuple[float, ...]:
