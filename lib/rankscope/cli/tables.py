@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ..box import Profile, verdict
-from ..box.judging.expected import Box, compare_with_peers
+from ..box.judging.peers import ComparedSize, compared, peers_of
+from ..box.nccl.topology import Topology
 from ..box.points import Point
 from ..common.units import bytes_words, cell_words, rate_words
 from .output import marked, table_of
@@ -20,15 +21,16 @@ _FEW = 4  # rows of a table, unless all are asked for
 BySize = dict[int, dict[str, Point]]  # points by size (ascending) and algorithm
 
 
-def overview(profile: Profile, everything: bool = False) -> Iterator[RenderableType]:
+def overview(profile: Profile, everything: bool = False, topology: Topology | None = None) -> Iterator[RenderableType]:
     """Yield what a profile says: the verdict, what was measured and on what, and tables of a few sizes, or of all."""
-    yield marked(("·", sentence) for sentence in verdict(profile))
+    yield marked(("·", sentence) for sentence in verdict(profile, topology))
     yield Text(str(profile), "bold")
-    box = compare_with_peers(profile)
+    rows = compared(profile, peers_of(profile))
     for collective, by_size in groups(profile).items():
         every = 1 if everything else math.ceil(len(by_size) / _FEW)
         shown = sorted(list(by_size)[::-every])  # the largest size is always among them
-        yield _sizes_table(box, collective, {size: by_size[size] for size in shown})
+        expected = {row.num_bytes: row for row in rows if row.collective == collective}
+        yield _sizes_table(profile.num_ranks, collective, {size: by_size[size] for size in shown}, expected)
     for where, fit in profile.links.items() if everything else ():
         yield Text(f"link {where}: {fit}")
     if profile.select("transfer"):
@@ -51,22 +53,21 @@ def groups(profile: Profile) -> dict[str, BySize]:
     return collectives
 
 
-def _sizes_table(box: Box, collective: str, by_size: BySize) -> Table:
+def _sizes_table(num_ranks: int, collective: str, by_size: BySize, expected: Mapping[int, ComparedSize]) -> Table:
     """Return the fastest algorithm at each size, and what similar machines reach with the native one."""
-    compared = {row.num_bytes: row for row in box.rows if row.collective == collective}
     rows = []
     for size, points in by_size.items():
         fastest = min(points, key=lambda algorithm: points[algorithm].median_s)
         point = points[fastest]
         cells = {"size": bytes_words(size), "fastest": fastest, "time": cell_words(point.median_s)}
-        rate = point.busbw_bytes_per_s(box.profile.num_ranks)
+        rate = point.busbw_bytes_per_s(num_ranks)
         if rate > 0:  # 0 on one rank, nan where it has no meaning
             cells["busbw"] = rate_words(rate)
         if len(point.seconds) > 1:
             cells["spread"] = f"{point.iqr_s / point.median_s:.0%}"
-        if size in compared:
-            cells["expected"] = rate_words(compared[size].low)
-            cells["share"] = f"{compared[size].share:.0%}"
+        if size in expected:
+            cells["expected"] = rate_words(expected[size].low)
+            cells["share"] = f"{expected[size].share:.0%}"
         rows.append(cells)
     columns = dict.fromkeys(name for cells in rows for name in cells)  # each once
     table = table_of(collective, *columns)
@@ -92,7 +93,7 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
     for profile in profiles:
         sizes = [point.num_bytes for point in profile.points]
         what = ", ".join(dict.fromkeys(point.what for point in profile.points))
-        yield marked([("·", verdict(profile)[0])])
+        yield marked(("·", sentence) for sentence in verdict(profile))
         yield Text(f"{profile}; {what} of {bytes_words(min(sizes))} to {bytes_words(max(sizes))}")
         if profile.select("transfer"):
             yield _copies_table(profile.select("transfer"))
