@@ -77,14 +77,16 @@ def _sizes_table(num_ranks: int, collective: str, by_size: BySize, expected: Map
 
 
 def _copies_table(transfers: Sequence[Point]) -> Table:
-    """Return the rate of each kind of copy at its largest size, of the last GPU that was measured."""
+    """Return the rate of each kind of copy at its largest size, of the last GPU that was measured; and latencies."""
     table = table_of("copies", "what", "size", "rate")
     kinds = {}
     for point in sorted(transfers, key=lambda point: point.num_bytes):
         both = ", both ways at once" if point.options.get("both") else ""
-        kinds[f"{point.options.get('direction', '')} {point.options.get('method', '')}{both}"] = point
+        latency = "" if point.num_bytes else ", latency"
+        kinds[f"{point.options.get('direction', '')} {point.options.get('method', '')}{both}{latency}"] = point
     for kind, point in kinds.items():
-        table.add_row(kind, bytes_words(point.num_bytes), rate_words(point.algbw_bytes_per_s))
+        reached = rate_words(point.algbw_bytes_per_s) if point.num_bytes else cell_words(point.median_s)
+        table.add_row(kind, bytes_words(point.num_bytes), reached)
     return table
 
 

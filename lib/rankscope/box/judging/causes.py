@@ -20,7 +20,8 @@ def causes(profile: Profile) -> Iterator[tuple[str, str]]:
     ranks_per_node = profile.num_ranks // num_nodes
     for note in dict.fromkeys(str(profile.provenance.get("source", {}).get("notes", "")).split("; ")):
         if note.startswith((FAULT, SLOW)):
-            yield "stated_fault", f"{note.partition(': ')[2]}."
+            fault = note.partition(": ")[2]
+            yield "stated_fault", f"{fault[:1].upper()}{fault[1:]}."
     if log.is_p2p_off and ranks_per_node > 1:
         yield (
             "p2p_off",

@@ -104,7 +104,7 @@ def shares(profile: Profile, topology: Topology | None = None) -> list[Share]:
 
     `topology` states the NVLinks of a node.
     """
-    if profile.backend != "nccl":
+    if profile.backend != "nccl" or profile.protocol.get("clock") == "cpu":  # of calls, which do not wait for the GPU
         return []
     found = [_share(profile, collective, rates, topology) for collective, rates in rates_of(profile).items()]
     return sorted(found, key=lambda one: (LOW, UNKNOWN, EXPECTED).index(one.verdict))

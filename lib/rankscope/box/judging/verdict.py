@@ -15,6 +15,7 @@ from ..machines import origin_of
 from ..nccl.topology import Topology, parsed
 from ..profile import Profile
 from .causes import causes
+from .copies import of_copies
 from .peers import compared, peers_of
 from .shares import LOW, rates_of, shares
 
@@ -49,7 +50,7 @@ def judge(profile: Profile, topology: Topology | None = None) -> list[Finding]:
     if topology is None:
         with suppress(ValueError):  # most profiles have none
             topology = parsed(str(profile.provenance.get("topology", "")))
-    found = [Finding(kind, sentence) for kind, sentence in causes(profile)]
+    found = [Finding(kind, sentence) for kind, sentence in (*causes(profile), *of_copies(profile))]
     peers = peers_of(profile)
     rows = {(row.collective, row.num_bytes): row for row in compared(profile, peers)}
     falls = []

@@ -25,6 +25,7 @@ TYPE_BYTES = {
 # How notes begin that say what is wrong with a run; faults are the first thing to know about it.
 FAULT = "fault: "
 SLOW = "slow process: "
+CUT = "is cut or damaged, and left out"
 _MOST_RANKS = 4096  # among which the number is sought that fits the bus bandwidths
 _SLACK = 0.01  # of a rate, for other ways of rounding
 _LATE = 1.1  # a process is slow in an iteration that takes it so many times the median of all processes
@@ -62,6 +63,7 @@ class Half(msgspec.Struct, frozen=True):
     p99_us: float = 0.0
     iterations_us: Sequence[float] = ()
     process_times_us: Sequence[Sequence[float]] = ()
+    is_cpu_time: bool = False  # of the call, which returns before the GPU has done
 
 
 class Table(msgspec.Struct):
@@ -98,13 +100,14 @@ def profile_of(log: Log, table: Table, facts: Facts) -> Profile:
     ranks_per_node = list(Counter(rank.host for rank in listed).values())
     options = _options(collective, num_ranks, len(ranks_per_node))
     points = []
-    for half in table.halves:
-        _check_rate(log, half)
+    for half in _consistent(log, table):
         seconds = [time_us * 1e-6 for time_us in half.iterations_us or [half.time_us]]
         points.append(timed(collective, half.num_bytes, seconds, {**options, "in_place": half.in_place}))
     how: dict[str, Any] = {"statistic": "mean", **facts.repetitions}
     if last.process_times_us:
         how["statistic"] = "each iteration"
+    if last.is_cpu_time:
+        how["clock"] = "cpu"
     dtypes = {half.dtype for half in table.halves}
     if len(dtypes) == 1:
         how["dtype"] = last.dtype
@@ -204,12 +207,23 @@ def _options(collective: str, num_ranks: int, num_nodes: int) -> dict[str, Any]:
     return {}
 
 
-def _check_rate(log: Log, half: Half) -> None:
-    """Raise FileError if the time contradicts the algbw, both of which are rounded, as where a size has lost digits."""
-    rate = half.num_bytes / half.time_us * 1e-3
-    tolerance = 2 * _SLACK + 0.005 / half.time_us
-    if abs(rate - half.algbw) > tolerance * half.algbw + 0.01:
+def _consistent(log: Log, table: Table) -> list[Half]:
+    """Return the halves whose time fits the algbw, both of which are rounded; one whose size has lost digits does not.
+
+    Others are noted. Raises FileError if there are no others.
+    """
+    halves = []
+    for half in table.halves:
+        rate = half.num_bytes / half.time_us * 1e-3
+        tolerance = 2 * _SLACK + 0.005 / half.time_us
+        if abs(rate - half.algbw) <= tolerance * half.algbw + 0.01:
+            halves.append(half)
+        else:
+            table.notes.append(f"{half.where} {CUT}")
+    if not halves:
+        half = table.halves[-1]
         raise log.error(half.where, f"{half.algbw:g} GB/s is not {half.num_bytes} bytes in {half.time_us:g} µs")
+    return halves
 
 
 # ---- notes
@@ -224,6 +238,8 @@ def _notes(table: Table, num_ranks: int, num_wrong: float) -> list[str]:
         notes.append(f"{FAULT}{num_sharing} ranks share a GPU with another one")
     if num_ranks == 1:
         notes.append(f"{FAULT}one rank, which exchanges nothing")
+    if any(half.is_cpu_time for half in table.halves):
+        notes.append(f"{FAULT}the times are those of the CPU's calls (-C), not of the GPU, so they show no bandwidth")
     if num_wrong:
         notes.append(f"{FAULT}{num_wrong:g} elements of the results are wrong")
     notes += _slow_process(table)
