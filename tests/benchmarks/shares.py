@@ -17,7 +17,7 @@ from unittest import mock
 
 from rankscope.box import Profile, bank
 from rankscope.box.judging import shares as judged
-from rankscope.box.judging.limits import Limit, limits
+from rankscope.box.judging.limits import MESSAGES, Limit, limits
 from rankscope.box.judging.shares import Band, Share
 from rankscope.box.machines import is_sick
 from rankscope.box.points import Point
@@ -29,9 +29,9 @@ CARDS = {  # by the beginning of a machine's name: the number of its nodes' card
     "aws_p4d_": (4, 100),
     "h100_fleet_10x1": (1, 400),
     "h100_fleet_10x2": (2, 400),
-    "jeanzay_v100_4x4": (4, 100),
     "v100_25gbe_": (1, 25),
 }
+LEAST_SOURCES = 3  # of a band of its own for a collective
 
 
 class Table(NamedTuple):
@@ -74,36 +74,28 @@ def tables() -> list[Table]:
     return found
 
 
-def calibrated(some: Iterable[Table]) -> dict[str, dict[str, Band]]:
-    """Return the bands of the healthy tables with full rates, by kind of links and collective.
+def calibrated(some: Iterable[Table], least_sources: int = LEAST_SOURCES) -> dict[str, dict[str, Band]]:
+    """Return the bands of the healthy tables with full rates and known links, by kind of links and collective.
 
-    A collective that few sources have measured counts among all of its kind, whose name is "". Messages, which may
-    reach half of what a ring does, never do.
+    A collective that few sources have measured counts among all of its kind, whose name is ""; but kinds that accuse
+    nobody need two sources only. Messages, which may reach half of what a ring does, never count.
     """
     by_kind: dict[str, dict[str, list[Table]]] = defaultdict(lambda: defaultdict(list))
     for table in some:
-        if table.is_healthy and table.has_full_rate:
+        is_message = table.share.collective in MESSAGES
+        if table.is_healthy and table.has_full_rate and not is_message and not table.limit.is_guess:
+            by_kind[table.limit.kind][""].append(table)
             by_kind[table.limit.kind][table.share.collective].append(table)
-    bands: dict[str, dict[str, Band]] = {}
+    bands: dict[str, dict[str, Band]] = defaultdict(dict)
     for kind, by_collective in by_kind.items():
-        pooled: list[Table] = []
         for collective, measured in by_collective.items():
-            if collective != "together":
-                pooled += measured
-        bands[kind] = {"": band(pooled)}
-        for collective, measured in by_collective.items():
-            own = band(measured)
-            is_better = own.is_known or (own.num_sources > 1 and not bands[kind][""].is_known)
-            if own != bands[kind][""] and (is_better or collective == "together"):
-                bands[kind][collective] = own
+            num_sources = len({table.source for table in measured})
+            reached = [table.share.rate / table.limit.rate for table in measured]
+            band = Band(round(min(reached), 3), round(max(reached), 3))
+            has_enough = num_sources >= (least_sources if kind in judged.SLOW else 2)
+            if not collective or (has_enough and band != bands[kind][""]):
+                bands[kind][collective] = band
     return bands
-
-
-def band(some: list[Table]) -> Band:
-    if not some:
-        return Band(0.0, 0.0, 0)
-    reached = [table.share.rate / table.limit.rate for table in some]
-    return Band(round(min(reached), 3), round(max(reached), 3), len({table.source for table in some}))
 
 
 def slowed(profile: Profile, factor: float) -> Profile:
@@ -116,14 +108,12 @@ def slowed(profile: Profile, factor: float) -> Profile:
 
 
 def left_out(known: list[Table]) -> dict[str, Counter[str]]:
-    """Return how often tables are called what by the bands of the other sources, as they are and at half their rate.
-
-    A band of as many sources as a verdict needs is then one of fewer by one, which has to do.
-    """
+    """Return how often tables are called what by the bands of the other sources, as they are and at half their rate."""
     verdicts: dict[str, Counter[str]] = defaultdict(Counter)
+    unknown = {kind: {"": Band(1.0, 1.0)} for kind in judged.HEALTHY}  # to all other sources
     for source in {table.source for table in known}:
-        bands = calibrated(table for table in known if table.source != source)
-        with mock.patch.multiple(judged, HEALTHY=bands, LEAST_SOURCES=judged.LEAST_SOURCES - 1):
+        bands = calibrated([table for table in known if table.source != source], LEAST_SOURCES - 1)
+        with mock.patch.object(judged, "HEALTHY", unknown | bands):
             for table in known:
                 if table.source == source:
                     judge(table, verdicts)
@@ -133,11 +123,11 @@ def left_out(known: list[Table]) -> dict[str, Counter[str]]:
 def judge(table: Table, verdicts: Mapping[str, Counter[str]]) -> None:
     """Count the verdicts on a table, by the kind of its links."""
     kind = table.limit.kind
-    if table.share.collective == "together":
+    if table.share.collective in MESSAGES:
         kind = f"{kind}, messages"
     state = "healthy" if table.is_healthy else "sick"
     variants = {f"{state}, as logged": table.as_logged, f"{state}, cards stated": table.with_cards}
-    if table.is_healthy and table.has_full_rate:
+    if table.is_healthy and table.has_full_rate and not table.limit.is_guess:
         variants["half of a healthy rate, as logged"] = slowed(table.as_logged, 2)
         variants["half of a healthy rate, cards stated"] = slowed(table.with_cards, 2)
     for what, profile in variants.items():

@@ -23,8 +23,7 @@ def show(
     """Show the verdict on a profile, what it was measured on, and its times and rates.
 
     time: the median of the iterations, or the mean that a log states; busbw: bus bandwidth, as nccl-tests define it;
-    spread: of the middle half of the iterations, as a share of the median;
-    expected: the native bus bandwidth of the slowest similar machine of the bank; share: that of this box as a share.
+    spread: of the middle half of the iterations, as a share of the median.
     """
     from ..box import Profile
     from ..box.nccl.topology import explained, read_topology

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ..box import Profile, verdict
-from ..box.judging.peers import ComparedSize, compared, peers_of
 from ..box.nccl.topology import Topology
 from ..box.points import Point
 from ..common.units import bytes_words, cell_words, rate_words
@@ -25,12 +24,10 @@ def overview(profile: Profile, everything: bool = False, topology: Topology | No
     """Yield what a profile says: the verdict, what was measured and on what, and tables of a few sizes, or of all."""
     yield marked(("·", sentence) for sentence in verdict(profile, topology))
     yield Text(str(profile), "bold")
-    rows = compared(profile, peers_of(profile))
     for collective, by_size in groups(profile).items():
         every = 1 if everything else math.ceil(len(by_size) / _FEW)
         shown = sorted(list(by_size)[::-every])  # the largest size is always among them
-        expected = {row.num_bytes: row for row in rows if row.collective == collective}
-        yield _sizes_table(profile.num_ranks, collective, {size: by_size[size] for size in shown}, expected)
+        yield _sizes_table(profile.num_ranks, collective, {size: by_size[size] for size in shown})
     for where, fit in profile.links.items() if everything else ():
         yield Text(f"link {where}: {fit}")
     if profile.select("transfer"):
@@ -53,8 +50,8 @@ def groups(profile: Profile) -> dict[str, BySize]:
     return collectives
 
 
-def _sizes_table(num_ranks: int, collective: str, by_size: BySize, expected: Mapping[int, ComparedSize]) -> Table:
-    """Return the fastest algorithm at each size, and what similar machines reach with the native one."""
+def _sizes_table(num_ranks: int, collective: str, by_size: BySize) -> Table:
+    """Return the fastest algorithm at each size."""
     rows = []
     for size, points in by_size.items():
         fastest = min(points, key=lambda algorithm: points[algorithm].median_s)
@@ -65,9 +62,6 @@ def _sizes_table(num_ranks: int, collective: str, by_size: BySize, expected: Map
             cells["busbw"] = rate_words(rate)
         if len(point.seconds) > 1:
             cells["spread"] = f"{point.iqr_s / point.median_s:.0%}"
-        if size in expected:
-            cells["expected"] = rate_words(expected[size].low)
-            cells["share"] = f"{expected[size].share:.0%}"
         rows.append(cells)
     columns = dict.fromkeys(name for cells in rows for name in cells)  # each once
     table = table_of(collective, *columns)

@@ -201,7 +201,7 @@ NV_JSON = """\
 
 
 def peer_to_peer(rates: Mapping[tuple[int, int], tuple[float, float]]) -> str:
-    """What p2pBandwidthLatencyTest prints of three GPUs: GB/s of pairs with and without access, 10 of the others."""
+    """What p2pBandwidthLatencyTest prints of three GPUs: GB/s of pairs with and without access."""
     lines = [f"Device: {gpu}, NVIDIA RTX A6000, pciBusID: {gpu}, pciDeviceID: 0, pciDomainID:0" for gpu in range(3)]
     lines += [
         "P2P Connectivity Matrix",
@@ -212,7 +212,7 @@ def peer_to_peer(rates: Mapping[tuple[int, int], tuple[float, float]]) -> str:
         for access, way in (("Disabled Bandwidth", 1), ("Enabled Bandwidth (P2P Writes)", 0)):
             lines += [f"{ways} P2P={access} Matrix (GB/s)", "   D\\D     0      1      2 "]
             for row in range(3):
-                cells = [1450.1 if row == column else rates.get((row, column), (10, 10))[way] for column in range(3)]
+                cells = [1450.1 if row == column else rates.get((row, column), (300, 10))[way] for column in range(3)]
                 lines.append(
                     f"{row:6d} " + "".join(f"{cell:6.2f} " if cell < 1000 else f"{cell:.2f}" for cell in cells)
                 )

@@ -10,19 +10,17 @@ import msgspec
 
 from ..pcie import pcie_bytes_per_s
 
-# How the direct links of a node's GPUs are joined.
+# How the NVLinks of a node's GPUs are joined.
 SWITCH = "switch"  # all links of a GPU lead to all others
 SWITCH_OR_BOARD = "switch or board"  # a board joins four GPUs, a third of the links to each other one
-MESH = "mesh"  # of eight GPUs, in which a GPU has one link, two or none to another one
-BRIDGES = "bridges"  # between two GPUs
-EACH_TO_EACH = "each to each"  # one link to each of seven others
+MESH = "mesh"  # of four or eight GPUs, in which a GPU has one link, two or none to another one
+BRIDGES = "bridges"  # between two GPUs, of 100 GB/s one way or less each
 
 
 class Gpu(NamedTuple):
-    """Bytes/s one way: of all direct links of a GPU and of one of them, of its PCIe slot, and of a network card.
+    """Bytes/s one way: of all NVLinks of a GPU and of one of them, of its PCIe slot, and of a usual network card.
 
-    `nvlink` is 0 if a GPU has no direct links, and `card`, of the card that is usual with the GPU, if none is.
-    `num_bridges` is the largest number of bridges between two GPUs.
+    `nvlink` is 0 if a GPU has none, and `card` if no network card is usual with the GPU.
     """
 
     nvlink: float
@@ -30,7 +28,6 @@ class Gpu(NamedTuple):
     slot: float
     card: float = 0.0
     joined_by: str = ""
-    num_bridges: int = 0
     switch_adds: bool = False  # NVLS
     spans_nodes: bool = False  # NVLinks between nodes
 
@@ -38,18 +35,14 @@ class Gpu(NamedTuple):
 _SLOT = {generation: pcie_bytes_per_s(generation, direction="h2d") for generation in (3, 4, 5)}
 _AMPERE = Gpu(300e9, 25e9, _SLOT[4], 25e9, SWITCH_OR_BOARD)
 _HOPPER = Gpu(450e9, 25e9, _SLOT[5], 50e9, SWITCH_OR_BOARD, switch_adds=True)
-_HOPPER_BRIDGED = Gpu(300e9, 25e9, _SLOT[5], 50e9, BRIDGES, 3)
 _BLACKWELL = Gpu(900e9, 50e9, _SLOT[5], 50e9, SWITCH, switch_adds=True)
-GPUS = {  # by model; source: the data sheets of NVIDIA and AMD
-    **dict.fromkeys(("T4", "V100 PCIE", "RTX 2080", "TITAN RTX"), Gpu(0.0, 0.0, _SLOT[3])),
-    **dict.fromkeys(("RTX 2080 TI", "RTX 6000", "RTX 8000"), Gpu(50e9, 25e9, _SLOT[3], 0.0, BRIDGES, 1)),
+GPUS = {  # by model; source: NVIDIA's data sheets
+    **dict.fromkeys(("T4", "V100 PCIE"), Gpu(0.0, 0.0, _SLOT[3])),
     **dict.fromkeys(("L4", "L20", "L40", "L40S", "A10", "A10G", "RTX 4090", "RTX 6000 ADA"), Gpu(0.0, 0.0, _SLOT[4])),
-    **dict.fromkeys(("A40", "RTX A5000", "RTX A6000", "RTX 3090"), Gpu(56.25e9, 14.0625e9, _SLOT[4], 0.0, BRIDGES, 1)),
     **dict.fromkeys(("RTX PRO 6000", "RTX 5090"), Gpu(0.0, 0.0, _SLOT[5])),
-    "A30": Gpu(100e9, 25e9, _SLOT[4], 0.0, BRIDGES, 1),
-    "A100 PCIE": Gpu(300e9, 25e9, _SLOT[4], 25e9, BRIDGES, 3),
-    **dict.fromkeys(("H100 PCIE", "H100 NVL"), _HOPPER_BRIDGED),
-    "H200 NVL": _HOPPER_BRIDGED._replace(nvlink=450e9),
+    **dict.fromkeys(("A40", "RTX A5000", "RTX A6000", "RTX 3090"), Gpu(56.25e9, 14.0625e9, _SLOT[4], 0.0, BRIDGES)),
+    "A100 PCIE": _AMPERE._replace(joined_by=BRIDGES),
+    **dict.fromkeys(("H100 PCIE", "H100 NVL"), Gpu(300e9, 25e9, _SLOT[5], 50e9, BRIDGES)),
     **dict.fromkeys(("V100 SXM2", "V100 SXM3"), Gpu(150e9, 25e9, _SLOT[3], 12.5e9, MESH)),
     **dict.fromkeys(("A100 SXM4", "A100 SXM"), _AMPERE),
     **dict.fromkeys(("A800 SXM4", "A800 SXM"), _AMPERE._replace(nvlink=200e9)),
@@ -60,8 +53,6 @@ GPUS = {  # by model; source: the data sheets of NVIDIA and AMD
     **dict.fromkeys(("B300", "B300 SXM6 AC"), _BLACKWELL._replace(card=100e9)),
     "GB200": _BLACKWELL._replace(spans_nodes=True),
     "GB300": _BLACKWELL._replace(card=100e9, spans_nodes=True),
-    **dict.fromkeys(("MI300X", "MI325X"), Gpu(448e9, 64e9, _SLOT[5], 50e9, EACH_TO_EACH)),
-    **dict.fromkeys(("MI350X", "MI355X"), Gpu(537.6e9, 76.8e9, _SLOT[5], 50e9, EACH_TO_EACH)),
 }
 UNKNOWN = Gpu(0.0, 0.0, 0.0)
 _NO_MODEL = re.compile(
@@ -113,8 +104,7 @@ def stated(about: Mapping[str, Any]) -> Stated:
     environment = str(about.get("environment", ""))
     has_sockets = "Socket" in network or "NCCL_IB_DISABLE=1" in environment
     has_other_network = _NETWORK.search(network) is not None
-    gpu = GPUS.get(gpu_of(about), UNKNOWN)
-    has_nvlink = gpu.nvlink > 0 and gpu.joined_by != BRIDGES
+    has_nvlink = GPUS.get(gpu_of(about), UNKNOWN).joined_by not in ("", BRIDGES)
     is_p2p_off = None
     if "P2P" in network:  # What NCCL used counts, whatever its variables are.
         is_p2p_off = False

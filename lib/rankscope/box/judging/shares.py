@@ -13,8 +13,7 @@ from ...common.units import bytes_words, percent_words, rate_words
 from ..nccl.topology import Topology
 from ..profile import Profile
 from .hardware import GPUS, gpu_of, stated
-from .hardware import UNKNOWN as UNKNOWN_GPU
-from .limits import MESSAGES, NETWORK, NVLINK, OMNI_PATH, PAIR, PCIE, XGMI, Limit, limits
+from .limits import FEW_NVLINKS, MESSAGES, NETWORK, NVLINK, PCIE, Limit, limits
 
 EXPECTED = "as expected"
 LOW = "low"
@@ -24,39 +23,30 @@ FULL_BYTES = 2**27  # from this size on, and from FULL_BYTES_PER_RANK for each r
 FULL_BYTES_PER_RANK = 2**22
 _ABOVE = 1.1  # of what links carry: more means that there are other links
 _NEAR = 0.9  # of the lowest share of healthy machines: it is as good as that
-LEAST_SOURCES = 3  # whose machines show how much healthy ones differ
+SLOW = {NVLINK: 0.8, NETWORK: 0.7}  # of that: less is low. Of other links, too few sources have published tables
 _THROUGH_HOST = 40e9  # bytes/s that copies through the host's memory can reach
 
 
 class Band(NamedTuple):
-    """The lowest and the highest share that healthy machines reach, and how many sources have published such."""
+    """The lowest and the highest share of their links that healthy machines reach."""
 
     lowest: float
     highest: float
-    num_sources: int
-
-    @property
-    def is_known(self) -> bool:
-        """Whether there are enough sources to call a machine slow."""
-        return self.num_sources >= LEAST_SOURCES
 
 
 # By kind of links and collective; "" stands for the other collectives. Of the tables of the bank with full rates:
 # `python -m tests.benchmarks.shares --calibrate` prints them, and without it, how each source fares by all others.
 HEALTHY: Mapping[str, Mapping[str, Band]] = {
     NVLINK: {
-        "": Band(0.510, 1.074, 7),
-        "allreduce": Band(0.693, 1.074, 7),
-        "allgather": Band(0.619, 0.813, 4),
-        "reduce_scatter": Band(0.610, 0.811, 4),
-        "together": Band(0.816, 0.816, 1),
+        "": Band(0.510, 1.074),
+        "allreduce": Band(0.693, 1.074),
+        "allgather": Band(0.619, 0.813),
+        "reduce_scatter": Band(0.610, 0.811),
     },
-    PAIR: {"": Band(0.347, 0.707, 2), "allreduce": Band(0.579, 0.707, 2)},
-    PCIE: {"": Band(0.157, 0.763, 1)},
-    NETWORK: {"": Band(0.874, 1.231, 3), "together": Band(0.498, 0.504, 1)},
-    OMNI_PATH: {"": Band(0.211, 0.211, 1)},
+    FEW_NVLINKS: {"": Band(0.347, 0.832), "allreduce": Band(0.579, 0.832)},
+    PCIE: {"": Band(0.157, 0.763)},
+    NETWORK: {"": Band(0.874, 1.231)},
 }
-_SLOW = {NVLINK: 0.8, NETWORK: 0.7}  # of the lowest share: below it, a machine is slow; networks differ more
 _CHECKS = {
     NVLINK: "nvidia-smi nvlink -s and topo -m show the links; NCCL_DEBUG=INFO shows whether NCCL uses P2P and NVLS.",
     PCIE: "nvidia-smi topo -m shows the paths, and lspci -vv the width of a slot and ACS; NCCL_DEBUG=INFO shows "
@@ -64,8 +54,7 @@ _CHECKS = {
     NETWORK: "NCCL_DEBUG=INFO shows the network cards (NCCL_IB_HCA chooses them), and GDRDMA where GPUDirect is used; "
     "ibstat shows their rates.",
 }
-_ABOVE_ALL = "More than 100 % is possible where a switch adds (NVLS), or where each byte crosses the network only once."
-_CHECKS |= {PAIR: _CHECKS[NVLINK], OMNI_PATH: _CHECKS[NETWORK], XGMI: "rocm-smi --showtopo shows the links."}
+_CHECKS[FEW_NVLINKS] = _CHECKS[NVLINK]
 
 
 class Share(NamedTuple):
@@ -75,19 +64,17 @@ class Share(NamedTuple):
     num_bytes: int
     rate: float
     limits: Sequence[Limit]
-    verdict: str
+    verdict: str = UNKNOWN
     reason: str = ""
 
     def __str__(self) -> str:
         where = f"{self.collective} at {bytes_words(self.num_bytes)}"
         parts = [f"{self.verdict.capitalize()}: {where} reaches {rate_words(self.rate)}"]
-        band = None
         for limit in self.shown:
             parts.append(f"{percent_words(self.rate / limit.rate)} of the {rate_words(limit.rate)} of {limit.words}")
-            band = band_of(limit, self.collective)
-        if band is not None:
-            machines = "healthy machines reach" if band.is_known else "the few known machines reach"
-            parts.append(f"where {machines} {100 * band.lowest:.0f} to {100 * band.highest:.0f} %")
+        if self.shown and self.collective not in MESSAGES:
+            band = band_of(self.shown[-1], self.collective)
+            parts.append(f"where healthy machines reach {100 * band.lowest:.0f} to {100 * band.highest:.0f} %")
         return f"{', '.join(parts)}. {self.reason}".rstrip()
 
     @property
@@ -118,12 +105,9 @@ def rates_of(profile: Profile) -> dict[str, dict[int, float]]:
     return {collective: by_size for collective, by_size in rates.items() if by_size}
 
 
-def band_of(limit: Limit, collective: str) -> Band | None:
-    """Return what healthy machines reach of such a limit; None if no machine of the bank has such links."""
-    bands = HEALTHY.get(limit.kind, {})
-    if collective in MESSAGES:  # from one rank to another, which have nothing in common with rings
-        return bands.get(collective)
-    return bands.get(collective, bands.get(""))
+def band_of(limit: Limit, collective: str) -> Band:
+    """Return what healthy machines reach of such a limit."""
+    return HEALTHY[limit.kind].get(collective, HEALTHY[limit.kind][""])
 
 
 def _share(profile: Profile, collective: str, rates: Mapping[int, float], topology: Topology | None) -> Share:
@@ -133,28 +117,28 @@ def _share(profile: Profile, collective: str, rates: Mapping[int, float], topolo
     rate = rates[num_bytes]
     known = limits(profile, collective, topology)
     possible = [limit for limit in known if rate <= _ABOVE * limit.most]
-    share = Share(collective, num_bytes, rate, possible or known[-1:], UNKNOWN)
+    share = Share(collective, num_bytes, rate, possible or known[-1:])
     if not known:
         return share._replace(reason=_nothing_known(profile))
     if not possible:
         return share._replace(reason="That is more than these links carry, so the bytes take others, too.")
     verdicts = {_verdict(limit, collective, rate) for limit in possible}
+    kinds = {limit.kind for limit in possible}
+    check = _CHECKS[possible[-1].kind]
     if verdicts == {EXPECTED}:
-        return share._replace(verdict=EXPECTED, reason=_ABOVE_ALL if rate > possible[-1].rate else "")
+        reason = "Each byte crosses the links once (NVLS, or a tree), so more than 100 % is possible."
+        return share._replace(verdict=EXPECTED, reason=reason if rate > possible[-1].rate else "")
     if not large:
         return share._replace(reason=f"Only buffers of {bytes_words(least_bytes)} or more reach the full rate.")
-    check = _CHECKS[possible[-1].kind]
-    if any(limit.is_guess for limit in possible):
-        return share._replace(reason=f"The log names no network cards. {check}")
-    slot = GPUS.get(gpu_of(profile.provenance), UNKNOWN_GPU).slot
-    if all(limit.kind in (NVLINK, PAIR) for limit in possible) and rate < min(slot, _THROUGH_HOST):
+    if kinds <= {NVLINK, FEW_NVLINKS} and rate < min(GPUS[gpu_of(profile.provenance)].slot, _THROUGH_HOST):
         return share._replace(verdict=LOW, reason=f"NVLink seems to be unused, as PCIe carries as much. {check}")
     if verdicts == {LOW}:
         return share._replace(verdict=LOW, reason=check)
+    if any(limit.is_guess for limit in possible):
+        return share._replace(reason=f"The log names no network cards. {check}")
     if len(possible) > 1:
         return share._replace(reason=f"Which of these links there are decides. {check}")
-    band = band_of(possible[0], collective)
-    if band is None or not band.is_known:
+    if not kinds & set(SLOW):
         return share._replace(reason=f"Too few machines with such links have been published. {check}")
     return share._replace(reason=f"Healthy machines do better, but the difference proves no fault. {check}")
 
@@ -165,18 +149,14 @@ def _nothing_known(profile: Profile) -> str:
         return "Its ranks are not listed, so their nodes and GPUs are not known; keep the lines that begin with Rank."
     if profile.num_nodes > 1 and stated(profile.provenance).uses_sockets:
         return "The nodes use sockets, and the rate of their interface is not stated."
-    model = gpu_of(profile.provenance) or "their GPUs"
-    return f"What connects {model} is not known."
+    return f"The links of {gpu_of(profile.provenance) or 'its GPUs'} are not known."
 
 
 def _verdict(limit: Limit, collective: str, rate: float) -> str:
     """Return the verdict on a rate, if this is the limit."""
-    band = band_of(limit, collective)
-    if band is None:
-        return UNKNOWN
     share = rate / limit.rate
-    if band.is_known and not limit.is_guess and share < _SLOW[limit.kind] * band.lowest:
-        return LOW
-    if share >= max(_NEAR * band.lowest, min(band.highest, 1.0) / 2):
+    lowest, highest = band_of(limit, collective)
+    if share >= max(_NEAR * lowest, min(highest, 1.0) / 2):
         return EXPECTED
-    return UNKNOWN
+    is_low = share < SLOW.get(limit.kind, 0.0) * lowest
+    return LOW if is_low and not limit.is_guess and collective not in MESSAGES else UNKNOWN

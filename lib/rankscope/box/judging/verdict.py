@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
-from itertools import accumulate
 
 import msgspec
 
@@ -12,11 +10,11 @@ from ...common.checks import of_type
 from ...common.units import bytes_words, rate_words
 from ...common.words import and_joined
 from ..machines import origin_of
-from ..nccl.topology import Topology, parsed
+from ..nccl.topology import Topology
 from ..profile import Profile
 from .causes import causes
 from .copies import of_copies
-from .peers import compared, peers_of
+from .peers import peers_of, reached_by
 from .shares import LOW, rates_of, shares
 
 _FAR_BELOW = 0.25  # of the slowest similar machine: a network of unknown cards is slow, whatever they are
@@ -33,8 +31,7 @@ class Finding(msgspec.Struct, frozen=True):
 def verdict(profile: Profile, topology: Topology | None = None) -> list[str]:
     """Return the verdict as sentences, the most important one first; the source if there is nothing to say.
 
-    `topology` is what ``nvidia-smi topo -m`` prints on a node (`box.nccl.read_topology`); by default, that of the
-    profile, if it has one.
+    `topology` is what ``nvidia-smi topo -m`` prints on a node (`box.nccl.read_topology`).
 
     >>> verdict(Profile({"name": "a", "backend": "gloo", "num_ranks": 4}, {}))
     ['There is nothing to compare these measurements with.']
@@ -47,26 +44,21 @@ def verdict(profile: Profile, topology: Topology | None = None) -> list[str]:
 
 def judge(profile: Profile, topology: Topology | None = None) -> list[Finding]:
     """Return stated causes, the verdict on each collective, and sizes at which its rate falls."""
-    if topology is None:
-        with suppress(ValueError):  # most profiles have none
-            topology = parsed(str(profile.provenance.get("topology", "")))
     found = [Finding(kind, sentence) for kind, sentence in (*causes(profile), *of_copies(profile))]
     peers = peers_of(profile)
-    rows = {(row.collective, row.num_bytes): row for row in compared(profile, peers)}
     falls = []
     for share in shares(profile, topology):
-        row = rows.get((share.collective, share.num_bytes))
+        expected = reached_by(peers, share.collective, share.num_bytes)
         words = ""
-        if row is not None:
-            expected = " to ".join(dict.fromkeys([rate_words(row.low), rate_words(row.high)]))
-            words = f" Similar machines ({and_joined(list(peers))}) reach {expected}."
-            if row.share < _FAR_BELOW and all(limit.is_guess for limit in share.limits):
+        if expected:
+            low = min(expected.values())
+            ends = " to ".join(dict.fromkeys([rate_words(low), rate_words(max(expected.values()))]))
+            words = f" Similar machines ({and_joined(list(expected))}) reach {ends}."
+            if share.rate < _FAR_BELOW * low and all(limit.is_guess for limit in share.limits):
                 share = share._replace(verdict=LOW)
         found.append(Finding(share.verdict, f"{share}{words}"))
         rates = rates_of(profile)[share.collective]
-        sizes = fall(rates)
-        if sizes is not None:
-            before, after = sizes
+        for before, after in fall(rates):
             falls.append(
                 f"{share.collective} falls from {rate_words(rates[before])} at {bytes_words(before)} to "
                 f"{rate_words(rates[after])} at {bytes_words(after)}, and stays low at all larger sizes."
@@ -74,12 +66,11 @@ def judge(profile: Profile, topology: Topology | None = None) -> list[Finding]:
     return found + [Finding("fall", sentence) for sentence in falls]
 
 
-def fall(rates: Mapping[int, float]) -> tuple[int, int] | None:
-    """Return the sizes between which a busbw falls and stays low at two or more sizes; None if it does not."""
+def fall(rates: Mapping[int, float]) -> list[tuple[int, int]]:
+    """Return the first two sizes between which a busbw falls and stays low at two or more sizes; nothing if none do."""
     sizes = sorted(rates)
-    highest_before = list(accumulate((rates[size] for size in sizes), max))
-    highest_after = list(accumulate((rates[size] for size in reversed(sizes)), max))[::-1]
     for index in range(1, len(sizes) - 1):
-        if highest_after[index] <= _FALL * highest_before[index - 1]:
-            return sizes[index - 1], sizes[index]
-    return None
+        highest_before = max(rates[size] for size in sizes[:index])
+        if max(rates[size] for size in sizes[index:]) <= _FALL * highest_before:
+            return [(sizes[index - 1], sizes[index])]
+    return []

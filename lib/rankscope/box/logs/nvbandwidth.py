@@ -16,6 +16,7 @@ _DEVICE = re.compile(r"^ *(?:Device|GPU) \d+: (.+?)(?: \(|$)", re.MULTILINE)
 _RUNNING = re.compile(r"^ *Running (\w+)\.")
 _TITLE = re.compile(r"[CG]PU\((?:row|column)\)")
 _WAIVED = re.compile(r"^ *Waiving (\w+)\.")
+_WHY_WAIVED = "these GPUs lack what it needs, which for copies between GPUs is peer-to-peer access to each other"
 _CELL = re.compile(r"\d+\.\d\d\d*|N/A")
 _SUM = re.compile(r"^ *SUM (\w+) ")
 # No copies that run alone: sums over those of a GPU with all others, latencies, both directions between GPUs at once (a
@@ -85,7 +86,7 @@ def _profiles(log: Log, tests: Sequence[_Test], names_of_waived: Sequence[str], 
     Raises FileError if all tests were waived.
     """
     points = []
-    waived = [f"nvbandwidth waived {name}: {_reason(name)}" for name in names_of_waived]
+    waived = [f"nvbandwidth waived {name}: {_WHY_WAIVED}" for name in names_of_waived]
     notes = [COPY_NOTE, *waived]
     num_gpus = 0
     names: list[str] = []
@@ -111,13 +112,6 @@ def _profiles(log: Log, tests: Sequence[_Test], names_of_waived: Sequence[str], 
     if len(gpus) != num_gpus:  # nobody knows which one is missing
         gpus = []
     return [log.profile(points, "nvbandwidth", notes, backend="cuda", num_ranks=num_gpus, gpus=gpus, num_nodes=1)]
-
-
-def _reason(waived: str) -> str:
-    """Return why nvbandwidth does not run a test, by its name."""
-    if "device_to_device" in waived or "_one_" in waived:
-        return "it needs two GPUs with peer-to-peer access to each other, which these do not have"
-    return "this machine lacks what it needs"
 
 
 def _options(test: _Test, row: int, column: int) -> dict[str, Any]:

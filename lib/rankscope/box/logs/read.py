@@ -27,8 +27,8 @@ def read_log(
 
     The programs are nccl-tests, rccl-tests, nvbandwidth, p2pBandwidthLatencyTest and the NCCL Inspector. A profile has
     only facts that the log states or that follow from its figures. Its source's notes say what was left out because it
-    is cut and, after `FAULT`, what is wrong with the run. `num_ranks` selects tables by their number of ranks; like `collective` (by the
-    library's name or that of nccl-tests) it is also assumed for tables that do not state it.
+    is cut and, after `FAULT`, what is wrong with the run. `num_ranks` selects tables by their number of ranks; like
+    `collective` (by the library's name or that of nccl-tests) it is also assumed for tables that do not state it.
 
     Raises FileError (a one-line ValueError that names the file, and the line if one is to blame) if the file is not
     such a log or contradicts itself; OSError if it cannot be opened.

@@ -100,7 +100,8 @@ def profile_of(log: Log, table: Table, facts: Facts) -> Profile:
     ranks_per_node = list(Counter(rank.host for rank in listed).values())
     options = _options(collective, num_ranks, len(ranks_per_node))
     points = []
-    for half in _consistent(log, table):
+    for half in table.halves:
+        _check_rate(log, half)
         seconds = [time_us * 1e-6 for time_us in half.iterations_us or [half.time_us]]
         points.append(timed(collective, half.num_bytes, seconds, {**options, "in_place": half.in_place}))
     how: dict[str, Any] = {"statistic": "mean", **facts.repetitions}
@@ -207,23 +208,12 @@ def _options(collective: str, num_ranks: int, num_nodes: int) -> dict[str, Any]:
     return {}
 
 
-def _consistent(log: Log, table: Table) -> list[Half]:
-    """Return the halves whose time fits the algbw, both of which are rounded; one whose size has lost digits does not.
-
-    Others are noted. Raises FileError if there are no others.
-    """
-    halves = []
-    for half in table.halves:
-        rate = half.num_bytes / half.time_us * 1e-3
-        tolerance = 2 * _SLACK + 0.005 / half.time_us
-        if abs(rate - half.algbw) <= tolerance * half.algbw + 0.01:
-            halves.append(half)
-        else:
-            table.notes.append(f"{half.where} {CUT}")
-    if not halves:
-        half = table.halves[-1]
+def _check_rate(log: Log, half: Half) -> None:
+    """Raise FileError if the time contradicts the algbw, both of which are rounded."""
+    rate = half.num_bytes / half.time_us * 1e-3
+    tolerance = 2 * _SLACK + 0.005 / half.time_us
+    if abs(rate - half.algbw) > tolerance * half.algbw + 0.01:
         raise log.error(half.where, f"{half.algbw:g} GB/s is not {half.num_bytes} bytes in {half.time_us:g} µs")
-    return halves
 
 
 # ---- notes
