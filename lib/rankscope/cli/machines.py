@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import ProfilePath
+from .options import ProfilePath, TopologyPath
 from .output import print_parts
 
 
@@ -18,21 +18,25 @@ def show(
     picture: Annotated[
         Path | None, typer.Option(help="Write a picture: this box next to similar machines of the bank.")
     ] = None,
+    topo: TopologyPath = None,
 ) -> None:
     """Show the verdict on a profile, what it was measured on, and its times and rates.
 
     time: the median of the iterations, or the mean that a log states; busbw: bus bandwidth, as nccl-tests define it;
-    spread: of the middle half of the iterations, as a share of the median;
-    expected: the native bus bandwidth of the slowest similar machine of the bank; share: that of this box as a share.
+    spread: of the middle half of the iterations, as a share of the median.
     """
     from ..box import Profile
+    from ..box.nccl.topology import explained, read_topology
     from ..common.files import check_output, write_whole
     from . import tables
 
     if picture is not None:
         check_output("--picture", picture, [path], (".svg", ".png", ".pdf"))
     profile = Profile.load(path)
-    print_parts(tables.overview(profile, everything))
+    topology = None if topo is None else read_topology(topo)
+    print_parts(tables.overview(profile, everything, topology))
+    if topology is not None:
+        print_parts(explained(topology))
     if picture is not None:
         import matplotlib.pyplot as plt
 

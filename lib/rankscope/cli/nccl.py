@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from .options import TopologyPath
 from .output import print_parts, table_of
 
 _BOX = re.compile(r"(\w+)x(\d{1,2})")
@@ -22,10 +22,7 @@ def nccl(
     num_bytes: Annotated[
         list[str] | None, typer.Option(help="Size of the whole buffer, as in 64KiB. Repeat for more.", metavar="SIZE")
     ] = None,
-    topo: Annotated[
-        Path | None,
-        typer.Option(help="NCCL's topology XML (NCCL_TOPO_DUMP_FILE), or the output of nvidia-smi topo -m."),
-    ] = None,
+    topo: TopologyPath = None,
 ) -> None:
     """Show, for each size, the algorithm and protocol that NCCL chooses, the time it expects, and our estimate."""
     from ..box.nccl import GPUS, Model
@@ -35,7 +32,7 @@ def nccl(
     match = _BOX.fullmatch(box.strip().lower())
     if match is None:
         raise ValueError(f"BOX must be a GPU and the number of GPUs per node, as in h100x8, got {box!r}")
-    cards: dict[str, Any] = {}
+    num_cards = None  # by default
     if topo is not None:
         topology = read_topology(topo)
         gpus = [f"GPU{number}" for number in range(len(topology.ways))]
@@ -46,10 +43,8 @@ def nccl(
         if match[1] not in GPUS:
             print_parts([f"NCCL's choices are not shown, because its model has no constants of the GPU {match[1]!r}."])
             return
-        cards["nics"] = len(topology.nics) or None
-        if topology.nic_gb_per_s:
-            cards["nic_bytes_per_s"] = topology.nic_gb_per_s * 1e9
-    model = Model(match[1], int(match[2]), nodes, version, **cards)
+        num_cards = len(topology.nics) or None
+    model = Model(match[1], int(match[2]), nodes, version, nics=num_cards)
     title = f"{collective} on {nodes} × {match[2]} {match[1].upper()}, NCCL {version}"
     table = table_of(title, "size", "algorithm", "channels", "NCCL's estimate", "our model")
     for size in [parse_bytes("--num-bytes", text) for text in num_bytes or ()] or _SIZES:

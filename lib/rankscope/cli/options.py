@@ -11,6 +11,9 @@ ProfilePath = Annotated[
     Path,
     typer.Argument(help="A profile: a file that `rankscope profile` or `import` wrote, or bank:NAME.", metavar="PATH"),
 ]
+TopologyPath = Annotated[
+    Path | None, typer.Option("--topo", help="The output of nvidia-smi topo -m on one node.", metavar="FILE")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output even if it is no profile.")]
 
 

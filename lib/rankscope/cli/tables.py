@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..box import Profile, verdict
-from ..box.judging.expected import Box, compare_with_peers
+from ..box.nccl.topology import Topology
 from ..box.points import Point
 from ..common.units import bytes_words, cell_words, rate_words
 from .output import marked, table_of
@@ -20,15 +20,14 @@ _FEW = 4  # rows of a table, unless all are asked for
 BySize = dict[int, dict[str, Point]]  # points by size (ascending) and algorithm
 
 
-def overview(profile: Profile, everything: bool = False) -> Iterator[RenderableType]:
+def overview(profile: Profile, everything: bool = False, topology: Topology | None = None) -> Iterator[RenderableType]:
     """Yield what a profile says: the verdict, what was measured and on what, and tables of a few sizes, or of all."""
-    yield marked(("·", sentence) for sentence in verdict(profile))
+    yield marked(("·", sentence) for sentence in verdict(profile, topology))
     yield Text(str(profile), "bold")
-    box = compare_with_peers(profile)
     for collective, by_size in groups(profile).items():
         every = 1 if everything else math.ceil(len(by_size) / _FEW)
         shown = sorted(list(by_size)[::-every])  # the largest size is always among them
-        yield _sizes_table(box, collective, {size: by_size[size] for size in shown})
+        yield _sizes_table(profile.num_ranks, collective, {size: by_size[size] for size in shown})
     for where, fit in profile.links.items() if everything else ():
         yield Text(f"link {where}: {fit}")
     if profile.select("transfer"):
@@ -51,22 +50,18 @@ def groups(profile: Profile) -> dict[str, BySize]:
     return collectives
 
 
-def _sizes_table(box: Box, collective: str, by_size: BySize) -> Table:
-    """Return the fastest algorithm at each size, and what similar machines reach with the native one."""
-    compared = {row.num_bytes: row for row in box.rows if row.collective == collective}
+def _sizes_table(num_ranks: int, collective: str, by_size: BySize) -> Table:
+    """Return the fastest algorithm at each size."""
     rows = []
     for size, points in by_size.items():
         fastest = min(points, key=lambda algorithm: points[algorithm].median_s)
         point = points[fastest]
         cells = {"size": bytes_words(size), "fastest": fastest, "time": cell_words(point.median_s)}
-        rate = point.busbw_bytes_per_s(box.profile.num_ranks)
+        rate = point.busbw_bytes_per_s(num_ranks)
         if rate > 0:  # 0 on one rank, nan where it has no meaning
             cells["busbw"] = rate_words(rate)
         if len(point.seconds) > 1:
             cells["spread"] = f"{point.iqr_s / point.median_s:.0%}"
-        if size in compared:
-            cells["expected"] = rate_words(compared[size].low)
-            cells["share"] = f"{compared[size].share:.0%}"
         rows.append(cells)
     columns = dict.fromkeys(name for cells in rows for name in cells)  # each once
     table = table_of(collective, *columns)
@@ -76,14 +71,16 @@ def _sizes_table(box: Box, collective: str, by_size: BySize) -> Table:
 
 
 def _copies_table(transfers: Sequence[Point]) -> Table:
-    """Return the rate of each kind of copy at its largest size, of the last GPU that was measured."""
+    """Return the rate of each kind of copy at its largest size, of the last GPU that was measured; and latencies."""
     table = table_of("copies", "what", "size", "rate")
     kinds = {}
     for point in sorted(transfers, key=lambda point: point.num_bytes):
         both = ", both ways at once" if point.options.get("both") else ""
-        kinds[f"{point.options.get('direction', '')} {point.options.get('method', '')}{both}"] = point
+        latency = "" if point.num_bytes else ", latency"
+        kinds[f"{point.options.get('direction', '')} {point.options.get('method', '')}{both}{latency}"] = point
     for kind, point in kinds.items():
-        table.add_row(kind, bytes_words(point.num_bytes), rate_words(point.algbw_bytes_per_s))
+        reached = rate_words(point.algbw_bytes_per_s) if point.num_bytes else cell_words(point.median_s)
+        table.add_row(kind, bytes_words(point.num_bytes), reached)
     return table
 
 
@@ -92,7 +89,7 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
     for profile in profiles:
         sizes = [point.num_bytes for point in profile.points]
         what = ", ".join(dict.fromkeys(point.what for point in profile.points))
-        yield marked([("·", verdict(profile)[0])])
+        yield marked(("·", sentence) for sentence in verdict(profile))
         yield Text(f"{profile}; {what} of {bytes_words(min(sizes))} to {bytes_words(max(sizes))}")
         if profile.select("transfer"):
             yield _copies_table(profile.select("transfer"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 FACTORS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
@@ -198,3 +198,26 @@ NV_JSON = """\
 {"bandwidth_description": "memcpy local GPU(column) bandwidth (GB/s)", "bandwidth_matrix": [["760.777", "761.047"]],
 "name": "device_local_copy", "status": "Passed", "sum": 1521.824}], "version": "v0.8"}}
 """
+
+
+def peer_to_peer(rates: Mapping[tuple[int, int], tuple[float, float]]) -> str:
+    """What p2pBandwidthLatencyTest prints of three GPUs: GB/s of pairs with and without access."""
+    lines = [f"Device: {gpu}, NVIDIA RTX A6000, pciBusID: {gpu}, pciDeviceID: 0, pciDomainID:0" for gpu in range(3)]
+    lines += [
+        "P2P Connectivity Matrix",
+        "     D\\D     0     1     2",
+        *[f"     {gpu}\t     1     1     1" for gpu in range(3)],
+    ]
+    for ways in ("Unidirectional", "Bidirectional"):
+        for access, way in (("Disabled Bandwidth", 1), ("Enabled Bandwidth (P2P Writes)", 0)):
+            lines += [f"{ways} P2P={access} Matrix (GB/s)", "   D\\D     0      1      2 "]
+            for row in range(3):
+                cells = [1450.1 if row == column else rates.get((row, column), (300, 10))[way] for column in range(3)]
+                lines.append(
+                    f"{row:6d} " + "".join(f"{cell:6.2f} " if cell < 1000 else f"{cell:.2f}" for cell in cells)
+                )
+    for access in ("Disabled Latency", "Enabled Latency (P2P Writes)"):
+        lines.append(f"P2P={access} Matrix (us)")
+        for clock in ("GPU", "CPU"):
+            lines += [f"   {clock}     0      1      2 ", *[f"{row:6d}   1.50   1.50   1.50 " for row in range(3)], ""]
+    return "\n".join(lines)

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from rankscope.box import Profile, read_log
+from rankscope.box.judging.shares import EXPECTED, LOW, UNKNOWN
+from rankscope.box.judging.verdict import judge
 from rankscope.box.logs import FAULT, merged
 from rankscope.cli import main
 
@@ -104,6 +106,11 @@ VARIED: dict[str, Callable[[Lines], Lines]] = {
         )
     ],
     "no header": lambda lines: [line for line in lines if "busbw" not in line],
+    "a time at the end of each row, as by -T": lambda lines: [
+        f"{line}           timestamp" if "busbw" in line and "size" in line else line
+        for line in each_row(lambda line: f"{line}  2026-03-04 12:11:10")(lines)
+    ],
+    "a blank in the name of the host": lambda lines: [line.replace("on node000", "on my node000") for line in lines],
     "a shell before and after": lambda lines: ["$ module load x | cat", *lines, "", "ann@node:~$ exit"],
 }
 
@@ -126,6 +133,37 @@ def test_rows_that_are_cut_are_left_out_and_named(tmp_path: Path) -> None:
     assert times(profile) == printed_times(ROWS[3:])
     assert f"line {first + 1} is cut" in notes(profile)
     assert f"line {second + 1} is cut" in notes(profile)
+
+
+@pytest.mark.parametrize("end", [20, 33, 43], ids=["in the count", "in the type", "after the type"])
+def test_a_row_that_ends_before_its_times_is_named(tmp_path: Path, end: int) -> None:
+    lines = made.table()
+    last = max(place for place, line in enumerate(lines) if IS_ROW.search(line))
+    profile = single_profile(tmp_path, [*lines[:last], lines[last][:end], *lines[last + 1 :]])
+    assert times(profile) == printed_times(ROWS[:-1])
+    assert notes(profile) == f"line {last + 1} is cut or damaged, and left out"
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
+def test_a_size_that_has_lost_digits_is_left_out_and_named(tmp_path: Path, collective: str) -> None:
+    rows = made.printed(collective, 8)
+    for lost in (rows[0].size, rows[-1].size):
+        lines = [line.replace(f" {lost} ", f" {str(lost)[1:]} ", 1) for line in made.table(collective)]
+        profile = single_profile(tmp_path, lines)
+        assert times(profile) == printed_times([row for row in rows if row.size != lost])
+        assert "is cut or damaged" in notes(profile)
+    assert FAULT not in notes(profile)
+
+
+def test_times_of_the_cpu_are_no_rate(tmp_path: Path) -> None:
+    text = "\n".join(made.table()).replace("   time ", "cputime ")
+    as_json = json.dumps(made.as_json()).replace('"time"', '"cpu_time"')
+    for log in (text, as_json):
+        profile = single_profile(tmp_path, log)
+        assert times(profile) == printed_times(ROWS)
+        assert profile.protocol["clock"] == "cpu"
+        assert notes(profile).startswith(f"{FAULT}the times are those of the CPU")
+        assert {finding.kind for finding in judge(profile)} <= {"stated_fault", "p2p_off"}
 
 
 def test_no_cut_makes_a_point_that_the_whole_log_does_not_have(tmp_path: Path) -> None:
@@ -323,6 +361,46 @@ def test_a_matrix_that_is_cut_is_named_and_the_others_are_read(tmp_path: Path) -
     assert "device_to_device_memcpy_write_ce is left out: it is cut" in notes(cut)
     excerpt = re.sub(r"Running \w+\.", "...", made.NVBANDWIDTH)  # the names stand with the sums
     assert single_profile(tmp_path, excerpt).points == whole.points
+
+
+def test_what_was_waived_is_named(tmp_path: Path) -> None:
+    waived = "Waiving device_to_device_memcpy_write_ce.\n"
+    assert "nvbandwidth waived device_to_device_memcpy_read_ce: these GPUs lack" in notes(
+        single_profile(tmp_path, made.NV_JSON)
+    )
+    assert "waived device_to_device_memcpy_write_ce" in notes(single_profile(tmp_path, made.NVBANDWIDTH + waived))
+    only_json = '{"nvbandwidth": {"testcases": [{"name": "device_to_device_memcpy_read_ce", "status": "Waived"}]}}'
+    for log in ("nvbandwidth Version: v0.8\n" + waived, only_json):
+        with pytest.raises(ValueError, match=r"nothing was measured\. .* waived .* peer-to-peer"):
+            read(tmp_path, log)
+
+
+@pytest.mark.parametrize(
+    ("rates", "kinds"),
+    [
+        ({(0, 1): (6.2, 22.4), (1, 0): (6.4, 22.5)}, [LOW, EXPECTED]),
+        ({(0, 1): (258.0, 13.2), (1, 0): (257.0, 13.1)}, [EXPECTED]),
+        ({(0, 1): (258.0, 13.2), (0, 2): (6.2, 22.4)}, [LOW, EXPECTED]),
+        ({(0, 1): (20.9, 21.7), (1, 0): (22.4, 22.6)}, [UNKNOWN, EXPECTED]),
+    ],
+)
+def test_matrices_of_peer_to_peer_copies_are_read_and_judged(
+    tmp_path: Path, rates: dict[tuple[int, int], tuple[float, float]], kinds: list[str]
+) -> None:
+    profile = single_profile(tmp_path, made.peer_to_peer(rates))
+    for (source, target), (peer, host) in rates.items():
+        pair = {"src": source, "dst": target, "both": False, "size": "not stated"}
+        (written,) = profile.select("transfer", 10**9, method="write", **pair)
+        (staged,) = profile.select("transfer", 10**9, method="through host memory", **pair)
+        assert written.algbw_bytes_per_s == pytest.approx(peer * 1e9, rel=1e-4)
+        assert staged.algbw_bytes_per_s == pytest.approx(host * 1e9, rel=1e-4)
+    (late,) = profile.select("transfer", 0, method="write", src=0, dst=1)
+    assert late.median_s == 1.5e-6
+    assert len(profile.points) == 6 * 6  # of each pair of three GPUs, in both directions
+    assert profile.provenance["gpus"] == ({"name": "NVIDIA RTX A6000"},) * 3
+    assert [finding.kind for finding in judge(profile)] == kinds
+    cut = single_profile(tmp_path, made.peer_to_peer(rates).rpartition("\n   CPU")[0].rpartition("\n     2")[0])
+    assert "is left out: it is cut" in notes(cut)
 
 
 def test_the_collectives_of_a_running_job_are_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a GPU's hardware carries, and what the log of a machine states about how its ranks communicate."""
+"""What the links of a GPU carry, and what the log of a machine states about how its ranks communicate."""
 
 from __future__ import annotations
 
@@ -10,32 +10,54 @@ import msgspec
 
 from ..pcie import pcie_bytes_per_s
 
+# How the NVLinks of a node's GPUs are joined.
+SWITCH = "switch"  # all links of a GPU lead to all others
+SWITCH_OR_BOARD = "switch or board"  # a board joins four GPUs, a third of the links to each other one
+MESH = "mesh"  # of four or eight GPUs, in which a GPU has one link, two or none to another one
+BRIDGES = "bridges"  # between two GPUs, of 100 GB/s one way or less each
 
-class Hardware(NamedTuple):
-    """Bytes/s one way: of a GPU's NVLink (0 if it has none), its PCIe slot, and a network card of its time.
 
-    `switch_adds` says whether an NVLink switch adds on the way (NVLS), which halves what each GPU sends.
+class Gpu(NamedTuple):
+    """Bytes/s one way: of all NVLinks of a GPU and of one of them, of its PCIe slot, and of a usual network card.
+
+    `nvlink` is 0 if a GPU has none, and `card` if no network card is usual with the GPU.
     """
 
     nvlink: float
+    link: float
     slot: float
-    card: float
-    switch_adds: bool = False
+    card: float = 0.0
+    joined_by: str = ""
+    switch_adds: bool = False  # NVLS
+    spans_nodes: bool = False  # NVLinks between nodes
 
 
 _SLOT = {generation: pcie_bytes_per_s(generation, direction="h2d") for generation in (3, 4, 5)}
-HARDWARE = {  # by GPU; source: NVIDIA's data sheets
-    **dict.fromkeys(("L40S", "RTX 4090", "A100 PCIE"), Hardware(0.0, _SLOT[4], 0.0)),
-    **dict.fromkeys(("H100 PCIE", "RTX PRO 6000", "RTX 5090"), Hardware(0.0, _SLOT[5], 0.0)),
-    **dict.fromkeys(("V100 SXM2", "V100 SXM3"), Hardware(150e9, _SLOT[3], 12.5e9)),
-    "A100 SXM4": Hardware(300e9, _SLOT[4], 25e9),
-    "A800 SXM4": Hardware(200e9, _SLOT[4], 25e9),
-    "H800": Hardware(200e9, _SLOT[5], 50e9, switch_adds=True),
-    **dict.fromkeys(("H100", "H200", "H20"), Hardware(450e9, _SLOT[5], 50e9, switch_adds=True)),
-    "GH200": Hardware(450e9, _SLOT[5], 50e9),
-    **dict.fromkeys(("B200", "B300", "GB200", "GB300"), Hardware(900e9, _SLOT[5], 50e9, switch_adds=True)),
+_AMPERE = Gpu(300e9, 25e9, _SLOT[4], 25e9, SWITCH_OR_BOARD)
+_HOPPER = Gpu(450e9, 25e9, _SLOT[5], 50e9, SWITCH_OR_BOARD, switch_adds=True)
+_BLACKWELL = Gpu(900e9, 50e9, _SLOT[5], 50e9, SWITCH, switch_adds=True)
+GPUS = {  # by model; source: NVIDIA's data sheets
+    **dict.fromkeys(("T4", "V100 PCIE"), Gpu(0.0, 0.0, _SLOT[3])),
+    **dict.fromkeys(("L4", "L20", "L40", "L40S", "A10", "A10G", "RTX 4090", "RTX 6000 ADA"), Gpu(0.0, 0.0, _SLOT[4])),
+    **dict.fromkeys(("RTX PRO 6000", "RTX 5090"), Gpu(0.0, 0.0, _SLOT[5])),
+    **dict.fromkeys(("A40", "RTX A5000", "RTX A6000", "RTX 3090"), Gpu(56.25e9, 14.0625e9, _SLOT[4], 0.0, BRIDGES)),
+    "A100 PCIE": _AMPERE._replace(joined_by=BRIDGES),
+    **dict.fromkeys(("H100 PCIE", "H100 NVL"), Gpu(300e9, 25e9, _SLOT[5], 50e9, BRIDGES)),
+    **dict.fromkeys(("V100 SXM2", "V100 SXM3"), Gpu(150e9, 25e9, _SLOT[3], 12.5e9, MESH)),
+    **dict.fromkeys(("A100 SXM4", "A100 SXM"), _AMPERE),
+    **dict.fromkeys(("A800 SXM4", "A800 SXM"), _AMPERE._replace(nvlink=200e9)),
+    "H800": _HOPPER._replace(nvlink=200e9),
+    **dict.fromkeys(("H100", "H200", "H20", "H20 3E"), _HOPPER),
+    "GH200": _HOPPER._replace(card=25e9, switch_adds=False),
+    "B200": _BLACKWELL,
+    **dict.fromkeys(("B300", "B300 SXM6 AC"), _BLACKWELL._replace(card=100e9)),
+    "GB200": _BLACKWELL._replace(spans_nodes=True),
+    "GB300": _BLACKWELL._replace(card=100e9, spans_nodes=True),
 }
-_NO_MODEL = re.compile(r"NVIDIA|TESLA|GEFORCE|QUADRO|\b\d+ ?GB\b|\bHBM\d\w*|BLACKWELL|\b\w+ EDITION")
+UNKNOWN = Gpu(0.0, 0.0, 0.0)
+_NO_MODEL = re.compile(
+    r"NVIDIA|TESLA|GEFORCE|QUADRO|AMD|INSTINCT|\b\d+ ?GB\b|\bHBM\d\w*|BLACKWELL|GENERATION|\b\w+ EDITION"
+)
 
 
 def gpu_of(about: Mapping[str, Any]) -> str:
@@ -49,11 +71,6 @@ def gpu_of(about: Mapping[str, Any]) -> str:
         model = _NO_MODEL.sub(" ", gpu.get("name", "").upper().replace("-", " "))
         models.add(" ".join(model.split()))
     return models.pop() if len(models) == 1 else ""
-
-
-def hardware_of(about: Mapping[str, Any]) -> Hardware:
-    """Return what the GPUs have; zeros if that is not known."""
-    return HARDWARE.get(gpu_of(about), Hardware(0.0, 0.0, 0.0))
 
 
 # Networks as NCCL's log names them. A description such as "4 × HDR200 InfiniBand" says nothing about what NCCL uses.
@@ -87,10 +104,11 @@ def stated(about: Mapping[str, Any]) -> Stated:
     environment = str(about.get("environment", ""))
     has_sockets = "Socket" in network or "NCCL_IB_DISABLE=1" in environment
     has_other_network = _NETWORK.search(network) is not None
+    has_nvlink = GPUS.get(gpu_of(about), UNKNOWN).joined_by not in ("", BRIDGES)
     is_p2p_off = None
     if "P2P" in network:  # What NCCL used counts, whatever its variables are.
         is_p2p_off = False
-    elif _P2P_FORBIDDEN.search(environment) or ("SHM" in network and hardware_of(about).nvlink):
+    elif _P2P_FORBIDDEN.search(environment) or ("SHM" in network and has_nvlink):
         is_p2p_off = True
     # "Disabled" may stand for some pairs of GPU and card only.
     has_gpudirect = "with GDRDMA" in network or "RDMA Enabled" in network

@@ -11,7 +11,7 @@ from ...drawing.charts import chart, dash, explain, name_ends, plain_ticks
 from ...drawing.palette import INK, LINES, Look
 from ..machines import PREFIX, is_sick
 from ..profile import Profile
-from .expected import compare_with_peers
+from .peers import peers_of
 
 _HUES = LINES[:-1]  # the last one is the ink
 _LEAST_BYTES = 1 << 10  # smaller messages take as long, and say nothing of bandwidth
@@ -72,16 +72,15 @@ def profile(
 
 
 def draw_with_peers(mine: Profile, title: str | None = None) -> Axes:
-    """Draw a profile's own collective together with those of similar machines of the bank; see `compare_with_peers`.
+    """Draw a profile's own collective together with those of similar machines of the bank; see `peers_of`.
 
-    The collective is the one whose rate the verdict states. Raises ValueError if none has a bus bandwidth, as on one
+    The collective is the one with the highest bus bandwidth. Raises ValueError if none has a bus bandwidth, as on one
     rank.
     """
-    box = compare_with_peers(of_type("profile", mine, Profile))
-    if not box.best.rate:
+    native = of_type("profile", mine, Profile).native
+    highest = {collective: max(mine.busbw(collective).values(), default=0.0) for collective in native}
+    if not any(highest.values()):
         raise ValueError("there is nothing to draw: the profile has no bus bandwidth, as on one rank")
-    collective = box.best.collective
-    if box.worst.row is not None:
-        collective = box.worst.row.collective
-    peers = {key.removeprefix(PREFIX): peer for key, peer in box.peers.items() if peer.native_s(collective)}
+    collective = max(highest, key=highest.__getitem__)
+    peers = {key.removeprefix(PREFIX): peer for key, peer in peers_of(mine).items() if peer.native_s(collective)}
     return profile({**peers, "yours": mine}, collective, title=title)

@@ -11,6 +11,9 @@ from ...common.files import FileError
 from ..points import Point, PointKey
 from ..profile import Profile
 
+COPY_BYTES = 10**9  # assumed for a copy of which only the rate in GB/s is printed
+COPY_NOTE = "the size of a copy is not stated: times are those of 1 GB at the rate that is printed"
+
 
 class Log(NamedTuple):
     """A file's clean lines, and what the user states about tables that do not state it themselves."""

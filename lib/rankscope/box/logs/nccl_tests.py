@@ -10,7 +10,7 @@ from ...common.words import count_of
 from ..profile import Profile
 from .facts import facts_of
 from .log import Log
-from .table import FAULT, TYPE_BYTES, Half, Rank, Table, is_whole, profile_of
+from .table import CUT, FAULT, TYPE_BYTES, Half, Rank, Table, is_whole, profile_of
 
 COLLECTIVE = {  # by the names of the programs, without _perf
     "all_reduce": "allreduce",
@@ -21,8 +21,9 @@ COLLECTIVE = {  # by the names of the programs, without _perf
 }
 _ROW = re.compile(rf"(?<![\w.])(?P<size>\d+) +(?P<count>\d+) +(?P<type>{'|'.join(TYPE_BYTES)})(?!\w) *(?P<cells>.*)")
 _HEADER = re.compile(r"size +count +type +(.*time +algbw +busbw.*)")
+_CUT_ROW = re.compile(r"^ *\d+(?: +\d+(?: +[a-z]\w*)?)? *$")  # that ends before its times
 _RANK = re.compile(
-    r"Rank +(?P<number>\d+) (?:Group +\d+ )?Pid +(?P<pid>\d+) on +(?P<host>\S+) +device +\d+ "
+    r"Rank +(?P<number>\d+) (?:Group +\d+ )?Pid +(?P<pid>\d+) on +(?P<host>\S.*?) +device +\d+ "
     r"\[(?P<bus>[^\[\]]*)\] *(?P<card>.*)"
 )
 _NAME = re.compile(r"^(?!.*(?:Linking|concluded)).*?\b(\w+?)_perf(?:_mpi)?\b")  # not where it was built, or has ended
@@ -62,8 +63,10 @@ def _read_line(table: Table, number: int, line: str) -> None:
     elif rank:
         table.ranks.append(Rank(int(rank["number"]), rank["host"], rank["pid"], rank["bus"], rank["card"].strip()))
     elif header:
-        table.columns = header[1].split()
+        table.columns = [column for column in header[1].split() if column != "timestamp"]  # dates are cleaned away
         table.num_headers += 1
+    elif table.num_headers and _CUT_ROW.search(line):
+        table.notes.append(f"line {number} {CUT}")
     elif "Avg bus bandwidth" in line:
         table.num_averages += 1
     elif "_perf" in line and _NAME.search(line):  # without the first, a long line would take long
@@ -85,17 +88,20 @@ def _add_row(table: Table, where: str, row: re.Match[str]) -> None:
         columns = columns[1:]
     try:
         for column, cell in zip(columns, row["cells"].split(), strict=True):
-            if column == "time":  # begins a half
+            if column in ("time", "cputime"):  # begins a half
                 by_column = {}
                 halves.append(by_column)
             by_column[column] = cell
         table.halves += [_half(where, row, shared, half, number > 0) for number, half in enumerate(halves)]
     except ValueError:
-        table.notes.append(f"{where} is cut or damaged, and left out")
+        table.notes.append(f"{where} {CUT}")
 
 
 def _half(where: str, row: re.Match[str], shared: Mapping[str, str], cells: Mapping[str, str], in_place: bool) -> Half:
-    """Return a half from its cells. Raises ValueError if one is no number."""
+    """Return a half from its cells. Raises ValueError if one is no number, or if the size is not that of the count."""
+    counted_bytes = int(row["count"]) * TYPE_BYTES[row["type"]]
+    if counted_bytes and (not int(row["size"]) or int(row["size"]) % counted_bytes):
+        raise ValueError
     wrong = cells.get("#wrong", "N/A")
     iterations_us = []
     if "i_min" in cells:
@@ -108,13 +114,14 @@ def _half(where: str, row: re.Match[str], shared: Mapping[str, str], cells: Mapp
         shared.get("redop", ""),
         shared.get("root", ""),
         in_place,
-        float(cells["time"]),
+        float(cells.get("cputime") or cells["time"]),
         float(cells["algbw"]),
         float(cells["busbw"]),
         num_wrong=None if wrong == "N/A" else float(wrong),
         variation_percent=float(cells.get("i_cv%", 0)),
         p99_us=float(cells.get("i_p99", 0)),
         iterations_us=iterations_us,
+        is_cpu_time="cputime" in cells,
     )
 
 
@@ -179,10 +186,11 @@ def _json_halves(results: list[Mapping[str, Any]]) -> Iterator[Half]:
                 result["redop"],
                 result["root"].strip(),
                 name == "in_place",
-                half["time"],
+                half.get("cpu_time") or half["time"],
                 half["alg_bw"],
                 half["bus_bw"],
                 half["nwrong"],
                 iterations_us=each.get("times_us", [])[skipped:],
                 process_times_us=[times_us[skipped:] for times_us in each.get("per_process_max_times_us", [])],
+                is_cpu_time="cpu_time" in half,
             )

@@ -8,12 +8,15 @@ from typing import Any
 
 import msgspec
 
+from ...common.files import FileError
 from ..profile import Profile
-from .log import Log, timed
+from .log import COPY_BYTES, COPY_NOTE, Log, timed
 
 _DEVICE = re.compile(r"^ *(?:Device|GPU) \d+: (.+?)(?: \(|$)", re.MULTILINE)
 _RUNNING = re.compile(r"^ *Running (\w+)\.")
 _TITLE = re.compile(r"[CG]PU\((?:row|column)\)")
+_WAIVED = re.compile(r"^ *Waiving (\w+)\.")
+_WHY_WAIVED = "these GPUs lack what it needs, which for copies between GPUs is peer-to-peer access to each other"
 _CELL = re.compile(r"\d+\.\d\d\d*|N/A")
 _SUM = re.compile(r"^ *SUM (\w+) ")
 # No copies that run alone: sums over those of a GPU with all others, latencies, both directions between GPUs at once (a
@@ -23,7 +26,6 @@ _OTHER = re.compile(
 )
 # A test of such a name copies in one direction at a time, or in both between the host and one GPU.
 _MEMCPY = re.compile(r"(?:host|device)_to_(?:host|device)(_bidirectional)?_memcpy(?:_(read|write))?_(?:ce|(sm))")
-_NUM_BYTES = 10**9  # assumed for a copy, because only its rate in GB/s is printed
 
 
 class _Test(msgspec.Struct):
@@ -48,17 +50,22 @@ class _Test(msgspec.Struct):
 
 def nvbandwidth_json(log: Log, content: Mapping[str, Any]) -> list[Profile]:
     tests = []
+    waived = []
     for case in content["testcases"]:
         rows = case.get("bandwidth_matrix")
-        if rows:  # otherwise it was not run
+        if rows:
             tests.append(_Test(case["name"], case["bandwidth_description"], len(rows[0]), rows))
-    return _profiles(log, tests, "\n".join(f"GPU {gpu}" for gpu in content.get("GPU Device list", ())))
+        elif case.get("status") == "Waived":
+            waived.append(case["name"])
+    return _profiles(log, tests, waived, "\n".join(f"GPU {gpu}" for gpu in content.get("GPU Device list", ())))
 
 
 def nvbandwidth_text(log: Log) -> list[Profile]:
     tests: list[_Test] = []
+    waived: list[str] = []
     name = ""  # of the test that runs; an excerpt may state it only with the sum
     for line in log.lines:
+        waived += _WAIVED.findall(line)
         running = _RUNNING.search(line)
         total = _SUM.search(line)
         words = line.split()
@@ -70,13 +77,17 @@ def nvbandwidth_text(log: Log) -> list[Profile]:
             tests[-1].name = tests[-1].name or total[1]
         elif tests and words and words[0].isdigit():
             tests[-1].read(words)
-    return _profiles(log, tests, "\n".join(log.lines))
+    return _profiles(log, tests, waived, "\n".join(log.lines))
 
 
-def _profiles(log: Log, tests: Sequence[_Test], devices: str) -> list[Profile]:
-    """Return the profile of all copies; none if there are no tests. `devices` has a line for each GPU."""
+def _profiles(log: Log, tests: Sequence[_Test], names_of_waived: Sequence[str], devices: str) -> list[Profile]:
+    """Return the profile of all copies; none if there are no tests. `devices` has a line for each GPU.
+
+    Raises FileError if all tests were waived.
+    """
     points = []
-    notes = ["the size of a copy is not stated: times are those of 1 GB at the rate that is printed"]
+    waived = [f"nvbandwidth waived {name}: {_WHY_WAIVED}" for name in names_of_waived]
+    notes = [COPY_NOTE, *waived]
     num_gpus = 0
     names: list[str] = []
     for test in tests:
@@ -92,7 +103,9 @@ def _profiles(log: Log, tests: Sequence[_Test], devices: str) -> list[Profile]:
             for column, word in enumerate(words):
                 # From a GPU to itself, or without peer access, is no copy: old versions print 0.00 there, not N/A.
                 if word not in ("N/A", "0.00"):
-                    points.append(timed("transfer", _NUM_BYTES, [1 / float(word)], _options(test, row, column)))
+                    points.append(timed("transfer", COPY_BYTES, [1 / float(word)], _options(test, row, column)))
+    if waived and not points:
+        raise FileError(log.path, f"nothing was measured. {'; '.join(waived)}")
     if not points:
         return []
     gpus = [{"name": name} for name in _DEVICE.findall(devices)]

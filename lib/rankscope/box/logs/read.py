@@ -17,6 +17,7 @@ from .inspector import inspector
 from .log import Log, joined
 from .nccl_tests import COLLECTIVE, nccl_tests_json, nccl_tests_text
 from .nvbandwidth import nvbandwidth_json, nvbandwidth_text
+from .p2p import p2p_text
 
 
 def read_log(
@@ -24,10 +25,10 @@ def read_log(
 ) -> list[Profile]:
     """Return the measurements in a log: a profile per table of collectives, and one of all copies.
 
-    The programs are nccl-tests, rccl-tests, nvbandwidth and the NCCL Inspector. A profile has only facts that the log
-    states or that follow from its figures. Its source's notes say what was left out because it is cut and, after
-    `FAULT`, what is wrong with the run. `num_ranks` selects tables by their number of ranks; like `collective` (by the
-    library's name or that of nccl-tests) it is also assumed for tables that do not state it.
+    The programs are nccl-tests, rccl-tests, nvbandwidth, p2pBandwidthLatencyTest and the NCCL Inspector. A profile has
+    only facts that the log states or that follow from its figures. Its source's notes say what was left out because it
+    is cut and, after `FAULT`, what is wrong with the run. `num_ranks` selects tables by their number of ranks; like
+    `collective` (by the library's name or that of nccl-tests) it is also assumed for tables that do not state it.
 
     Raises FileError (a one-line ValueError that names the file, and the line if one is to blame) if the file is not
     such a log or contradicts itself; OSError if it cannot be opened.
@@ -46,7 +47,8 @@ def read_log(
     except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
         raise FileError(path, f"damaged, cut short or of an unknown version: {error!r}") from error
     if not profiles:
-        raise FileError(path, "not a log of nccl-tests, nvbandwidth or the NCCL Inspector, or without a whole row")
+        programs = "nccl-tests, nvbandwidth, p2pBandwidthLatencyTest or the NCCL Inspector"
+        raise FileError(path, f"not a log of {programs}, or without a whole row")
     chosen = [profile for profile in profiles if num_ranks in (None, profile.num_ranks) or profile.backend == "cuda"]
     if not chosen:
         raise FileError(path, f"it has no table of {num_ranks} ranks")
@@ -65,6 +67,7 @@ def _profiles(log: Log, text: str) -> Iterator[Profile]:
     else:
         yield from nccl_tests_text(log)
         yield from nvbandwidth_text(log)
+        yield from p2p_text(log)
 
 
 _SAME = ("backend", "num_ranks", "ranks_per_node", "gpus", "environment")  # in profiles that are merged

@@ -25,6 +25,7 @@ TYPE_BYTES = {
 # How notes begin that say what is wrong with a run; faults are the first thing to know about it.
 FAULT = "fault: "
 SLOW = "slow process: "
+CUT = "is cut or damaged, and left out"
 _MOST_RANKS = 4096  # among which the number is sought that fits the bus bandwidths
 _SLACK = 0.01  # of a rate, for other ways of rounding
 _LATE = 1.1  # a process is slow in an iteration that takes it so many times the median of all processes
@@ -62,6 +63,7 @@ class Half(msgspec.Struct, frozen=True):
     p99_us: float = 0.0
     iterations_us: Sequence[float] = ()
     process_times_us: Sequence[Sequence[float]] = ()
+    is_cpu_time: bool = False  # of the call, which returns before the GPU has done
 
 
 class Table(msgspec.Struct):
@@ -105,6 +107,8 @@ def profile_of(log: Log, table: Table, facts: Facts) -> Profile:
     how: dict[str, Any] = {"statistic": "mean", **facts.repetitions}
     if last.process_times_us:
         how["statistic"] = "each iteration"
+    if last.is_cpu_time:
+        how["clock"] = "cpu"
     dtypes = {half.dtype for half in table.halves}
     if len(dtypes) == 1:
         how["dtype"] = last.dtype
@@ -205,7 +209,7 @@ def _options(collective: str, num_ranks: int, num_nodes: int) -> dict[str, Any]:
 
 
 def _check_rate(log: Log, half: Half) -> None:
-    """Raise FileError if the time contradicts the algbw, both of which are rounded, as where a size has lost digits."""
+    """Raise FileError if the time contradicts the algbw, both of which are rounded."""
     rate = half.num_bytes / half.time_us * 1e-3
     tolerance = 2 * _SLACK + 0.005 / half.time_us
     if abs(rate - half.algbw) > tolerance * half.algbw + 0.01:
@@ -224,6 +228,8 @@ def _notes(table: Table, num_ranks: int, num_wrong: float) -> list[str]:
         notes.append(f"{FAULT}{num_sharing} ranks share a GPU with another one")
     if num_ranks == 1:
         notes.append(f"{FAULT}one rank, which exchanges nothing")
+    if any(half.is_cpu_time for half in table.halves):
+        notes.append(f"{FAULT}the times are those of the CPU's calls (-C), not of the GPU, so they show no bandwidth")
     if num_wrong:
         notes.append(f"{FAULT}{num_wrong:g} elements of the results are wrong")
     notes += _slow_process(table)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .constants import GPUS, Graph
 from .model import Model
-from .topology import read_topology
+from .topology import Topology, read_topology
 
-__all__ = ["GPUS", "Graph", "Model", "read_topology"]
+__all__ = ["GPUS", "Graph", "Model", "Topology", "read_topology"]
 
 
 def __dir__() -> list[str]:
