@@ -22,7 +22,8 @@ def nccl(
     version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2.")] = "2.30",
     collective: Annotated[str, typer.Option(help="Collective to use.")] = "allreduce",
     num_bytes: Annotated[
-        list[str] | None, typer.Option(help="Size of the whole buffer, as in 64K or 64KiB. Repeat for more.", metavar="SIZE")
+        list[str] | None,
+        typer.Option(help="Size of the whole buffer, as in 64K or 64KiB. Repeat for more.", metavar="SIZE"),
     ] = None,
     topo: TopologyPath = None,
 ) -> None:
