@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .options import ProfilePath, TopologyPath
-from .output import print_parts
+from .output import marked, print_parts
 
 
 def show(
@@ -57,3 +57,11 @@ def compare(
     from ..box.judging.compare import comparison
 
     print_parts(comparison(Profile.load(before), Profile.load(after)))
+
+
+def bank() -> None:
+    """List the public measurements that come with rankscope. `show` and `compare` take each as bank:NAME."""
+    from ..box.machines import PREFIX
+    from ..box.machines import bank as machines
+
+    print_parts([marked((f"{PREFIX}{name}", description) for name, description in machines().items())])
