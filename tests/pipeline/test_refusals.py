@@ -38,6 +38,7 @@ PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, *[np.ones(3)] * 9)
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("'blocked'", lambda: Stage("blocked", 1.0)),
     ("'read'", lambda: Stage("read")),
+    ("batch_size", lambda: Stage("read", 1.0, batch_size=0)),
     ("num_workers", lambda: Stage("read", 1.0, num_workers=1.5)),  # type: ignore[arg-type]
     ("'read'", lambda: Pipeline([READ, READ])),
     ("service_s", lambda: Pipeline([UNKNOWN]).bottleneck),
