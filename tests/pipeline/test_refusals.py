@@ -32,7 +32,7 @@ from rankscope.pipeline.dataloader.profile import LoaderProfile, LoaderSettings
 READ, TRAIN = Stage("read", 1.0), Stage("train", 1.0)
 THREE, UNKNOWN = Stage("train", 1.0, num_workers=3), Stage("read", fn=abs)
 ROAD = Pipeline([READ, TRAIN])
-PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, *[np.ones(3)] * 9)
+PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, *[np.ones(3)] * 10)
 
 
 REFUSED: list[tuple[str, Callable[[], object]]] = [
