@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated
@@ -51,12 +52,26 @@ def show(
 def compare(
     before: Annotated[Path, typer.Argument(help="A profile, or bank:NAME.", metavar="A")],
     after: Annotated[Path, typer.Argument(help="The profile to compare it with, or bank:NAME.", metavar="B")],
+    fail_above: Annotated[
+        str | None,
+        typer.Option(
+            help="End with exit code 1 if an operation takes so much longer in B, as in 10%.", metavar="SHARE"
+        ),
+    ] = None,
 ) -> None:
     """Show what changed from profile A to profile B, operation by operation."""
     from ..box import Profile
-    from ..box.judging.compare import comparison
+    from ..box.judging.compare import changes, comparison
+    from ..common.units import parse_percent
 
-    print_parts(comparison(Profile.load(before), Profile.load(after)))
+    allowed = math.inf if fail_above is None else parse_percent("--fail-above", fail_above)
+    profiles = Profile.load(before), Profile.load(after)
+    print_parts(comparison(*profiles))
+    found = changes(*profiles)
+    if fail_above is not None and not found:
+        raise ValueError(f"--fail-above: {before} and {after} have no operation at the same size in common")
+    if any(change.ratio > 1 + allowed for change in found.values()):
+        raise typer.Exit(1)
 
 
 def bank() -> None:

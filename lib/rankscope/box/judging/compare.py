@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, takewhile
+from statistics import median
 from typing import NamedTuple
 
 from ...common.units import bytes_words
@@ -12,8 +13,7 @@ from ..profile import Profile
 
 _SAME = 0.05  # relative difference of means that counts as none
 _LEAST_SIZES = 6  # by chance, six signs agree once in 32 times
-_LATENCY = 2  # above this multiple of the shortest time, bandwidth counts
-_AS_STRONG = 0.8  # of the change at the largest size: smaller sizes that change less are not in the stated range
+_AS_STRONG = 0.5  # of the change at the largest size: smaller sizes that change less are not in the stated range
 
 
 class ComparedPoint(NamedTuple):
@@ -65,40 +65,63 @@ def _by_operation(profile: Profile) -> dict[tuple[str, int], dict[bool, Point]]:
     return points
 
 
-def change(rows: Sequence[ComparedPoint]) -> str:
-    """Say how the times of an operation differ, if they do, from its points in ascending order of size.
+class Change(NamedTuple):
+    """How much longer an operation takes in B than in A, as a factor; `from_bytes` is 0 if too few sizes agree."""
 
-    A change counts if all sizes above the latency range have it.
+    ratio: float
+    from_bytes: int = 0
+    is_equal_below: bool = False
+
+    def __str__(self) -> str:
+        if not self.from_bytes and abs(self.ratio - 1) <= _SAME:
+            return "no change"
+        slower, other = ("B", "A") if self.ratio > 1 else ("A", "B")
+        words = f"{slower} takes {max(self.ratio, 1 / self.ratio):.3g} times as long as {other}"
+        if not self.from_bytes:
+            return f"{words} in the median; too few sizes agree to state a change"
+        below = "; below, they are equal" if self.is_equal_below else ""
+        return f"{words} at {bytes_words(self.from_bytes)} and above{below}"
+
+
+def change(rows: Sequence[ComparedPoint]) -> Change:
+    """Return how the times of an operation differ, from its points in ascending order of size.
+
+    A change counts if the last six sizes or more differ in one direction. It begins where it is half as large as at the
+    last size.
     """
-    shortest_s = min(row.before.median_s for row in rows)
-    large = [row for row in rows if row.before.median_s > _LATENCY * shortest_s]
-    has_one_sign = len({row.ratio > 1 for row in large}) == 1 and all(row.differs for row in large)
-    if has_one_sign and len({row.num_bytes for row in large}) >= _LEAST_SIZES:
-        strong = large
-        while abs(strong[0].ratio - 1) < _AS_STRONG * abs(large[-1].ratio - 1):
-            strong = strong[1:]
-        return (
-            f"B takes {_ratios(strong)} times as long from {bytes_words(strong[0].num_bytes)} on; "
-            "all sizes above the latency range agree"
-        )
-    return f"B takes {_ratios(rows)} times as long; too few sizes agree to state a change"
+    last = rows[-1].ratio - 1
+    one_way = _tail(rows, lambda row: row.differs and (row.ratio - 1) * last > 0)
+    if len({row.num_bytes for row in one_way}) < _LEAST_SIZES:
+        return Change(median(row.ratio for row in rows))
+    strong = _tail(one_way, lambda row: abs(row.ratio - 1) >= _AS_STRONG * abs(last))
+    weak = rows[: len(rows) - len(strong)]
+    is_equal_below = bool(weak) and not any(row.differs for row in weak)
+    return Change(median(row.ratio for row in strong), strong[0].num_bytes, is_equal_below)
 
 
-def _ratios(rows: Sequence[ComparedPoint]) -> str:
-    ratios = [row.ratio for row in rows]
-    return " to ".join(dict.fromkeys(f"{float(f'{end:.2g}'):g}" for end in (min(ratios), max(ratios))))
+def _tail(rows: Sequence[ComparedPoint], has: Callable[[ComparedPoint], bool]) -> list[ComparedPoint]:
+    """Return the last rows, all of which have a property."""
+    return list(takewhile(has, reversed(rows)))[::-1]
+
+
+def changes(before: Profile, after: Profile) -> dict[str, Change]:
+    """Return the change of each operation that two profiles have in common."""
+    found = {}
+    for operation, group in groupby(compare(before, after), key=lambda row: row.operation):
+        rows = list(group)
+        mixed = " (in place compared with out of place)" if any(row.is_mixed for row in rows) else ""
+        found[f"{operation}{mixed}"] = change(rows)
+    return found
 
 
 def comparison(before: Profile, after: Profile) -> Iterator[str]:
     """Yield what changed from `before` (A) to `after` (B), operation by operation, and what A and B are."""
-    compared = compare(before, after)
     if before.num_ranks != after.num_ranks:
         yield f"Ranks: {before.num_ranks} in A, {after.num_ranks} in B, so equal times are not expected."
-    if not compared:
+    found = changes(before, after)
+    if not found:
         yield "A and B have no operation at the same size in common."
-    for operation, group in groupby(compared, key=lambda row: row.operation):
-        rows = list(group)
-        mixed = " (in place compared with out of place)" if any(row.is_mixed for row in rows) else ""
-        yield f"{operation}{mixed}: {change(rows)}."
+    for operation, one in found.items():
+        yield f"{operation}: {one}."
     yield f"A: {before}"
     yield f"B: {after}"
