@@ -31,7 +31,7 @@ def test_a_message_takes_its_latency_and_its_bytes() -> None:
     "wrong",
     [
         *({"num_nodes": 0}, {"gpus_per_node": 2.0}, {"gamma_s_per_byte": -1}, {"ports": 0}, {"switch_adds": 1}),
-        *({"intra": 1e9}, {"overrides": {(0, 1): 5}}, {"overrides": {(0, 4): FAST}}, {"overrides": {(2, 2): FAST}}),
+        *({"intra": 1e9},),
         *({"alpha_s": math.inf}, {"bytes_per_s": 0}),
     ],
 )
@@ -47,14 +47,13 @@ def test_what_is_wrong_is_named(wrong: dict[str, Any]) -> None:
 
 
 def test_who_is_joined_to_whom_by_what() -> None:
-    special = Link(7.0, 0.5)
-    cluster = Cluster(2, 3, FAST, SLOW, overrides={(0, 5): special})
+    cluster = Cluster(2, 3, FAST, SLOW)
     ranks = np.arange(6)
     assert cluster.num_ranks == 6
     assert cluster.node(ranks).tolist() == [0, 0, 0, 1, 1, 1]
     alpha_s, beta = cluster.costs(np.array([0, 2, 0, 5, 4]), np.array([2, 3, 5, 0, 3]))
-    assert alpha_s.tolist() == [FAST.alpha_s, SLOW.alpha_s, 7.0, SLOW.alpha_s, FAST.alpha_s]
-    links = (FAST, SLOW, special, SLOW, FAST)
+    assert alpha_s.tolist() == [FAST.alpha_s, SLOW.alpha_s, SLOW.alpha_s, SLOW.alpha_s, FAST.alpha_s]
+    links = (FAST, SLOW, SLOW, SLOW, FAST)
     assert beta.tolist() == [link.beta_s_per_byte for link in links]
 
 
@@ -69,7 +68,6 @@ def test_who_is_joined_to_whom_by_what() -> None:
         (Cluster(2, 4, FAST, SLOW), False),
         (Cluster(2, 4, FAST, FAST, shared_nic=True), False),
         (Cluster(8, 1, FAST, SLOW, shared_nic=True), True),
-        (Cluster(2, 4, FAST, FAST, overrides={(0, 1): SLOW}), False),
         (Cluster(1, 8, FAST, FAST, switch_adds=True), False),
         (Cluster(8, 1, FAST, FAST, switch_adds=True), True),  # no two ranks at a switch
     ],
@@ -79,14 +77,10 @@ def test_whether_all_are_joined_alike(cluster: Cluster, uniform: bool) -> None:
 
 
 def test_a_cluster_is_a_value() -> None:
-    overrides = {(0, 1): SLOW}
-    cluster = Cluster(2, 2, FAST, SLOW, 1e-12, None, True, overrides)
-    overrides[1, 0] = FAST  # the caller's own
-    assert dict(cluster.overrides) == {(0, 1): SLOW}
+    cluster = Cluster(2, 2, FAST, SLOW, 1e-12, None, True)
     with pytest.raises(AttributeError):
         cluster.num_nodes = 3  # type: ignore[misc]
     for same in (pickle.loads(pickle.dumps(cluster)), copy.deepcopy(cluster), replace(cluster)):
         assert same == cluster
         assert hash(same) == hash(cluster)
     assert replace(cluster, ports=2) != cluster
-    assert replace(cluster, overrides={}) != cluster

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -47,22 +45,11 @@ class Link(msgspec.Struct, frozen=True):
         return self.alpha_s + num_bytes / self.bytes_per_s
 
 
-def _links_of_pairs(name: str, value: Any) -> dict[tuple[int, int], Link]:
-    """Check `Cluster.overrides`, and return a copy."""
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{name} must map pairs (src, dst) to links, got {value!r}")
-    for pair, link in value.items():
-        if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] == pair[1]:
-            raise ValueError(f"{name} must be for pairs (src, dst) of two ranks, got {pair!r}")
-        of_type(f"{name}[{pair}]", link, Link)
-    return dict(value)
-
-
-class Cluster(msgspec.Struct, frozen=True, dict=True):
+class Cluster(msgspec.Struct, frozen=True):
     """`num_nodes` nodes of `gpus_per_node` ranks each, rank r on node r // gpus_per_node.
 
-    `intra` connects ranks on the same node, `inter` ranks on different nodes; `overrides` gives single pairs (src, dst)
-    their own link. A sum takes `gamma_s_per_byte` per byte; each rank computes one sum at a time.
+    `intra` connects ranks on the same node, `inter` ranks on different nodes. A sum takes `gamma_s_per_byte` per byte;
+    each rank computes one sum at a time.
 
     A rank sends `ports` messages at once and receives as many; further messages wait. None removes the limit, as in
     formulas that ignore incast. With `shared_nic` the ranks of a node share one `inter` link out and one in: messages
@@ -76,7 +63,7 @@ class Cluster(msgspec.Struct, frozen=True, dict=True):
     the latest start of the messages merged with it. The bytes are all those that cross the sender's link outwards or
     the receiver's link inwards, whichever is more. All other steps are simulated as without such a switch.
 
-    Raises ValueError if a number is out of range or an override is between ranks that do not exist.
+    Raises ValueError if a number is out of range.
 
     >>> Cluster(2, 4, Link(2e-6, 300e9), Link(6e-6, 50e9)).num_ranks
     8
@@ -89,7 +76,6 @@ class Cluster(msgspec.Struct, frozen=True, dict=True):
     gamma_s_per_byte: float = 0.0
     ports: int | None = 1
     shared_nic: bool = False
-    overrides: Mapping[tuple[int, int], Link] = {}
     switch_adds: bool = False
 
     def __post_init__(self) -> None:
@@ -100,14 +86,7 @@ class Cluster(msgspec.Struct, frozen=True, dict=True):
         check_field(self, "gamma_s_per_byte", number, 0)
         check_field(self, "ports", optional, whole, 1)
         check_field(self, "shared_nic", truth)
-        check_field(self, "overrides", _links_of_pairs)
         check_field(self, "switch_adds", truth)
-        for src, dst in self.overrides:
-            whole("overrides: src", src, 0, self.num_ranks - 1)
-            whole("overrides: dst", dst, 0, self.num_ranks - 1)
-
-    def __hash__(self) -> int:  # of what can be hashed, unlike `overrides`
-        return hash((self.num_nodes, self.gpus_per_node, self.intra, self.inter))
 
     @classmethod
     def uniform(cls, num_ranks: int, link: Link, gamma_s_per_byte: float = 0.0, ports: int | None = 1) -> Cluster:
@@ -121,8 +100,6 @@ class Cluster(msgspec.Struct, frozen=True, dict=True):
     @property
     def is_uniform(self) -> bool:
         """Whether all pairs of ranks have the same link and no switch performs sums."""
-        if self.overrides:
-            return False
         several_per_node = self.gpus_per_node > 1
         several_nodes = self.num_nodes > 1
         if several_per_node and self.switch_adds:  # it adds what ranks of one node send
@@ -133,65 +110,23 @@ class Cluster(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def fastest_link(self) -> Link:
-        """A link with the lowest latency and the highest bandwidth of all links, for lower bounds.
-
-        A link that `overrides` replace for every pair of ranks counts as well.
-        """
-        links = list(self.overrides.values())
-        if self.gpus_per_node > 1:
-            links.append(self.intra)
-        if self.num_nodes > 1:
-            links.append(self.inter)
-        if not links:  # a single rank, which has no links and sends nothing
-            links.append(self.intra)
-        return Link(min(link.alpha_s for link in links), max(link.bytes_per_s for link in links))
+        """A link with the lowest latency and the highest bandwidth of all links, for lower bounds."""
+        if self.num_nodes == 1:
+            return self.intra
+        if self.gpus_per_node == 1:
+            return self.inter
+        return Link(min(self.intra.alpha_s, self.inter.alpha_s), max(self.intra.bytes_per_s, self.inter.bytes_per_s))
 
     def node(self, rank: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the node of each rank."""
         return rank // self.gpus_per_node
-
-    def link(self, src: int, dst: int) -> Link:
-        """Return the link from one rank to another."""
-        if (src, dst) in self.overrides:
-            return self.overrides[src, dst]
-        if src // self.gpus_per_node == dst // self.gpus_per_node:
-            return self.intra
-        return self.inter
 
     def costs(self, src: NDArray[np.int64], dst: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the seconds per message and the seconds per byte of each pair's link."""
         between_nodes = self.node(src) != self.node(dst)
         alpha_s = np.where(between_nodes, self.inter.alpha_s, self.intra.alpha_s)
         beta_s_per_byte = np.where(between_nodes, self.inter.beta_s_per_byte, self.intra.beta_s_per_byte)
-        if self.overrides:
-            links = self._override_columns
-            key = src * self.num_ranks + dst
-            # Where a pair's own link is, if it has one. The search returns a place past the end for a key above all.
-            place = np.minimum(np.searchsorted(links.key, key), links.key.size - 1)
-            has_own_link = links.key[place] == key
-            own_place = place[has_own_link]
-            alpha_s[has_own_link] = links.alpha_s[own_place]
-            beta_s_per_byte[has_own_link] = links.beta_s_per_byte[own_place]
         return alpha_s, beta_s_per_byte
-
-    @cached_property
-    def _override_columns(self) -> _LinkColumns:
-        """The overrides as columns."""
-        pairs = sorted(self.overrides)
-        links = [self.overrides[pair] for pair in pairs]
-        return _LinkColumns(
-            np.array([src * self.num_ranks + dst for src, dst in pairs]),
-            np.array([link.alpha_s for link in links]),
-            np.array([link.beta_s_per_byte for link in links]),
-        )
-
-
-class _LinkColumns(NamedTuple):
-    """The links of single pairs of ranks, in columns; `key` is src · num_ranks + dst, in ascending order."""
-
-    key: NDArray[np.int64]
-    alpha_s: NDArray[np.float64]
-    beta_s_per_byte: NDArray[np.float64]
 
 
 def node_sizes(nodes: Sequence[int]) -> list[int]:

@@ -20,8 +20,6 @@ from .common.words import printable
 from .ranks.host import num_cores
 
 _PATIENCE_S = 20.0  # with another program
-_STYLES = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, such as underlining
-
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -61,7 +59,6 @@ class Provenance(_Needed, total=False):
     num_cores: int
     memory_bytes: int
     gpus: tuple[Gpu, ...]
-    topology: str
     environment: str  # environment variables, as in NCCL_P2P_DISABLE=1
     source: dict[str, str]  # of a log: program, repository, path, commit, licence, date and notes
 
@@ -72,12 +69,10 @@ class MeasuredHow(TypedDict, total=False):
     warm_up: int
     iterations: int
     budget_s: float
-    real_time: bool
     dtype: str
     start: str
     statistic: str
     clock: str
-    clock_offset_s: float
     verified: bool
 
 
@@ -132,7 +127,7 @@ def of_machine() -> dict[str, Any]:
     """Return the hardware and software of this machine. Loads torch.
 
     >>> sorted(of_machine())
-    ['cpu', 'gpus', 'memory_bytes', 'num_cores', 'python', 'rankscope', 'system', 'topology', 'torch']
+    ['cpu', 'gpus', 'memory_bytes', 'num_cores', 'python', 'rankscope', 'system', 'torch']
     """
     import torch
 
@@ -145,7 +140,6 @@ def of_machine() -> dict[str, Any]:
         "num_cores": num_cores(),
         "memory_bytes": _meminfo("MemTotal"),
         "gpus": gpus(),
-        "topology": gpu_links() if torch.cuda.is_available() else "",
     }
 
 
@@ -235,56 +229,6 @@ def gpus() -> list[dict[str, Any]]:
         versions["nccl"] = ".".join(map(str, nccl.version()))
     cards = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [{"name": card.name, "memory_bytes": int(card.total_memory), **versions} for card in cards]
-
-
-def gpu_links() -> str:
-    """Return how the GPUs are connected to each other and to the host, as far as the system says."""
-    names = ("index", "pcie.link.gen.max", "pcie.link.width.max", "pci.bus_id")
-    rows = _output(["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"])
-    table = topology(_output(["nvidia-smi", "topo", "-m"]))
-    return f"{table}\n\n{pcie(rows)}".strip()
-
-
-def topology(output: str) -> str:
-    """Return the table that ``nvidia-smi topo -m`` prints, without its legend and underlining.
-
-    >>> topology("\\x1b[4mGPU0\\tGPU1\\x1b[0m\\nX\\tNV18\\n\\nLegend:\\n\\n  X = Self")
-    'GPU0\\tGPU1\\nX\\tNV18'
-    """
-    return printable(_STYLES.sub("", output), keep="\n\t").partition("\nLegend:")[0].strip()
-
-
-def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
-    """Return a line per GPU, from rows of its number, maximum PCIe generation, lanes and bus id.
-
-    The line also states the GPU's NUMA node, if Linux has one for its bus id in `devices`. Other rows are left out.
-
-    >>> pcie("0, 5, 16, 00000000:FF:1F.7")
-    'GPU0: PCIe 5 x16'
-    """
-    lines = []
-    for row in rows.splitlines():
-        words = [word.strip() for word in row.split(",")]
-        if len(words) != 4:  # the line is a message
-            continue
-        index, generation, lanes, bus_id = words
-        if not generation.isdigit() or not lanes.isdigit():  # nvidia-smi does not know them
-            continue
-        line = f"GPU{index}: PCIe {generation} x{lanes}"
-        node = _numa_node(bus_id, devices)
-        if node.isdigit():  # the kernel writes -1 for a device without a node
-            line += f", NUMA node {node}"
-        lines.append(line)
-    return "\n".join(lines)
-
-
-def _numa_node(bus_id: str, devices: Path) -> str:
-    """Return the NUMA node of a PCI device, "" if it is unknown."""
-    name = bus_id[-12:].lower()  # the kernel uses four digits of the domain and lower case
-    try:
-        return (devices / name / "numa_node").read_text().strip()
-    except (OSError, ValueError):
-        return ""
 
 
 def _output(command: list[str]) -> str:

@@ -27,7 +27,6 @@ PROVENANCE: dict[str, Any] = {
     "num_cores": 8,
     "memory_bytes": 2**34,
     "gpus": [{"name": "a card", "memory_bytes": 2**33, "driver": "1", "cuda": "12.4", "nccl": "2.20"}],
-    "topology": "GPU0\tX\n",
 }
 PROTOCOL: dict[str, Any] = {
     "warm_up": 2,
@@ -36,7 +35,6 @@ PROTOCOL: dict[str, Any] = {
     "start": "agreed instant",
     "statistic": "slowest rank of each iteration",
     "clock": "monotonic",
-    "clock_offset_s": 0.0,
     "verified": True,
 }
 SIZES = tuple(2**power for power in range(10, 25))

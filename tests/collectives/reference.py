@@ -83,9 +83,8 @@ def _in_switch(rows, merged, enter, adder, cluster):  # type: ignore[no-untyped-
     for pair in start:
         mine = {run for src, dst, run, _ in rows if (src, dst) == pair and run in merged}
         last = max([start[pair], *(start[src, dst] for src, dst, run, _ in rows if run in mine)])
-        link = cluster.overrides.get(pair, cluster.intra)
-        wire = max(out[pair[0]], into[pair[1]]) * Fraction(link.beta_s_per_byte)
-        end[pair] = last + Fraction(link.alpha_s) + wire
+        wire = max(out[pair[0]], into[pair[1]]) * Fraction(cluster.intra.beta_s_per_byte)
+        end[pair] = last + Fraction(cluster.intra.alpha_s) + wire
     done = dict(end)
     for pair in sorted(start, key=lambda pair: end[pair]):
         if to_add[pair] and cluster.gamma_s_per_byte:
@@ -141,5 +140,5 @@ def _may_start(pair, messages, end, done, enter, now, cluster):  # type: ignore[
 
 def _link(cluster, pair, messages):  # type: ignore[no-untyped-def]
     leaves, enters = (rank // cluster.gpus_per_node for rank in pair)
-    link = cluster.overrides.get(pair, cluster.intra if leaves == enters else cluster.inter)
+    link = cluster.intra if leaves == enters else cluster.inter
     return Fraction(link.alpha_s), messages[pair][0] * Fraction(link.beta_s_per_byte), leaves, enters

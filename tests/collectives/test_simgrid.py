@@ -16,7 +16,6 @@ pytestmark = pytest.mark.oracle
 CLUSTERS = {
     "alike": Cluster.uniform(16, Link(1e-4, 1e8)),
     "nodes": Cluster(4, 4, Link(2e-5, 1e9), Link(1e-4, 1e8)),
-    "one slow": Cluster(4, 4, Link(2e-5, 1e9), Link(1e-4, 1e8), overrides={(5, 6): Link(1e-3, 1e7)}),
 }
 ALGORITHMS = [
     "ring",
@@ -49,4 +48,4 @@ def test_simgrid_agrees(peer: Path, name: str, links: str) -> None:
 def test_the_comparison_can_fail(peer: Path) -> None:
     schedule = build("allreduce", "ring", 16)
     theirs, _ = run_peer(peer, schedule, 16_384, CLUSTERS["alike"])
-    assert simulate(schedule, 16_384, CLUSTERS["one slow"]).makespan_s != pytest.approx(theirs, rel=0.02)
+    assert simulate(schedule, 16_384, CLUSTERS["nodes"]).makespan_s != pytest.approx(theirs, rel=0.02)

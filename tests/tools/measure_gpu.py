@@ -150,7 +150,6 @@ def main() -> int:
     print_parts(overview(profile, everything=True))
     for table in (collectives_table(profile), steps or []):
         print("\n".join(table))
-    print(f"\n{profile.provenance['topology']}")
     print(f"\n{len(profile.points)} points in {told.output.name}, {time.monotonic() - start:.0f} s")
     return 0
 

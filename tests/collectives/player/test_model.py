@@ -18,10 +18,9 @@ ALIKE = Link(1.0, 2.0)
 
 
 def cluster(num_ranks: int) -> Cluster:
-    """Two nodes where that goes, with a slow network, adding that takes time, and one quick pair."""
+    """Two nodes where that goes, with a slow network, and adding that takes time."""
     nodes = 2 if num_ranks % 2 == 0 else 1
-    quick = {(0, 1): Link(0.1, 1e3)} if num_ranks > 1 else {}
-    return Cluster(nodes, num_ranks // nodes, Link(1.0, 50.0), Link(3.0, 10.0), 0.013, overrides=quick)
+    return Cluster(nodes, num_ranks // nodes, Link(1.0, 50.0), Link(3.0, 10.0), 0.013)
 
 
 def played(num_ranks: int) -> list[Playback]:

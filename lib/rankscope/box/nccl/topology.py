@@ -10,11 +10,11 @@ from itertools import combinations
 import msgspec
 
 from ...common.files import FileError, read_bytes
-from ...common.words import and_joined, count_of, listed
-from ...provenance import topology as without_legend
+from ...common.words import and_joined, count_of, listed, printable
 
 WAYS = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")  # the words of topo -m, from the shortest way to the longest
 _DIRECT = ("NV", "PIX", "PXB")  # by default, NCCL uses GPUDirect over no other way (src/graph/paths.cc)
+_STYLES = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, such as underlining
 _ROW = re.compile(r"GPU\d+((?:\s+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS)\b)+)")
 
 
@@ -58,7 +58,8 @@ def parsed(text: str) -> Topology:
 
     Raises ValueError if it is none.
     """
-    table = without_legend(text).replace("|", " ").replace("SOC", "SYS")  # SOC until 2018
+    plain = printable(_STYLES.sub("", text), keep="\n\t").partition("\nLegend:")[0]
+    table = plain.replace("|", " ").replace("SOC", "SYS")  # SOC until 2018
     header = next((line for line in table.splitlines() if "GPU0" in line), "")
     names = header[header.find("GPU0") :].partition("CPU")[0].split()
     num_gpus = sum(name.startswith("GPU") for name in names)
