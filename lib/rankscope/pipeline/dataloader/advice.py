@@ -26,6 +26,7 @@ _LARGEST_ERROR = 0.1  # of the prediction for the recorded epoch; promises for o
 _GAIN_WORTH_THE_ORDER = 1.10  # a smaller gain does not justify batches in an order that differs from run to run
 _SHARE_OF_BEST_GAIN = 0.9  # if faster cores gain this share of the best gain, the cores are the bottleneck
 _LEAST_MOST_WORKERS = 8  # tried by default on a machine with few cores, if fetches wait
+_LEAST_CPU = 0.01  # of a fetch, in cores; less cannot be measured
 _USUAL_NUM_WORKERS = (0, *(2**power for power in range(16)))
 
 
@@ -158,9 +159,9 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
-def _most_served(profile: LoaderProfile) -> float:
+def _most_served(profile: LoaderProfile) -> int:
     """Return how many workers keep all cores busy; more have no core to compute on."""
-    return math.ceil(profile.num_cores / profile.fetch_cpu) if profile.fetch_cpu else math.inf
+    return math.ceil(profile.num_cores / max(profile.fetch_cpu, _LEAST_CPU))
 
 
 def _candidates(
