@@ -62,13 +62,12 @@ class Advice(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         recommended = "nothing: no other settings are clearly faster"
-        settings = self.best.settings
         if self.best is not self.current:
             time = _seconds(self.best.predicted_s)
-            if settings.persistent_workers:
+            if self.best.settings.persistent_workers:
                 time += " in each epoch after the first"
             gain = f"{self.best.speedup:.2f} times as fast as the recorded settings (both predicted)"
-            recommended = f"{settings}: {time}, {gain}. The bottleneck is then {self.bottleneck_next}."
+            recommended = f"{self.best.settings}: {time}, {gain}. The bottleneck is then {self.bottleneck_next}."
         waiting = percent_words(self.waiting_share)
         times = f"{_seconds(self.recorded_s)} (predicted {_seconds(self.reproduced_s)})"
         lines = [
@@ -113,10 +112,10 @@ def advise(
     if num_batches is not None:
         profile = replace(profile, num_batches=whole("num_batches", num_batches, 1))
     if num_workers is None:
-        recorded_workers = profile.settings.num_workers
-        most_workers = max(_LEAST_MOST_WORKERS, 2 * profile.num_cores, 2 * recorded_workers)
-        most_workers = min(most_workers, _most_served(profile))
-        num_workers = [number for number in (*_USUAL_NUM_WORKERS, recorded_workers) if number <= most_workers]
+        most_wanted = max(_LEAST_MOST_WORKERS, 2 * profile.num_cores, 2 * profile.settings.num_workers)
+        most_workers = min(most_wanted, _most_served(profile))
+        num_workers = [number for number in _USUAL_NUM_WORKERS if number <= most_workers]
+        num_workers.append(profile.settings.num_workers)
     num_workers = each("num_workers", num_workers, whole, 0)
     prefetch_factors = each("prefetch_factors", prefetch_factors, whole, 1)
     current = SettingsForecast(profile.settings, predicted_s(profile, profile.settings), 1.0)
@@ -233,7 +232,7 @@ def _bottleneck(profile: LoaderProfile, settings: LoaderSettings) -> str:
 def _notes(profile: LoaderProfile, best: SettingsForecast) -> Iterator[str]:
     """Yield what a reader of the advice should know about its limits."""
     computing = percent_words(min(profile.fetch_cpu, 1.0))
-    served = f"{profile.num_cores} cores serve up to {_most_served(profile):,} workers"
+    served = f"{profile.num_cores} cores serve up to {_most_served(profile)} workers"
     yield f"fetching a batch computes for {computing} of its time and waits for the rest, so {served}"
     if profile.settings.in_order and not best.settings.in_order:
         yield "with in_order=False, the order of batches differs from run to run, so training is not reproducible"
