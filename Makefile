@@ -22,7 +22,7 @@ LOCKED := "$(PYTHON)" -I -c 'import fcntl, subprocess, sys; held = open("Makefil
 # A cluster's own settings of pip may say to install elsewhere. Where it finds packages stays as they say.
 PIP := $(PY) -m pip install --disable-pip-version-check --no-user --root=/
 setup: ## create .venv with everything in it (skipped when that is done)
-	@$(LOCKED) "$(MAKE)" --no-print-directory $(READY)
+	@$(LOCKED) "$(MAKE)" -s --no-print-directory $(READY)
 $(READY): pyproject.toml constraints.txt Makefile
 	@"$(PYTHON)" -I -c 'import sys; sys.version_info >= (3, 11) or sys.exit("rankscope needs Python 3.11 or newer. Name one: make PYTHON=python3.12")'
 	@test ! -L .venv || { echo "setup: .venv is a link. Remove it: make writes only into a .venv of its own." >&2; exit 1; }
@@ -67,7 +67,7 @@ notebooks: setup ## execute every notebook in place and store its outputs
 site: setup ## build static pages of the notebooks and the API in build/site
 	@$(ALONE) $(PY) docs/site/make_site.py
 clean: ## delete .venv, if this file created it, and all caches
-	@$(LOCKED) "$(MAKE)" --no-print-directory delete
+	@$(LOCKED) "$(MAKE)" -s --no-print-directory delete
 delete:
 	@test -L .venv -o ! -f $(MARK) || rm -rf .venv
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis test-artifacts lib/rankscope.egg-info build

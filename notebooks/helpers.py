@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -13,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from rankscope.cluster import Cluster
 from rankscope.collectives import Schedule, best, build, simulate, verify
+from rankscope.common.files import read_json
+from rankscope.diagnose.traces.trace import Trace
 from rankscope.sampling import Assignment, assign, audit
 
 
@@ -64,6 +68,16 @@ def schedule_score(text: str, cluster: Cluster, num_bytes: int) -> None:
         rows.append((name, schedule.num_steps, f"{seconds * 1e6:.1f} µs", f"{seconds / ranking.bound_s:.2f}"))
     rows.append(("lower bound", "", f"{ranking.bound_s * 1e6:.1f} µs", ""))
     print_table(("", "steps", "time", "× bound"), rows)
+
+
+class _Recorded(msgspec.Struct):
+    provenance: dict[str, Any]
+    traces: dict[str, tuple[Trace, ...]]
+
+
+def recorded_jobs(path: str) -> dict[str, tuple[Trace, ...]]:
+    """Read what scripts/record_slow_jobs.py wrote: by slow phase, the traces of all ranks of a job."""
+    return read_json(path, _Recorded).traces
 
 
 NUM_JOBS = 30

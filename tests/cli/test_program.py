@@ -77,6 +77,9 @@ SHOWN: dict[str, tuple[list[str], list[str]]] = {  # a command, and what stands 
         ["nccl", "H100x8", "--nodes", "4", "--collective", "allgather", "--num-bytes", "1GiB"],
         [r"^ *1 GiB +ring Simple"],
     ),
+    "nccl-tests' unit": (["nccl", "h100x8", "--num-bytes", "64M"], [r"^ *64 MiB "]),
+    "sixteen GPUs": (["nccl", "h100x16"], [r"in one node; .*h100x8 --nodes 2"]),
+    "the bank": (["bank"], [r"^bank:dgx_h100_8 +DGX H100"]),
     "a log": (["import", "{log}"], [r"8 ranks"]),
 }
 
@@ -89,6 +92,22 @@ def test_a_command_prints_its_figures(name: str, saved: str, tmp_path: Path) -> 
     shown = output(*[word.format(saved, log=log) for word in words])
     for pattern in patterns:
         assert re.search(pattern, shown, re.MULTILINE), pattern
+
+
+def test_a_log_comes_through_a_pipe() -> None:
+    log = "\n".join(logs_made.table())
+    done = CliRunner().invoke(program("import"), ["import", "-"], input=log)
+    assert "8 ranks" in done.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "expected"), [("rankscope sh", "show"), ("rankscope show --pi", "--picture")])
+def test_a_shell_completes_commands_and_their_options(words: str, expected: str) -> None:
+    variables = {"_RANKSCOPE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    code = "from rankscope.cli import main; main([])"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "lib"), **variables}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=200)
+    assert done.stdout.split() == [expected], done.stderr
 
 
 def test_show_writes_a_picture_next_to_machines_like_it(tmp_path: Path) -> None:

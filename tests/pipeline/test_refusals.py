@@ -32,12 +32,13 @@ from rankscope.pipeline.dataloader.profile import LoaderProfile, LoaderSettings
 READ, TRAIN = Stage("read", 1.0), Stage("train", 1.0)
 THREE, UNKNOWN = Stage("train", 1.0, num_workers=3), Stage("read", fn=abs)
 ROAD = Pipeline([READ, TRAIN])
-PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, *[np.ones(3)] * 9)
+PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, *[np.ones(3)] * 10)
 
 
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("'blocked'", lambda: Stage("blocked", 1.0)),
     ("'read'", lambda: Stage("read")),
+    ("batch_size", lambda: Stage("read", 1.0, batch_size=0)),
     ("num_workers", lambda: Stage("read", 1.0, num_workers=1.5)),  # type: ignore[arg-type]
     ("'read'", lambda: Pipeline([READ, READ])),
     ("service_s", lambda: Pipeline([UNKNOWN]).bottleneck),

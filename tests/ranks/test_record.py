@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from rankscope.ranks import RankError, in_threads, launch, record, recording
-from rankscope.ranks.recorder import COLLECTIVES
+from rankscope.ranks.recorder import KIND_OF_OPERATOR
 from rankscope.train.zero.run import zero_redundancy_class
 
 pytestmark = pytest.mark.slow
@@ -113,7 +113,7 @@ class Seen(TorchDispatchMode):
         library, _, name = func._schema.name.partition("::")
         if library == "c10d":
             sizes = [sum(leaf.nbytes for leaf in tree_leaves(arg) if isinstance(leaf, torch.Tensor)) for arg in args]
-            self.calls.append((COLLECTIVES[name], max(sizes)))
+            self.calls.append((KIND_OF_OPERATOR[name], max(sizes)))
         return func(*args, **(kwargs or {}))
 
 

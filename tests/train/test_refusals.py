@@ -23,7 +23,6 @@ from tests.small import CROSS, batch, mlp
 
 LINK = Link(1e-3, 1e6)
 LOCAL = LocalStep.modelled([4, 8], 0.2)
-NO_COST = fsdp.cost(lambda num_bytes: 0.0, flops_per_s=1.0, bytes_per_s=1.0)
 EPOCH = assign(12, 2).with_loader(3)
 LINEAR = nn.Linear(2, 2)
 SCALED = nn.Linear(2, 2)
@@ -78,7 +77,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: observed(num_ranks=6, num_replicas=4), "num_replicas"),
     (lambda: observed(num_ranks=4, reshard_after_forward=3), "reshard_after_forward"),
     (lambda: observed(prefetch=-1), "prefetch"),
-    (lambda: fsdp.recommend(LINEAR, mean, NO_COST, num_ranks=2, memory_bytes=0), "memory_bytes"),
     (lambda: fsdp.cost(proportional, flops_per_s=0, bytes_per_s=1), "flops_per_s"),
     (lambda: fsdp.cost(3, flops_per_s=1, bytes_per_s=1), "shards"),  # type: ignore[arg-type]
     (lambda: observed().timeline(3), "cost"),  # type: ignore[arg-type]

@@ -58,7 +58,7 @@ def published(path: str | os.PathLike[str]) -> msgspec.Raw | None:
         return None
     name = text.removeprefix(PREFIX)
     if name not in bank():
-        near = " or ".join(get_close_matches(name, bank())) or "one that `box.bank()` lists in Python"
+        near = " or ".join(get_close_matches(name, bank())) or "one that `rankscope bank` lists"
         raise ValueError(one_line(f"the bank has no {name!r}. Take {near}"))
     return _profiles()[name]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,10 @@ from .output import print_parts
 def import_(
     files: Annotated[
         list[Path],
-        Argument(help="Logs of nccl-tests, rccl-tests or nvbandwidth, or files of the NCCL Inspector.", metavar="FILE"),
+        Argument(
+            help="Logs of nccl-tests, rccl-tests or nvbandwidth, files of the NCCL Inspector, or - for standard input.",
+            metavar="FILE",
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -34,7 +38,7 @@ def import_(
 ) -> None:
     """Read logs of other programs. Print what each table has, and what similar machines reach. -o stores all tables."""
     from ..box import read_log
-    from ..box.logs import merged
+    from ..box.logs import merged, read_log_text
     from ..common.files import check_output
     from . import tables
 
@@ -42,8 +46,11 @@ def import_(
         check_output("--output", output, files)
         check_profile_output(output, force)
     profiles = []
-    for path in files:
-        profiles += read_log(path, num_ranks, collective)  # a profile per table
+    for path in files:  # a profile per table
+        if path == Path("-"):
+            profiles += read_log_text(sys.stdin.buffer.read().decode("utf-8", "replace"), num_ranks, collective)
+        else:
+            profiles += read_log(path, num_ranks, collective)
     print_parts(tables.imported(profiles))
     if output is not None:
         merged(profiles, name=output.stem).save(output)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from .options import ProfilePath, TopologyPath
-from .output import print_parts
+from .output import marked, print_parts
 
 
 def show(
@@ -72,3 +72,11 @@ def compare(
         raise ValueError(f"--fail-above: {before} and {after} have no operation at the same size in common")
     if any(change.ratio > 1 + allowed for change in found.values()):
         raise typer.Exit(1)
+
+
+def bank() -> None:
+    """List the public measurements that come with rankscope. `show` and `compare` take each as bank:NAME."""
+    from ..box.machines import PREFIX
+    from ..box.machines import bank as machines
+
+    print_parts([marked((f"{PREFIX}{name}", description) for name, description in machines().items())])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from .options import TopologyPath
 from .output import print_parts, table_of
 
+_GPUS_PER_NODE = 8  # of most machines
 _BOX = re.compile(r"(\w+)x(\d{1,2})")
 _SIZES = [2**power for power in range(10, 34, 2)]
 
@@ -20,7 +22,8 @@ def nccl(
     version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2.")] = "2.30",
     collective: Annotated[str, typer.Option(help="Collective to use.")] = "allreduce",
     num_bytes: Annotated[
-        list[str] | None, typer.Option(help="Size of the whole buffer, as in 64KiB. Repeat for more.", metavar="SIZE")
+        list[str] | None,
+        typer.Option(help="Size of the whole buffer, as in 64K or 64KiB. Repeat for more.", metavar="SIZE"),
     ] = None,
     topo: TopologyPath = None,
 ) -> None:
@@ -57,3 +60,7 @@ def nccl(
             cell_words(choice.time_s),
         )
     print_parts([table, *model.notes])
+    num_gpus = int(match[2])
+    if num_gpus > _GPUS_PER_NODE:
+        other = f"rankscope nccl {match[1]}x{_GPUS_PER_NODE} --nodes {nodes * math.ceil(num_gpus / _GPUS_PER_NODE)}"
+        print_parts([f"This is for {num_gpus} GPUs in one node; for nodes of {_GPUS_PER_NODE}, use `{other}`."])

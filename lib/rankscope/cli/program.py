@@ -30,6 +30,7 @@ COMMANDS = {
     "import": Command("rankscope.cli.logs:import_", "Read the logs of other programs."),
     "show": Command("rankscope.cli.machines:show", "Show what a profile contains, and a verdict on it."),
     "compare": Command("rankscope.cli.machines:compare", "Show where one profile is slower than another."),
+    "bank": Command("rankscope.cli.machines:bank", "List the public machines."),
     "nccl": Command("rankscope.cli.nccl:nccl", "Show what NCCL chooses, and how long it takes."),
     "diagnose": Command("rankscope.cli.diagnose:diagnose", "Find the rank that is late or stuck."),
 }
@@ -39,6 +40,7 @@ Examples:
   rankscope import all_reduce.log -o box.json  or read other programs' logs
   rankscope show box.json                      show its rates, explain slow ones
   rankscope compare box.json bank:h100_8       compare it with a public one
+  rankscope bank                               list the public machines
   rankscope nccl h100x8 --nodes 4              show what NCCL chooses
   rankscope diagnose traces/                   find the rank that is late"""  # \b keeps typer from joining the lines
 
@@ -62,7 +64,7 @@ def options(
 
 def program(name: str) -> typer.Typer:
     """Return the program with one command that can run, or none; of the others it has only the summaries."""
-    app = typer.Typer(epilog=EXAMPLES, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = typer.Typer(epilog=EXAMPLES, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(options)
     for other, command in COMMANDS.items():
         if other == name:
@@ -77,6 +79,15 @@ def _example(arguments: Sequence[str]) -> str:
     examples = [line.split("  ")[1] for line in EXAMPLES.splitlines() if line.startswith("  rankscope")]
     meant = [example for example in examples if example.split()[1] in arguments[:1]]
     return meant[0] if meant else "rankscope --help"
+
+
+def _completed_words() -> list[str]:
+    """Return the words after "rankscope" on the command line that a shell wants completed, as bash or others pass it.
+
+    Its command must be there for its options to be known.
+    """
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    return line.split()[1:]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,7 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # Not standalone: typer returns the exit code, or None after a command that ends normally, and raises errors.
         with naming_extra():
-            app = program("".join(arguments[:1]))
+            words = _completed_words() or arguments
+            app = program("".join(words[:1]))
             exit_code = app(list(arguments), prog_name="rankscope", standalone_mode=False)
         return int(exit_code or 0)
     except BrokenPipeError:  # the reader has closed the pipe; it is an OSError, so it comes first

@@ -89,19 +89,22 @@ def bytes_words(num_bytes: float) -> str:
 def parse_bytes(name: str, text: str) -> int:
     """Return the bytes that a text like ``64 KiB``, ``1MiB`` or ``512`` states. Raises ValueError for any other text.
 
-    >>> parse_bytes("sizes", "64 KiB"), parse_bytes("sizes", "1.5MiB")
-    (65536, 1572864)
+    ``64M`` is 64 MiB, as for nccl-tests.
+
+    >>> parse_bytes("sizes", "64 KiB"), parse_bytes("sizes", "1.5MiB"), parse_bytes("sizes", "64k")
+    (65536, 1572864, 65536)
     >>> parse_bytes("sizes", "3 apples")
     Traceback (most recent call last):
-    ValueError: sizes must be bytes like 512, 64KiB or 1.5MiB, got '3 apples'
+    ValueError: sizes must be bytes like 512, 64K, 64KiB or 1.5MiB, got '3 apples'
     """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(B|KiB|MiB|GiB|TiB)?", text.strip())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(?:B|([KMGT])(?:iB)?)?", text.strip(), re.IGNORECASE)
     if match is not None:
-        (scale,) = [scale for scale, unit in _BINARY if unit == (match[2] or "B")]
+        stated = f"{match[2].upper()}iB" if match[2] else "B"
+        (scale,) = [scale for scale, unit in _BINARY if unit == stated]
         num_bytes = float(match[1]) * scale
         if num_bytes.is_integer():
             return int(num_bytes)
-    raise ValueError(f"{name} must be bytes like 512, 64KiB or 1.5MiB, got {text!r}")
+    raise ValueError(f"{name} must be bytes like 512, 64K, 64KiB or 1.5MiB, got {text!r}")
 
 
 def decimal_unit(num_bytes: float) -> tuple[float, str]:

@@ -38,7 +38,7 @@ from ..common.checks import function, whole
 from ..timeline import Span, Timeline
 from .launcher import launch
 
-COLLECTIVES = {  # the kinds of collectives, by their operators, without those that torch has deprecated
+KIND_OF_OPERATOR = {  # the kinds of collectives, by their operators, without those that torch has deprecated
     "allreduce_": "allreduce",
     "broadcast_": "broadcast",
     "allgather_": "allgather",
@@ -174,7 +174,7 @@ def recording(recorder: RankRecorder | None = None) -> Iterator[RankRecorder]:
         stack.callback(setattr, dist.Work, "wait", vars(dist.Work)["wait"])  # as the class has it, and not as it looks
         dist.Work.wait = lambda *args: recorder._wait(wait, *args)  # type: ignore[method-assign]
         library = stack.enter_context(torch.library._scoped_library("c10d", "IMPL"))
-        for name, kind in COLLECTIVES.items():
+        for name, kind in KIND_OF_OPERATOR.items():
             operator = getattr(torch.ops.c10d, name).default
             kernel = partial(recorder._collective, operator._handle.redispatch_boxed, kind)
             library.impl(name, kernel, _KEY.name, with_keyset=True)
@@ -245,6 +245,22 @@ class RankRecorder:
     def result(self) -> Recording:
         """Return the spans so far."""
         return self._recording_of(self._events, self._now())
+
+    def take(self) -> Callable[[], Recording]:
+        """Return a function that returns the spans so far, and may wait for the GPU, and forget these spans.
+
+        Such functions must be called in the order in which they were returned.
+        """
+        events = self._events
+        self._events = []
+        return partial(self._taken, events, self._now())
+
+    def _taken(self, events: list[_Event], end: Any) -> Recording:
+        taken = self._recording_of(events, end)
+        if not isinstance(end, float):  # the next spans count from here, as `elapsed_time` has 24 bits
+            self._origin_s = self._seconds(end)
+            self._origin = end
+        return taken
 
     def _recording_of(self, events: list[_Event], end: Any) -> Recording:
         rank = dist.get_rank() if dist.is_initialized() else 0

@@ -22,12 +22,18 @@ BATCHES = 60
 
 
 def profile(num_workers=1, cores=64, pinning=None, startup_s=0.0, **means_s):
-    """A profile of batches whose times vary by a fifth; what is not named takes next to nothing."""
+    """A profile of batches whose times vary by a fifth; what is not named takes next to nothing.
+
+    Its epoch takes as long as is predicted, or `total` for each batch.
+    """
     rng = np.random.default_rng(0)
-    names = ("read", "collate", "cpu", "receive", "pin", "wait", "step", "step_cpu", "handover")
+    names = ("read", "collate", "cpu", "receive", "pin", "wait", "step", "step_cpu", "handover", "total")
     columns = {f"{name}_s": means_s.get(name, 1e-5) * rng.uniform(0.8, 1.2, BATCHES) for name in names}
     settings = LoaderSettings(num_workers, pin_memory="pin" in means_s)
-    return LoaderProfile(settings, BATCHES, cores, startup_s=startup_s, pinning=pinning, **columns)
+    recorded = LoaderProfile(settings, BATCHES, cores, startup_s=startup_s, pinning=pinning, **columns)
+    if "total" in means_s:
+        return recorded
+    return replace(recorded, total_s=np.full(BATCHES, recorded.reproduced_s / BATCHES))
 
 
 @pytest.mark.parametrize(
@@ -97,9 +103,56 @@ def test_workers_are_kept_if_their_start_takes_a_clear_share_of_an_epoch(
     assert advice.best.settings == recommended
     saved_s = advice.current.predicted_s - advice.best.predicted_s
     assert saved_s == pytest.approx(startup_s if recommended.persistent_workers else 0.0)
-    assert any(f"{startup_s:g} s" in note for note in advice.notes) is recommended.persistent_workers
-    as_recorded = advise(replace(recorded, settings=recommended))  # a first epoch has the start of persistent workers
-    assert ("note: " in str(as_recorded)) is recommended.persistent_workers
+
+
+# ---- what cannot be told
+
+
+def test_a_model_that_does_not_reproduce_the_recording_recommends_nothing():
+    slow = {"read": 0.03, "step": 0.01}
+    right_s = profile(**slow).epoch_s / BATCHES
+    for total_s, is_told in ((0.88, False), (0.95, True), (1.05, True), (1.15, False), (3.0, False)):
+        advice = advise(profile(**slow, total=total_s * right_s))
+        assert (advice.bottleneck == "reading") is is_told
+        assert (advice.best is not advice.current) is is_told
+        assert (not advice.doubt) is is_told
+        assert str(advice).startswith("cannot tell") is not is_told
+    part = profile(**slow, startup_s=1.0)  # the start is long for 60 batches, and short for 6,000
+    assert not advise(part, num_batches=6000).doubt
+    kept = replace(part.settings, persistent_workers=True)
+    assert not advise(replace(part, settings=kept)).doubt  # a first epoch has the start of workers that are kept
+
+
+def test_without_recorded_workers_their_gain_cannot_be_told():
+    advice = advise(profile(num_workers=0, read=0.03, step=0.01))
+    assert advice.doubt
+    assert (advice.best, advice.bottleneck) == (advice.current, "reading")
+    assert not advise(profile(num_workers=0, step=0.01)).doubt  # workers would gain nothing
+
+
+def test_workers_are_tried_as_far_as_cores_can_serve_them():
+    def tried(**settings):
+        return max(row.settings.num_workers for row in advise(profile(step=0.001, **settings)).rows)
+
+    assert tried(read=0.1, num_workers=10, cores=2) == 16  # they wait
+    assert tried(read=0.1, num_workers=1, cores=2) == 8
+    assert tried(read=0.1, cpu=0.1, num_workers=1, cores=2) == 2
+    assert tried(read=0.1, cpu=0.05, num_workers=1, cores=2) == 4
+    assert tried(read=0.1, cpu=0.1, num_workers=8, cores=2) == 8  # recorded
+    waiting = advise(profile(read=0.1, step=0.001, num_workers=10, cores=2))
+    assert waiting.best.settings.num_workers == 16
+    assert waiting.best.speedup == pytest.approx(1.6, rel=0.1)
+    assert any(row.settings == LoaderSettings(10, in_order=False) for row in waiting.rows)
+
+
+def test_in_order_false_comes_with_what_it_costs():
+    read_s = np.where(np.arange(BATCHES) % 8, 0.01, 0.3)
+    recorded = replace(profile(num_workers=4, step=0.01), read_s=read_s)
+    recorded = replace(recorded, total_s=np.full(BATCHES, recorded.reproduced_s / BATCHES))
+    advice = advise(recorded, num_workers=[4], prefetch_factors=[2])
+    assert not advice.best.settings.in_order
+    ordered = advise(profile(num_workers=4, step=0.01), num_workers=[4])
+    assert len(advice.notes) == len(ordered.notes) + 1
 
 
 # ---- advice that is followed

@@ -21,11 +21,13 @@ def reference(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int 
     for rank in range(num_ranks):
         source = simpy.Store(environment)
         source.items.extend(range(num_items))
+        num_arriving = num_items
         for place, stage in enumerate(pipeline.stages):
             last = place == len(pipeline.stages) - 1
             target = simpy.Store(environment, capacity=float("inf") if last else stage.capacity)
-            times = stage.times_s(num_items, seed, rank, place).tolist()
-            turns = _Turns(environment)
+            turns = _Turns(environment, num_arriving)
+            num_arriving = stage.num_results(num_arriving)
+            times = stage.times_s(num_arriving, seed, rank, place).tolist()
             for _ in range(stage.num_workers):
                 meet = barrier if last and num_ranks > 1 else None
                 environment.process(_worker(environment, rank, stage, source, target, times, turns, meet, seen))
@@ -35,10 +37,11 @@ def reference(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int 
 
 
 class _Turns:
-    """Who may hand on: tickets in the order of taking."""
+    """Who may take, one at a time, and who may hand on: tickets in the order of taking."""
 
-    def __init__(self, environment: simpy.Environment) -> None:
+    def __init__(self, environment: simpy.Environment, num_arriving: int) -> None:
         self.environment, self.tickets = environment, 0
+        self.taking, self.num_arriving = simpy.Resource(environment), num_arriving
         self.called: dict[int, simpy.Event] = {}
         self.call(0)
 
@@ -80,8 +83,17 @@ def _worker(
     seen: Times,
 ) -> Iterator[simpy.Event]:
     for step in count():
-        item = yield source.get()
-        taken, ticket = environment.now, turns.ticket()
+        with turns.taking.request() as alone:
+            yield alone
+            ticket, size = turns.ticket(), stage.batch_size or 1
+            num_left = turns.num_arriving - ticket * size
+            if num_left <= 0:
+                return
+            for _ in range(min(size, num_left)):
+                item = yield source.get()
+            if stage.batch_size:
+                item = ticket
+        taken = environment.now
         yield environment.timeout(times[item])
         done = environment.now
         if stage.ordered:

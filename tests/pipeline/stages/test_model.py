@@ -45,8 +45,8 @@ def pipelines(draw: st.DrawFn, most_workers_last: int) -> Pipeline:
     stages = []
     for place in range(num_stages):
         workers = draw(st.integers(1, most_workers_last if place == num_stages - 1 else 8))
-        capacity, ordered = draw(st.integers(1, 16)), draw(st.booleans())
-        stages.append(Stage(f"s{place}", draw(services), num_workers=workers, capacity=capacity, ordered=ordered))
+        numbers = {"num_workers": workers, "capacity": draw(st.integers(1, 16)), "ordered": draw(st.booleans())}
+        stages.append(Stage(f"s{place}", draw(services), **numbers, batch_size=draw(st.none() | st.integers(1, 4))))
     return Pipeline(stages)
 
 

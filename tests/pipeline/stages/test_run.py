@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from rankscope.pipeline import Lognormal, Pipeline, Stage, StageError, run, simulate
+from tests.pipeline.stages.simpy_reference import reference
 from tests.processes import NOT_HANGING_S, alive, gone, soon
 from tests.ranks.functions import Speechless
 
@@ -67,6 +68,21 @@ def test_every_item_passes_every_stage_once(processes, ordered):
         assert sorted(timeline.select(kind=stage.name).item.tolist()) == list(range(60))
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_stage_collects_batches_as_the_model_and_simpy_say(ordered):
+    batches = []
+    read = Stage("read", 0.001, num_workers=2, ordered=ordered)
+    collate = Stage("collate", 0.002, fn=tuple, num_workers=2, capacity=1, batch_size=4)
+    path = Pipeline([read, collate, Stage("train", 0.001, fn=batches.append)])
+    expected = simulate(path, 10)
+    ran = run(path, range(10))
+    assert sorted(number for batch in batches for number in batch) == list(range(10))
+    assert batches == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9)] or not ordered
+    passages = {(0, span.kind, span.item) for span in ran.work()}
+    assert passages == {(0, span.kind, span.item) for span in expected.work()} == reference(path, 10).keys()
+    assert path.bounds_per_s() == {"read": 2000, "collate": 4000, "train": 4000}
+
+
 # ---- how close the prediction is
 
 
@@ -76,7 +92,7 @@ def test_a_run_takes_about_as_long_as_predicted_and_never_less(ordered):
         [
             Stage("read", Lognormal(0.012, 0.5), num_workers=2, ordered=ordered),
             Stage("decode", Lognormal(0.020, 0.8), num_workers=4, ordered=ordered),
-            Stage("train", 0.006),
+            Stage("train", 0.024, batch_size=4),
         ]
     )
     expected = simulate(path, 60, seed=9)
@@ -85,7 +101,7 @@ def test_a_run_takes_about_as_long_as_predicted_and_never_less(ordered):
         if ratio < 1.1:
             break
     assert 0.99 < ratio < 1.1
-    slower = simulate(path.changed("train", service_s=0.012), 60, seed=9)
+    slower = simulate(path.changed("train", service_s=0.048), 60, seed=9)
     assert slower.makespan_s > 1.2 * expected.makespan_s  # which the bounds above would tell apart
 
 

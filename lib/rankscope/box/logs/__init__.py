@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .read import merged, read_log
+from .read import merged, read_log, read_log_text
 from .table import FAULT
 
-__all__ = ["FAULT", "merged", "read_log"]
+__all__ = ["FAULT", "merged", "read_log", "read_log_text"]

@@ -33,12 +33,18 @@ def read_log(
     Raises FileError (a one-line ValueError that names the file, and the line if one is to blame) if the file is not
     such a log or contradicts itself; OSError if it cannot be opened.
     """
+    return read_log_text(read_bytes(path).decode("utf-8", "replace"), num_ranks, collective, path)
+
+
+def read_log_text(
+    text: str, num_ranks: int | None = None, collective: str | None = None, path: str | os.PathLike[str] = "-"
+) -> list[Profile]:
+    """Return the measurements in the text of a log, as `read_log` does; errors name the `path`."""
     if num_ranks is not None:
         whole("num_ranks", num_ranks, 1)
     if collective is not None:
         collective = COLLECTIVE.get(collective.removesuffix("_perf"), collective)
         one_of("collective", collective, (*COLLECTIVES, "together"))
-    text = read_bytes(path).decode("utf-8", "replace")
     log = Log(path, clean_lines(text), num_ranks or 0, collective or "")
     try:
         profiles = list(_profiles(log, text))

@@ -108,5 +108,6 @@ IN_SWITCH["nvls_tree"] = Algorithm(
     _nvls_tree_s,
     _MULTIMEM,
     SEGMENTS,
-    arrange=lambda cluster: by_nodes(cluster) if cluster.switch_adds and cluster.num_nodes > 1 else None,
+    # On nodes of one rank, whose switches add nothing, its form does not apply, and it is a double binary tree.
+    arrange=lambda cluster: by_nodes(cluster) if cluster.switch_adds and by_nodes(cluster) else None,
 )

@@ -19,7 +19,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -28,7 +27,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ...common.checks import of_type, whole
-from ...ranks.recorder import RankRecorder, Recording, recording
+from ...ranks.recorder import RankRecorder, recording
 from ...timeline import Span, Timeline
 from .late_ranks import lateness
 from .own_times import own_times
@@ -104,7 +103,7 @@ class Watched:
         self._thread = threading.Thread(target=self._serve, name="rankscope.watch", daemon=True)
 
     def __enter__(self) -> Watched:
-        self._recorder = _StepRecorder(self._on_collective)
+        self._recorder = RankRecorder(self._on_collective)
         self._recording = recording(self._recorder)
         self._recording.__enter__()
         self._thread.start()
@@ -236,26 +235,6 @@ class Watched:
                 time.sleep(_LOOK_S)
             return bytes(self._store.get(key))
         return None
-
-
-class _StepRecorder(RankRecorder):
-    """A recorder that hands over the spans of a step, and forgets them."""
-
-    def take(self) -> Callable[[], Recording]:
-        """Return a function that returns the spans since the last call, and may wait for the GPU.
-
-        Such functions must be called in the order in which they were returned.
-        """
-        events = self._events
-        self._events = []
-        return partial(self._taken, events, self._now())
-
-    def _taken(self, events: list[Any], end: Any) -> Recording:
-        taken = self._recording_of(events, end)
-        if not isinstance(end, float):  # the next spans count from here, as `elapsed_time` has 24 bits
-            self._origin_s = self._seconds(end)
-            self._origin = end
-        return taken
 
 
 class _Loader:

@@ -6,6 +6,7 @@ predictions depend on their whole distribution and not only on their mean.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from .measured import RecordedLoader
 
 _CLEAR_GAIN = 1.05  # predictions are off by a few percent, so a smaller gain may be none
+_LARGEST_ERROR = 0.1  # of the prediction for the recorded epoch; promises for other settings are little better
 _GAIN_WORTH_THE_ORDER = 1.10  # a smaller gain does not justify batches in an order that differs from run to run
 _SHARE_OF_BEST_GAIN = 0.9  # if faster cores gain this share of the best gain, the cores are the bottleneck
-_LEAST_MOST_WORKERS = 8  # tried by default on a machine with few cores
+_LEAST_MOST_WORKERS = 8  # tried by default on a machine with few cores, if fetches wait
 _USUAL_NUM_WORKERS = (0, *(2**power for power in range(16)))
 
 
@@ -38,35 +40,45 @@ class SettingsForecast(msgspec.Struct, frozen=True):
 class Advice(msgspec.Struct, frozen=True):
     """The result of `advise`; ``str()`` is the report.
 
-    `bottleneck` is one of `PARTS`: the one that would shorten the epoch most if it were twice as fast;
-    `bottleneck_next` is the same with the settings of `best`. `waiting_share` and `recorded_s` are measured. `current`
-    is the prediction for the recorded settings, and shows how accurate predictions are. `rows` are all settings that
-    were tried, fastest first.
+    `bottleneck` is one of `PARTS`: the one that would shorten the epoch most if it were twice as fast.
+    `bottleneck_next` is the same with the settings of `best`. `waiting_share` and `recorded_s`, of the last epoch as
+    far as it was recorded, are measured. `reproduced_s` is the prediction for that epoch; if it is off by more than
+    10 %, the bottleneck is "unknown". `current` is the prediction for the recorded settings, and `rows` are all
+    settings that were tried, fastest first. If `doubt` is not empty, it says why `advise` cannot tell which settings
+    are faster; then `best` is `current`.
     """
 
     bottleneck: str
     bottleneck_next: str
     waiting_share: float
     recorded_s: float
+    reproduced_s: float
     current: SettingsForecast
     best: SettingsForecast
     rows: tuple[SettingsForecast, ...]
     notes: tuple[str, ...]
+    doubt: str
 
     def __str__(self) -> str:
         recommended = "nothing: no other settings are clearly faster"
+        settings = self.best.settings
         if self.best is not self.current:
             time = _seconds(self.best.predicted_s)
+            if settings.persistent_workers:
+                time += " in each epoch after the first"
             gain = f"{self.best.speedup:.2f} times as fast as the recorded settings (both predicted)"
-            recommended = f"{self.best.settings}: {time}, {gain}. The bottleneck is then {self.bottleneck_next}."
+            recommended = f"{settings}: {time}, {gain}. The bottleneck is then {self.bottleneck_next}."
         waiting = percent_words(self.waiting_share)
-        current = self.current
+        times = f"{_seconds(self.recorded_s)} (predicted {_seconds(self.reproduced_s)})"
         lines = [
             f"bottleneck: {self.bottleneck}; the training loop waits for {waiting} of the epoch",
-            f"  recorded: {current.settings}: {_seconds(self.recorded_s)} (predicted {_seconds(current.predicted_s)})",
-            f"  recommended: {recommended}",
-            *(f"  note: {note}" for note in self.notes),
+            f"  recorded: {self.current.settings}: {times}",
         ]
+        if self.doubt:
+            lines.insert(0, f"cannot tell which settings are faster: {self.doubt}")
+        else:
+            lines.append(f"  recommended: {recommended}")
+        lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
     __repr__ = __str__  # for a notebook, which shows the last value of a cell
@@ -82,21 +94,28 @@ def advise(
     """Name the bottleneck of a recorded loader, and predict an epoch of `num_batches` with other settings.
 
     By default, `num_batches` is that of the longest recorded epoch. If you recorded part of an epoch, pass
-    ``num_batches=len(loader)``. `advise` tries these `num_workers` (by default 0, 1, 2, 4, … up to 8 or twice the
-    cores) and `prefetch_factors`, with and without in_order, with and without pinning if both are known, with
-    persistent_workers if making workers takes time, and the recorded settings. Of the settings within 5 % of the
-    fastest, it recommends the recorded ones if they are among them, else those with the fewest workers. It recommends
-    in_order=False only if that gains more than 10 %. Persistent workers are predicted as they are after the first
-    epoch, in which they start.
+    ``num_batches=len(loader)``. `advise` tries these `num_workers` and `prefetch_factors`, with and without in_order,
+    with and without pinning if both are known, with persistent_workers if making workers takes time, and the recorded
+    settings. By default, `num_workers` are the recorded number and 0, 1, 2, 4, … up to 8, twice the cores or twice the
+    recorded number, but no more than the cores can serve, by the measured CPU time of a fetch.
+
+    Of the settings within 5 % of the fastest, it recommends the recorded ones if they are among them, else those with
+    the fewest workers. It recommends in_order=False only if that gains more than 10 %. Persistent workers are predicted
+    as they are after the first epoch, in which they start. It recommends nothing if the prediction for the recorded
+    epoch is off by more than 10 %, or if workers seem faster, but none were recorded.
 
     Raises ValueError if `recorded` has no profile, nothing has been recorded, or a count is out of range.
     """
     profile = recorded.profile() if hasattr(recorded, "profile") else of_type("recorded", recorded, LoaderProfile)
+    recorded_s = profile.epoch_s
+    reproduced_s = profile.reproduced_s
     if num_batches is not None:
         profile = replace(profile, num_batches=whole("num_batches", num_batches, 1))
     if num_workers is None:
-        most_workers = max(_LEAST_MOST_WORKERS, 2 * profile.num_cores)
-        num_workers = [number for number in _USUAL_NUM_WORKERS if number <= most_workers]
+        recorded_workers = profile.settings.num_workers
+        most_workers = max(_LEAST_MOST_WORKERS, 2 * profile.num_cores, 2 * recorded_workers)
+        most_workers = min(most_workers, _most_served(profile))
+        num_workers = [number for number in (*_USUAL_NUM_WORKERS, recorded_workers) if number <= most_workers]
     num_workers = each("num_workers", num_workers, whole, 0)
     prefetch_factors = each("prefetch_factors", prefetch_factors, whole, 1)
     current = SettingsForecast(profile.settings, predicted_s(profile, profile.settings), 1.0)
@@ -106,20 +125,42 @@ def advise(
         forecasts.append(SettingsForecast(settings, epoch_s, current.predicted_s / epoch_s))
     rows = tuple(sorted(forecasts, key=lambda row: row.predicted_s))
     best = best_of(rows, current)
+    bottleneck = _bottleneck(profile, current.settings)
+    doubt = ""
+    if abs(reproduced_s - recorded_s) > _LARGEST_ERROR * recorded_s:
+        bottleneck = "unknown"
+        doubt = (
+            f"the recorded epoch took {_seconds(recorded_s)}, but {_seconds(reproduced_s)} is predicted for it. "
+            "Record again while nothing else uses the machine."
+        )
+    elif best.settings.num_workers and not profile.settings.num_workers:
+        doubt = (
+            "the start-up and the hand-over of workers are unknown, because there were none. "
+            "Record again with num_workers=1."
+        )
+    if doubt:
+        best = current
     return Advice(
-        bottleneck=_bottleneck(profile, current.settings),
+        bottleneck=bottleneck,
         bottleneck_next=_bottleneck(profile, best.settings),
         waiting_share=profile.waiting_share,
-        recorded_s=profile.epoch_s,
+        recorded_s=recorded_s,
+        reproduced_s=reproduced_s,
         current=current,
         best=best,
         rows=rows,
-        notes=tuple(_notes(profile, current, best)),
+        notes=tuple(_notes(profile, best)),
+        doubt=doubt,
     )
 
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
+
+
+def _most_served(profile: LoaderProfile) -> float:
+    """Return how many workers keep all cores busy; more have no core to compute on."""
+    return math.ceil(profile.num_cores / profile.fetch_cpu) if profile.fetch_cpu else math.inf
 
 
 def _candidates(
@@ -188,12 +229,10 @@ def _bottleneck(profile: LoaderProfile, settings: LoaderSettings) -> str:
     return max(PARTS, key=lambda part: gains_s[part])
 
 
-def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsForecast) -> Iterator[str]:
+def _notes(profile: LoaderProfile, best: SettingsForecast) -> Iterator[str]:
     """Yield what a reader of the advice should know about its limits."""
-    if not profile.settings.num_workers:
-        yield "recorded without workers, so their start-up and hand-over are unknown, and predicted to take no time"
-    # If the recorded workers are persistent, the note says why a recorded first epoch takes longer than predicted.
-    persistent = best.settings if best.settings.persistent_workers else current.settings
-    if persistent.persistent_workers:
-        startup_s = profile.startup_of_s(replace(persistent, persistent_workers=False))
-        yield f"persistent_workers=True saves the start-up of {_seconds(startup_s)} in every epoch after the first"
+    computing = percent_words(min(profile.fetch_cpu, 1.0))
+    served = f"{profile.num_cores} cores serve up to {_most_served(profile):,} workers"
+    yield f"fetching a batch computes for {computing} of its time and waits for the rest, so {served}"
+    if profile.settings.in_order and not best.settings.in_order:
+        yield "with in_order=False, the order of batches differs from run to run, so training is not reproducible"

@@ -278,6 +278,7 @@ def _epoch(recording: _Recording, inner: Any, start_ns: int, ready_ns: int) -> I
             request.worked_since(step_start),
             request.cpu - step_start.cpu,
             fetched.handover_ns,
+            wait_ns + request.wall - step_start.wall,
         )
         recording.rows.append(row)
         wait_ns = 0

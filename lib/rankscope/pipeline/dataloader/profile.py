@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from ...timeline import Span
 from ..service import Seconds
@@ -13,7 +13,9 @@ from .model import BatchTimes, epoch
 
 PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")
 # The columns of a `LoaderProfile`; a recording has them in this order.
-COLUMNS = ("read_s", "collate_s", "cpu_s", "receive_s", "pin_s", "wait_s", "step_s", "step_cpu_s", "handover_s")
+COLUMNS = (
+    "read_s", "collate_s", "cpu_s", "receive_s", "pin_s", "wait_s", "step_s", "step_cpu_s", "handover_s", "total_s"
+)  # fmt: skip
 # A batch is received in about the shortest recorded time, unless its worker cannot answer because a fetch holds the
 # interpreter lock. Times up to this multiple of the shortest count as those of receiving alone.
 _RECEIVE_ALONE = 2
@@ -54,8 +56,9 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     `read_s` is the dataset access, `collate_s` the collate_fn, and `cpu_s` the CPU time of both and of sending the
     batch. `receive_s` is the time in which the training loop takes the batch in, or the pin thread, which then pins for
     `pin_s`. `wait_s` is the training loop's wait for the batch, `step_s` its step, `step_cpu_s` the CPU time of the
-    step. If the system reports waits for a core, the times do not include them. `handover_s` is the time from the end
-    of the fetch to the arrival, or below 0 for batches for which the loop was not waiting. Making a worker takes
+    step. `handover_s` is the time from the end of the fetch to the arrival, or below 0 for batches for which the loop
+    was not waiting. `total_s` is that of a wait and its step. If the system reports waits for a core, only `wait_s` and
+    `total_s` include them. Making a worker takes
     `startup_each_s`; workers begin to read `startup_s` after the last one was made. `num_batches` is that of an epoch.
     """
 
@@ -71,6 +74,7 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     step_s: Seconds
     step_cpu_s: Seconds
     handover_s: Seconds
+    total_s: Seconds
     startup_s: float = 0.0
     startup_each_s: float = 0.0
     pinning: PinningCosts | None = None
@@ -78,13 +82,25 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     @property
     def waiting_share(self) -> float:
         """The share of the recorded time in which the training loop waited for its batch."""
-        spent_s = float(self.wait_s.sum() + self.step_s.sum())
-        return float(self.wait_s.sum()) / spent_s
+        return float(self.wait_s.sum() / self.total_s.sum())
 
     @property
     def epoch_s(self) -> float:
-        """Seconds of an epoch of `num_batches`, as recorded."""
-        return float(self.wait_s.mean() + self.step_s.mean()) * self.num_batches
+        """Seconds of an epoch of `num_batches`, as recorded last."""
+        return float(self.total_s[-self.num_batches :].mean()) * self.num_batches
+
+    @property
+    def reproduced_s(self) -> float:
+        """The prediction for the epoch that was recorded last. If it is the first, persistent workers start in it."""
+        settings = self.settings
+        if self.total_s.size <= self.num_batches:
+            settings = replace(settings, persistent_workers=False)
+        return predicted_s(self, settings)
+
+    @property
+    def fetch_cpu(self) -> float:
+        """The average number of cores that a worker keeps busy while it fetches."""
+        return _share(self.cpu_s, self.read_s + self.collate_s)
 
     def startup_of_s(self, settings: LoaderSettings) -> float:
         """Return the seconds until workers begin to read. Those of persistent workers have passed long ago."""
@@ -140,7 +156,7 @@ def predicted_epoch(profile: LoaderProfile, settings: LoaderSettings, faster: st
     )
     cores = Cores(
         profile.num_cores * factor("CPU cores"),
-        fetch_cpu=_share(profile.cpu_s, profile.read_s + profile.collate_s),
+        fetch_cpu=profile.fetch_cpu,
         step_cpu=_share(profile.step_cpu_s, profile.step_s),
     )
     return epoch(work, settings.num_workers, settings.prefetch_factor, settings.in_order, cores)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
-from itertools import chain, pairwise, repeat
+from itertools import chain, islice, pairwise, repeat
 from typing import NamedTuple
 
 from ...common.checks import of_type, whole
@@ -48,8 +48,10 @@ def simulate(pipeline: Pipeline, items: int, seed: int = 0, num_ranks: int = 1) 
     last_passages = []
     for rank in range(num_ranks):
         passages = []
+        num_results = num_items
         for place, stage in enumerate(stages):
-            passages.append(_Passage(stage, rank, stage.times_s(num_items, seed, rank, place).tolist(), spans))
+            num_results = stage.num_results(num_results)
+            passages.append(_Passage(stage, rank, stage.times_s(num_results, seed, rank, place).tolist(), spans))
         # The items arrive at the first stage at time 0, and at each other one as they leave the one before.
         passages[0].arrivals = zip(repeat(0.0), range(num_items))
         for passage, next_passage in pairwise(passages):
@@ -107,15 +109,20 @@ class _Passage:
             self.take(visit.worker, left_s)
 
     def take(self, worker: int, free_s: float) -> None:
-        """Let a worker take the next item, if there is one, once both are there."""
-        for arrived_s, item in self.arrivals:
+        """Let a worker take the next item or batch, if there is one, each item once both are there."""
+        batch_size = self.stage.batch_size or 1
+        items = []
+        for arrived_s, item in islice(self.arrivals, batch_size):
             start_s = max(arrived_s, free_s)
-            done_s = start_s + self.times_s[item]
-            turn = len(self.taken_s)
-            leaves_by = turn if self.stage.ordered else done_s
             self.taken_s.append(start_s)
-            heappush(self.in_hand, _Visit(leaves_by, turn, item, worker, start_s, done_s))
+            items.append(item)
+        if not items:
             return
+        turn = (len(self.taken_s) - 1) // batch_size
+        number = turn if self.stage.batch_size else items[0]
+        done_s = start_s + self.times_s[number]
+        leaves_by = turn if self.stage.ordered else done_s
+        heappush(self.in_hand, _Visit(leaves_by, turn, number, worker, start_s, done_s))
 
     def leave(self, left_s: float, wait: str) -> _Visit:
         """Let the item leave whose turn it is; `wait` is the kind of its wait, if there is one."""

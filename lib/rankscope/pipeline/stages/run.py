@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import ExitStack
+from itertools import count, islice
 from queue import SimpleQueue
 from typing import Any
 
@@ -42,11 +43,59 @@ def run(pipeline: Pipeline, items: Iterable[Any], seed: int = 0, timeout_s: floa
     for stage in stages:
         if stage.fn is None and not isinstance(items, Sized):
             raise ValueError(f"items must have a length where a stage sleeps, as {stage.name!r} does, got {items!r}")
-    execution = _Execution(items, whole("seed", seed, *SEEDS), timeout_s)
-    begin_s = execution.run(stages)
+    seed = whole("seed", seed, *SEEDS)
+    num_items = len(items) if isinstance(items, Sized) else 0  # which only stages that sleep need
+    source: Iterator[tuple[int, Any]] = enumerate(items)
+    outcome = _Queue()  # gets an error of any stage, or None at the end
+    recorder = Recorder()
+    threads: list[threading.Thread] = []
+    with ExitStack() as at_end:
+        at_end.callback(_join, threads)
+        for position, stage in enumerate(stages):
+            num_items = stage.num_results(num_items)
+            times_s = [] if stage.fn else stage.times_s(num_items, seed, 0, position).tolist()
+            workers = _Workers(stage, source, outcome, recorder, is_last=stage is stages[-1])
+            at_end.callback(workers.stop)
+            source = workers.arrivals()
+            for lane in stage.lanes():
+                work = _work_of(stage, times_s, timeout_s, at_end)
+                threads.append(threading.Thread(target=workers.work, args=(lane, work), name=lane, daemon=True))
+        begin_s = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        error = outcome.get()
+        try:
+            if error is not None:
+                raise error
+        finally:
+            error = None  # its traceback refers to this frame, so a reference from here would be a cycle
     lanes = [lane for stage in stages for lane in stage.lanes()]
     # In the order of the stages, also those without a span.
-    return execution.recorder.timeline().shifted(-begin_s).named(lanes, [stage.name for stage in stages])
+    return recorder.timeline().shifted(-begin_s).named(lanes, [stage.name for stage in stages])
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    deadline_s = time.monotonic() + _GRACE_S
+    for thread in threads:
+        if thread.ident:  # it was started
+            thread.join(max(deadline_s - time.monotonic(), 0))
+
+
+def _work_of(stage: Stage, times_s: Sequence[float], timeout_s: float, at_end: ExitStack) -> Callable[[int, Any], Any]:
+    """Return what a worker does with the number and the value of an item: sleep, ask its process, or call `fn`."""
+    fn = stage.fn
+    if fn is None:
+        return lambda number, value: _sleep(times_s[number], value)
+    if stage.processes:
+        process = Process(fn, timeout_s)  # forked before there are threads
+        at_end.callback(process.end)
+        fn = process.call
+    return lambda number, value: fn(value)
+
+
+def _sleep(seconds: float, value: Any) -> Any:
+    time.sleep(seconds)
+    return value
 
 
 class StageError(RuntimeError):
@@ -62,153 +111,132 @@ class _Stopped(Exception):
     """The run was stopped: a thread that gets this ends."""
 
 
-class _Crew:
-    """The workers of a stage, and the queue to the next one. One at a time takes an item, with its number."""
+class _Queue(SimpleQueue[Any]):
+    """A queue in which nobody waits any more, or takes anything, once it is stopped.
 
-    def __init__(self, stage: Stage, source: Iterator[tuple[int, Any]]) -> None:
-        self.stage = stage
-        self.source = source
-        self.taking = threading.Lock()
-        self.tickets = count()  # of the items, in the order in which they are taken
-        # If the stage is ordered, a worker leaves once there is an entry in the queue of its ticket, modulo the number
-        # of workers. At most that many items are in hand, so no two of them wait in one queue.
-        self.turns: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(stage.num_workers)]
-        self.turns[0].put(None)
-        # None is the end. The results of the last stage are discarded; its queue gets an error of any stage instead.
-        self.results: SimpleQueue[Any] = SimpleQueue()
-        self.free_slots: SimpleQueue[Any] = SimpleQueue()  # of the results
-        for _ in range(stage.capacity):
-            self.free_slots.put(None)
-        self.ended = count(1)  # how many workers have ended
-
-
-class _Execution:
-    """One run: its queues, threads and processes.
-
-    All waiting is inside `queue.SimpleQueue`, which is written in C. So a hand-over takes a few microseconds; with
-    `queue.Queue` and its condition variables it would take tens of them.
+    SimpleQueue is written in C, so a hand-over takes a few microseconds; with `queue.Queue` and its condition variables
+    it would take tens of them.
     """
 
-    def __init__(self, items: Any, seed: int, timeout_s: float) -> None:
-        self.recorder = Recorder()
-        self._items = items
-        self._seed = seed
-        self._timeout_s = timeout_s
-        self._crews: list[_Crew] = []
-        self._processes: list[Process] = []
-        self._is_stopped = False
+    is_stopped = False
 
-    def run(self, stages: Iterable[Stage]) -> float:
-        """Run everything, and return when it began, in seconds of `time.perf_counter`."""
-        threads = []
-        source: Iterator[tuple[int, Any]] = enumerate(self._items)
-        try:
-            for position, stage in enumerate(stages):
-                crew = _Crew(stage, source)
-                self._crews.append(crew)
-                source = self._arrivals(crew)
-                for lane in stage.lanes():
-                    arguments = (crew, lane, self._work_of(stage, position))
-                    threads.append(threading.Thread(target=self._work, args=arguments, name=lane, daemon=True))
-            begin_s = time.perf_counter()
-            for thread in threads:
-                thread.start()
-            error = crew.results.get()  # None at the end
-            if error is not None:
-                raise error
-        finally:
-            error = None  # its traceback refers to this frame, so a reference from here would be a cycle
-            self._stop()
-            deadline_s = time.monotonic() + _GRACE_S
-            for thread in threads:
-                if thread.ident:  # it was started
-                    thread.join(max(deadline_s - time.monotonic(), 0))
-        return begin_s
-
-    def _stop(self) -> None:
-        """End the processes, and let every thread end that waits, or comes to wait."""
-        self._is_stopped = True  # before the entries below, so that a woken thread sees it
-        for crew in self._crews:
-            for queue in (*crew.turns, crew.results, crew.free_slots):
-                queue.put(None)
-        for process in self._processes:
-            process.end()
-
-    def _get(self, queue: SimpleQueue[Any]) -> tuple[Any, bool]:
-        """Return the next entry of a queue, and whether it was not there yet. Raises _Stopped after `_stop`."""
-        had_to_wait = queue.empty()
-        entry = queue.get()
-        if self._is_stopped:
-            queue.put(None)  # so that the next thread that waits here wakes, too
+    def take(self) -> Any:
+        """Wait for the next entry and return it. Raises _Stopped after `stop`."""
+        entry = self.get()
+        if self.is_stopped:
+            self.put(None)  # so that the next thread that waits here wakes, too
             raise _Stopped
-        return entry, had_to_wait
+        return entry
 
-    def _arrivals(self, crew: _Crew) -> Iterator[tuple[int, Any]]:
-        """Yield the results of a crew, and free their slots."""
-        while True:
-            item, _ = self._get(crew.results)
-            if item is None:
-                return
-            crew.free_slots.put(None)
-            yield item
+    def wait(self) -> bool:
+        """Take an entry, and return whether it was not there yet."""
+        had_to_wait = self.empty()
+        self.take()
+        return had_to_wait
 
-    def _work_of(self, stage: Stage, position: int) -> Callable[[int, Any], Any]:
-        """Return what a worker does with each item: ask its process, call the stage's function, or sleep."""
-        fn = stage.fn
-        if fn is None:
-            rank = 0
-            times_s = stage.times_s(len(self._items), self._seed, rank, position).tolist()
-            return lambda number, value: _sleep(times_s[number], value)
-        if stage.processes:
-            process = Process(fn, self._timeout_s)  # forked before there are threads
-            self._processes.append(process)
-            fn = process.call
-        return lambda number, value: fn(value)
+    def stop(self) -> None:
+        self.is_stopped = True  # before the entry, so that a woken thread sees it
+        self.put(None)
 
-    def _work(self, crew: _Crew, lane: str, work: Callable[[int, Any], Any]) -> None:
+
+class _Turns:
+    """Lets the workers of a stage hand on their results in the order of their tickets.
+
+    An entry in the queue of a ticket, modulo the number of workers, is its turn. At most that many items are in hand,
+    so no two of them wait in one queue.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self.queues = [_Queue() for _ in range(num_workers)]
+        self.queues[0].put(None)
+
+    def wait(self, ticket: int) -> bool:
+        """Wait for the turn of this ticket, and return whether it had not come yet."""
+        return self.queues[ticket % len(self.queues)].wait()
+
+    def pass_on(self, ticket: int) -> None:
+        """Let the ticket after this one have its turn."""
+        self.queues[(ticket + 1) % len(self.queues)].put(None)
+
+
+class _Workers:
+    """The workers of a stage, and the queue of their results; those of the last stage are discarded."""
+
+    def __init__(
+        self, stage: Stage, source: Iterator[tuple[int, Any]], outcome: _Queue, recorder: Recorder, is_last: bool
+    ) -> None:
+        self.stage = stage
+        self.source = source  # of items, with their numbers
+        self.outcome = outcome
+        self.recorder = recorder
+        self.is_last = is_last
+        self.results = outcome if is_last else _Queue()  # None is the end
+        self.free_slots = _Queue()  # of the results
+        for _ in range(stage.capacity):
+            self.free_slots.put(None)
+        self.turns = _Turns(stage.num_workers)
+        self.next_ticket = _Queue()  # whoever has it takes from the source; tickets count what is taken
+        self.next_ticket.put(0)
+        self.num_ended = count(1)
+
+    def stop(self) -> None:
+        """Let every thread end that waits, or comes to wait."""
+        for queue in (self.next_ticket, *self.turns.queues, self.free_slots, self.results):
+            queue.stop()
+
+    def arrivals(self) -> Iterator[tuple[int, Any]]:
+        """Yield the results at the next stage, and free their slots."""
+        for result in iter(self.results.take, None):
+            self.free_slots.put(None)
+            yield result
+
+    def work(self, lane: str, work: Callable[[int, Any], Any]) -> None:
         """Be the thread of a worker: work on items until there are no more, or until the run is stopped."""
-        stage = crew.stage
+        name = self.stage.name
         number: int | None = None
         try:
-            while True:
-                number = None
-                with crew.taking:
-                    if self._is_stopped:
-                        return
-                    item = next(crew.source, None)
-                    ticket = next(crew.tickets)
-                if item is None:
-                    break
-                number, value = item
+            while taken := self._take():
+                ticket, number, value = taken
                 start_ns = _now_ns()
                 result = work(number, value)
                 stop_ns = _now_ns()
-                self.recorder.add(lane, stage.name, number, start_ns, stop_ns)
-                had_to_wait = False
-                if stage.ordered:
-                    _, had_to_wait = self._get(crew.turns[ticket % stage.num_workers])
-                if crew is not self._crews[-1]:
-                    had_to_wait |= self._get(crew.free_slots)[1]
-                    crew.results.put((number, result))
-                if stage.ordered:
-                    crew.turns[(ticket + 1) % stage.num_workers].put(None)
+                self.recorder.add(lane, name, number, start_ns, stop_ns)
+                had_to_wait = self._hand_on(ticket, number, result)
                 if had_to_wait:
                     self.recorder.add(lane, "blocked", number, stop_ns, _now_ns())
-            if next(crew.ended) == stage.num_workers:
-                crew.results.put(None)
+                number = None
+            if next(self.num_ended) == self.stage.num_workers:
+                self.results.put(None)
         except _Stopped:
             pass
         except BaseException as cause:
             problem = error_words(cause)
             error = StageError(f"items failed: {problem}", "items", None)
             if number is not None:
-                where = f"stage {stage.name!r} failed on item {number}"
-                error = StageError(f"{where}: {problem}", stage.name, number)
+                error = StageError(f"stage {name!r} failed on item {number}: {problem}", name, number)
             error.__cause__ = cause
-            self._crews[-1].results.put(error)
+            self.outcome.put(error)
             del error  # its traceback refers to this frame
 
+    def _take(self) -> tuple[int, int, Any] | None:
+        """Return a ticket, and the next item or batch with its number; None if there are no more."""
+        ticket = self.next_ticket.take()
+        items = list(islice(self.source, self.stage.batch_size or 1))
+        self.next_ticket.put(ticket + 1)
+        if not items:
+            return None
+        if self.stage.batch_size:
+            return ticket, ticket, [value for _, value in items]
+        return ticket, *items[0]
 
-def _sleep(seconds: float, value: Any) -> Any:
-    time.sleep(seconds)
-    return value
+    def _hand_on(self, ticket: int, number: int, result: Any) -> bool:
+        """Hand a result to the next stage once that is possible, and return whether it was not at once."""
+        had_to_wait = False
+        if self.stage.ordered:
+            had_to_wait = self.turns.wait(ticket)
+        if not self.is_last:
+            had_to_wait |= self.free_slots.wait()
+            self.results.put((number, result))
+        if self.stage.ordered:
+            self.turns.pass_on(ticket)
+        return had_to_wait

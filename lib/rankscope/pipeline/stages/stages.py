@@ -33,6 +33,10 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
     worker that finishes early waits for its turn; other stages hand on each item as soon as it is done. If `processes`
     is true, the workers are processes instead of threads, for work that holds Python's interpreter lock.
 
+    With a `batch_size`, a worker collects so many results of the previous stage, or what is left at the end, and passes
+    them to `fn` as a list; `service_s` is then the time of a batch. From there on, the items are batches, numbered in
+    the order in which they were collected.
+
     Raises ValueError if the stage has no name, if both `service_s` and `fn` are None, or if a number is out of range.
     """
 
@@ -43,6 +47,7 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
     capacity: int = 2
     ordered: bool = True
     processes: bool = False
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         check_field(self, "name", _word)
@@ -52,6 +57,7 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
         check_field(self, "capacity", whole, 1)
         check_field(self, "ordered", truth)
         check_field(self, "processes", truth)
+        check_field(self, "batch_size", optional, whole, 1)
         if self.service_s is None and self.fn is None:
             raise ValueError(f"stage {self.name!r} must have a service_s, a fn or both")
 
@@ -67,6 +73,14 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
         Raises ValueError if the times are unknown or too few.
         """
         return draw(f"service_s of stage {self.name!r}", self.service_s, num_items, *stream)
+
+    def num_results(self, num_items: int) -> int:
+        """Return how many results so many items have: one each, or one for each batch.
+
+        >>> Stage("collate", 0.01, batch_size=4).num_results(9)
+        3
+        """
+        return -(-num_items // (self.batch_size or 1))
 
     def lanes(self) -> list[str]:
         """Return the names of its workers' lanes in a timeline.
@@ -118,10 +132,12 @@ class Pipeline(msgspec.Struct, frozen=True, eq=False):
         return Pipeline(list(stages.values()))
 
     def bounds_per_s(self) -> dict[str, float]:
-        """Return the rate of each stage in items per second if it never waited, which is workers / mean time."""
+        """Return the rate of each stage if it never waited, in items of the first stage per second."""
         bounds = {}
+        items_each = 1  # which a result stands for
         for stage in self.stages:
-            bounds[stage.name] = stage.num_workers / stage.mean_s if stage.mean_s else math.inf
+            items_each *= stage.batch_size or 1
+            bounds[stage.name] = items_each * stage.num_workers / stage.mean_s if stage.mean_s else math.inf
         return bounds
 
     @property

@@ -20,13 +20,12 @@ from .costs import cost
 from .step import CollectiveCall, Step, Work
 
 if TYPE_CHECKING:
-    from .choose import recommend
     from .measured import run
     from .observed import collectives, observe
 
-__all__ = ["CollectiveCall", "Step", "Work", "collectives", "cost", "observe", "recommend", "run"]
+__all__ = ["CollectiveCall", "Step", "Work", "collectives", "cost", "observe", "run"]
 
-__getattr__ = when_used(__name__, collectives="observed", observe="observed", recommend="choose", run="measured")
+__getattr__ = when_used(__name__, collectives="observed", observe="observed", run="measured")
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,10 @@
-"""`Recorder`: the works and the live bytes of everything that runs while it is entered."""
+"""`StepObserver`: the works and the live bytes of everything that runs while it is entered."""
 
 from __future__ import annotations
 
 import time
 import weakref
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,19 +12,19 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
+from ...ranks.recorder import KIND_OF_OPERATOR
 from .internals import TorchDispatchMode, key_of, tensors_in
 from .step import COLLECTIVES, MemoryChange, Step, Work
 from .streams import Device
 
-_KINDS = {"_allgather_base_": "allgather", "_reduce_scatter_base_": "reduce_scatter", "allreduce_": "allreduce"}
 # What each transfer of FSDP allocates, and the kind of its copies.
 _TERMS = {"unshard": "gather_buffers", "wait_for_unshard": "gathered_parameters", "post_backward": "reduce_buffers"}
 _COPIES = {"unshard": "copy_in", "wait_for_unshard": "copy_out"}
 _RELEASE_S = 0.005  # a thread of Gloo refers to the tensors of a collective for some moments after it has ended
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records what torch passes to it: each operator, collectives included.
+class StepObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes what torch passes to it: each operator, collectives included.
 
     A storage counts from the operator that makes it until Python deletes it. `originals` are the parameters by name
     whose values all-gathers do not bring, because the other ranks do not exist.
@@ -40,9 +41,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._works: list[Work] = []
         self._changes: list[MemoryChange] = []
         self._storages: dict[int, tuple[str, int]] = {}  # the term and bytes of each live storage
+        self._num_earlier = 0, 0  # works and changes, which are those before the step
+
+    def begin_step(self) -> None:
+        """Leave out what has run so far but the memory that it has left."""
+        self._num_earlier = len(self._works), len(self._changes)
 
     def begin_pass(self, name: str) -> None:
-        """Record what follows as the "forward" or the "backward" pass of the root."""
+        """Note what follows as the "forward" or the "backward" pass of the root."""
         self._pass = name
         self.computing = [""]
 
@@ -58,22 +64,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._add_new(inputs, "inputs")
         output = func(*args, **(kwargs or {}))
         outputs = list(tensors_in(output))
-        term = "activations"
-        if self.transfers:
-            term = _TERMS[self.transfers[-1][0]]
         if not func.is_view:  # which makes no storage; Gloo looks into one of its own while FSDP waits for it
-            self._add_new(outputs, term)
+            self._add_new(outputs, _TERMS[self.transfers[-1][0]] if self.transfers else "activations")
         costs_nothing = func.is_view or func is torch.ops.aten.empty.memory_format
         if costs_nothing or func.namespace in ("prim", "profiler"):
             return output
-        sizes = {id(tensor): tensor.nbytes for tensor in inputs + outputs}
+        sizes = {id(tensor): tensor.nbytes for tensor in inputs + outputs}.values()
         if func.namespace == "c10d":
             name = func.overloadpacket.__name__
-            self._add_work(_KINDS.get(name, name), 0, max(sizes.values(), default=0))
-        else:
-            count_flops = flop_registry.get(func.overloadpacket, _no_flops)
-            flops = count_flops(*args, **(kwargs or {}), out_val=output)
-            self._add_work(self._kind(), flops, sum(sizes.values()))
+            self._add_work(KIND_OF_OPERATOR.get(name, name), 0, max(sizes, default=0))
+            return output
+        flops = 0
+        if func.overloadpacket in flop_registry:
+            flops = flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=output)
+        self._add_work(self._kind(), flops, sum(sizes))
         return output
 
     def _kind(self) -> str:
@@ -134,25 +138,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # ---- the result
 
-    def place(self) -> tuple[int, int]:
-        """Return how many works and changes there are, as the begin of a step."""
-        return len(self._works), len(self._changes)
-
-    def step_from(self, num_works: int, num_changes: int) -> Step:
-        """Return the step from this place on; what is there before are changes at its begin."""
+    def step(self) -> Step:
+        """Return the step since its begin, in which works are counted from 0."""
+        num_works, num_changes = self._num_earlier
         works = []
         for work in self._works[num_works:]:
             after = frozenset([index - num_works for index in work.after if index >= num_works])
             works.append(work._replace(after=after))
-        changes = []
-        for change in self._changes:
-            changes.append(change._replace(num_works=max(change.num_works - num_works, 0)))
-        before: dict[str, int] = {}
-        for change in changes[:num_changes]:
-            before[change.term] = before.get(change.term, 0) + change.num_bytes
-        at_begin = [MemoryChange(0, term, num_bytes) for term, num_bytes in before.items()]
-        return Step(tuple(works), (*at_begin, *changes[num_changes:]))
-
-
-def _no_flops(*_args: Any, **_options: Any) -> int:
-    return 0
+        at_begin = Counter[str]()
+        for change in self._changes[:num_changes]:
+            at_begin[change.term] += change.num_bytes
+        changes = [MemoryChange(0, term, num_bytes) for term, num_bytes in at_begin.items()]
+        for change in self._changes[num_changes:]:
+            changes.append(change._replace(num_works=change.num_works - num_works))
+        return Step(tuple(works), tuple(changes))

@@ -15,7 +15,6 @@ from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, Steps
 from ...timeline import Timeline
 from ..network_settings import Networks
-from .choose import NOT_COUNTED
 from .costs import cost
 from .observed import observe
 from .picture import draw_fsdp_step
@@ -98,7 +97,7 @@ def fsdp() -> Explorer:
             f"{12e-9 * now.num_blocks * now.width**2:.3g} billion parameters, mixed precision with Adam",
             f"{time_words(spans.makespan_s)} per step, {time_words(spans.select(kind='wait').busy_s)} exposed",
             f"peak: {', '.join(terms)}",
-            NOT_COUNTED,
+            "not counted: the allocator's reserve, CUDA's context, NCCL's buffers, the optimizer's temporary tensors",
             f"{count_of(len(sizes), 'collective')} of {decimal_words(sum(sizes))}, at most {decimal_words(max(sizes))}",
             *networks.about(now, max(sizes)),
         ]

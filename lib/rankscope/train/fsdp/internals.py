@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_iter
 
 if TYPE_CHECKING:
-    from .dispatch import Recorder
+    from .dispatch import StepObserver
 
 __all__ = ["FakeTensorMode", "TorchDispatchMode", "key_of", "tensors_in", "watching"]
 
@@ -41,8 +41,8 @@ def key_of(storage: Any) -> int:
 
 
 @contextmanager
-def watching(recorder: Recorder) -> Iterator[None]:
-    """Give FSDP the recorder's device instead of its own, and tell the recorder what FSDP does for which group."""
+def watching(observer: StepObserver) -> Iterator[None]:
+    """Give FSDP the observer's device instead of its own, and tell the observer what FSDP does for which group."""
     with ExitStack() as stack:
 
         def replace(owner: Any, name: str, value: Any) -> None:
@@ -53,17 +53,17 @@ def watching(recorder: Recorder) -> Iterator[None]:
 
         def watched_resize(storage: Any, size: int) -> None:
             resize(storage, size)
-            recorder.resized(storage)
+            observer.resized(storage)
 
         replace(torch.UntypedStorage, "resize_", watched_resize)
         for module in (_fsdp_collectives, _fsdp_param_group, _fsdp_state):
-            replace(module, "_get_device_handle", lambda device_type: recorder.device)
-        replace(torch.accelerator, "current_stream", recorder.device.current_stream)
-        if not recorder.on_gloo:
+            replace(module, "_get_device_handle", lambda device_type: observer.device)
+        replace(torch.accelerator, "current_stream", observer.device.current_stream)
+        if not observer.on_gloo:
             replace(_fsdp_param, "_chunk_with_empty", _first_chunks)
         groups = _fsdp_param_group.FSDPParamGroup
         for name in (*_TRANSFERS, *_BEGINS, _END):
-            replace(groups, name, _watched(recorder, name, getattr(groups, name)))
+            replace(groups, name, _watched(observer, name, getattr(groups, name)))
         yield
 
 
@@ -76,36 +76,36 @@ def _first_chunks(tensor: Tensor, num_chunks: int, dim: int) -> list[Tensor]:
     return [tensor.narrow(dim, 0, length)] * num_chunks
 
 
-def _watched(recorder: Recorder, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of a group of parameters that also keeps the recorder's lists of what runs."""
+def _watched(observer: StepObserver, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a group of parameters that also keeps the observer's lists of what runs."""
 
     def method(group: Any, *args: Any, **kwargs: Any) -> Any:
         group_name = group._module_fqn or ""
         if name in _TRANSFERS:
-            recorder.transfers.append((name, group_name))
+            observer.transfers.append((name, group_name))
         result = original(group, *args, **kwargs)
         if name in _BEGINS:
-            recorder.computing.append(group_name)
+            observer.computing.append(group_name)
         elif name == _END:
-            recorder.computing.pop()
+            observer.computing.pop()
         else:
-            recorder.transfers.pop()
+            observer.transfers.pop()
             for parameter in group.fsdp_params:
-                _after_transfer(recorder, name, parameter)
+                _after_transfer(observer, name, parameter)
         return result
 
     return method
 
 
-def _after_transfer(recorder: Recorder, name: str, parameter: Any) -> None:
+def _after_transfer(observer: StepObserver, name: str, parameter: Any) -> None:
     """Label the gradients of one parameter, and give it its values if it has just been gathered."""
     if name == "post_backward" and parameter.sharded_param.grad is not None:
-        recorder.label(parameter.sharded_param.grad, "gradients")
+        observer.label(parameter.sharded_param.grad, "gradients")
     if name != "wait_for_unshard" or parameter.sharded_state != _fsdp_param.ShardedState.UNSHARDED:
         return
     gathered = parameter._unsharded_param
     if gathered.requires_grad and not gathered._post_accumulate_grad_hooks:
-        gathered.register_post_accumulate_grad_hook(lambda gathered: recorder.label(gathered.grad, "gradients"))
-    if parameter._param_fqn in recorder.originals:
+        gathered.register_post_accumulate_grad_hook(lambda gathered: observer.label(gathered.grad, "gradients"))
+    if parameter._param_fqn in observer.originals:
         with _disable_current_modes():
-            gathered.data.copy_(recorder.originals[parameter._param_fqn])
+            gathered.data.copy_(observer.originals[parameter._param_fqn])

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from ...common.checks import function, of_type, optional, several, whole
 from ..fake_group import fake_group
 from ..losses import Loss, Optimizer, checked_loss
-from .dispatch import Recorder
+from .dispatch import StepObserver
 from .internals import FakeTensorMode, watching
 from .step import CollectiveCall, Step
 
@@ -122,13 +122,13 @@ def observe_rank(module: nn.Module, loss: Loss, sharding: Sharding, optimizer: O
     fake_mode: AbstractContextManager[Any] = nullcontext()
     if on_meta:
         fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    recorder = Recorder(originals, on_gloo)
-    with watching(recorder):
+    observer = StepObserver(originals, on_gloo)
+    with watching(observer):
         with fake_mode:
             module = _copied(module)
         sharding.apply(module)
         with fake_mode:
-            return _second_step(module, loss, optimizer, recorder)
+            return _second_step(module, loss, optimizer, observer)
 
 
 def _copied(module: nn.Module) -> nn.Module:
@@ -143,29 +143,29 @@ def _copied(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, fakes)
 
 
-def _second_step(module: nn.Module, loss: Loss, optimizer: Optimizer | None, recorder: Recorder) -> Step:
+def _second_step(module: nn.Module, loss: Loss, optimizer: Optimizer | None, observer: StepObserver) -> Step:
     """Take two steps of a sharded module, and return the second one: the first one allocates for both."""
     optimizing = None
     if optimizer is not None:
         optimizing = optimizer(module.parameters())
     for parameter in module.parameters():
-        recorder.label(parameter, "parameters")
+        observer.label(parameter, "parameters")
     for buffer in module.buffers():
-        recorder.label(buffer, "buffers")
+        observer.label(buffer, "buffers")
     for _ in range(2):
-        begin = recorder.place()
-        with recorder:
-            recorder.begin_pass("forward")
+        observer.begin_step()
+        with observer:
+            observer.begin_pass("forward")
             value = checked_loss(loss(module))
-            recorder.begin_pass("backward")
+            observer.begin_pass("backward")
             value.backward()  # type: ignore[no-untyped-call]
             del value
-        recorder.end_step(is_updating=optimizing is not None)
+        observer.end_step(is_updating=optimizing is not None)
         if optimizing is not None:
             optimizing.step()
             for state in optimizing.state.values():
                 for tensor in state.values():
                     if isinstance(tensor, Tensor):
-                        recorder.label(tensor, "optimizer_states")
+                        observer.label(tensor, "optimizer_states")
         module.zero_grad()
-    return recorder.step_from(*begin)
+    return observer.step()

@@ -1,0 +1,95 @@
+"""What the explorers of `train` must say, worked out another way, for `tests/explorers/test_true.py`."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from rankscope.common.units import parse_bytes
+from rankscope.train.ddp import Contention, resnet50_step
+from rankscope.train.ddp.explorer import DEFAULT_CAP, FLOPS_PER_S
+from rankscope.train.network_settings import Networks
+from rankscope.train.pipeline_parallel.explorer import step
+from rankscope.train.zero.explorer import LIMITS_BYTES, MODELS
+
+from .ddp.simpy_reference import reference
+
+Truths = list[tuple[Any, ...]]
+WIDTHS = {"fp32": (4, 4, 0, 4), "mixed": (2, 2, 4, 4), "bf16": (2, 2, 0, 2)}  # parameter, gradient, master, state
+NUM_STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+
+
+def ddp(now: Any) -> Truths:
+    """A step in SimPy."""
+    local = resnet50_step(now.num_samples, FLOPS_PER_S)
+    cap_mb = None if now.cap == DEFAULT_CAP else parse_bytes("cap", now.cap) / 2**20
+    slower = 1 + now.slower / 100
+    seen = reference(local, local.buckets(cap_mb), Networks().cost(now), Contention(slower, slower), now.overlap)
+    whole_s = local.forward_s + max(stop_s for _, stop_s in seen.values())
+    return [
+        ("ResNet-50: # of gradients", 25557032 * 4),
+        ("# per step: # without communication", whole_s, local.forward_s + local.backward_s),
+    ]
+
+
+def fsdp(now: Any) -> Truths:
+    """Blocks of 12·width² parameters and the two of a norm, gathered in bfloat16 and reduced in float32."""
+    block = 12 * now.width**2 + 2 * now.width
+    num_gathers = 2 if now.reshard else 1
+    num_bytes = now.num_blocks * block * (2 * num_gathers + 4)
+    num_collectives = now.num_blocks * (num_gathers + 1)
+    return [
+        ("# billion parameters", 12e-9 * now.num_blocks * now.width**2),
+        ("# collectives? of #, at most #", num_collectives, num_bytes, 4 * block),
+    ]
+
+
+def zero(now: Any) -> Truths:
+    """The formulas of the paper."""
+    parameter, gradient, master, state = WIDTHS[now.recipe]
+    shares = [1 if now.stage < divided_from else 1 / now.num_ranks for divided_from in (3, 2, 1)]
+    states = master + state * NUM_STATES[now.optimizer]
+    activations = now.activations_gb * 1e9
+    total = MODELS[now.model] * (parameter * shares[0] + gradient * shares[1] + states * shares[2]) + activations
+    truths: Truths = [(f": # in stage {now.stage}", total), (f"stage {now.stage}: # per rank", total)]
+    for name, limit in LIMITS_BYTES.items():
+        truths.append((f"{name}: # left for these", limit - total) if limit > total else (f"{name}: too small",))
+    return truths
+
+
+def pipeline_parallel(now: Any) -> Truths:
+    """Counted pass by pass; a rank is idle between its passes."""
+    schedule, timeline = step(now)
+    idle = []
+    kept = []
+    sent = []
+    home = {one.stage: rank for rank, row in enumerate(schedule.ranks) for one in row}
+    for rank, row in enumerate(schedule.ranks):
+        passes = sorted(
+            (span.start_s, span.stop_s) for span in timeline if span.rank == rank and span.lane == "compute"
+        )
+        pauses_s = sum(after[0] - before[1] for before, after in pairwise(passes))
+        idle.append(pauses_s / (passes[-1][1] - passes[0][0]))
+        held = [0]
+        for one in row:
+            held.append(held[-1] + {"F": 1, "B": -1, "I": 0, "W": -1}[one.kind])
+        kept.append(max(held) / (schedule.num_stages / now.num_ranks))
+        to = [home.get(one.stage + {"F": 1, "B": -1, "I": -1}.get(one.kind, 0), rank) for one in row]
+        sent.append(sum(other != rank for other in to))
+    numbers = ", ".join(["#"] * now.num_ranks)
+    return [
+        ("ranks idle at most #", max(idle)),
+        ("last pass: at most # of that time", max(idle)),
+        ("# per step; idle", max(span.stop_s for span in timeline)),
+        (f"in micro-batches: {numbers}\\n", *kept),
+        ("at most # messages per step", max(sent)),
+    ]
+
+
+EACH_BLOCK = {"wrap": "each block", "num_ranks": 8, "num_blocks": 2, "num_tokens": 1024, "recompute": False}
+TRUTHS = {
+    "ddp": ({"accumulation": 1}, ddp),
+    "fsdp": (EACH_BLOCK, fsdp),
+    "zero": ({}, zero),
+    "pipeline_parallel": ({}, pipeline_parallel),
+}
