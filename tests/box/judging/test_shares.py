@@ -91,6 +91,7 @@ MADE: dict[str, tuple[Profile, str, float]] = {  # a machine, the verdict, and t
     "eight cards at the rate of one": (made(46.8e9, 2, network=cards(8)), LOW, 100),
     "eight cards of some rate": (made(180e9, 2, network=cards(8)), UNKNOWN, 200),
     "four cards of some rate": (made(86e9, 2, gpu="A100-SXM4-80GB", network=cards(4)), EXPECTED, 100),
+    "messages, of which few tables are known": (made(13e9, 2, 1, what="together", network=cards(1, 400)), UNKNOWN, 50),
     "all to all exceeds a card": (made(88e9, 2, what="all_to_all", network=cards(8, 400)), EXPECTED, 93.75),
     "half of all to all": (made(44e9, 2, what="all_to_all", network=cards(8, 400)), LOW, 93.75),
     "a tree on two nodes exceeds the cards": (made(95e9, 2, network=cards(1, 400)), EXPECTED, 50),

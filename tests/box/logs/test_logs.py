@@ -111,6 +111,7 @@ VARIED: dict[str, Callable[[Lines], Lines]] = {
         for line in each_row(lambda line: f"{line}  2026-03-04 12:11:10")(lines)
     ],
     "a blank in the name of the host": lambda lines: [line.replace("on node000", "on my node000") for line in lines],
+    "no name of the host": lambda lines: [line.replace("on node000", "on       ") for line in lines],
     "a shell before and after": lambda lines: ["$ module load x | cat", *lines, "", "ann@node:~$ exit"],
 }
 
