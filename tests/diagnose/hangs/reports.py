@@ -6,22 +6,26 @@ from .pastes import Paste
 
 _WAITS = (
     "[rank{0}]:[E816 01:45:40.18 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation timeout: "
-    "WorkNCCL(SeqNum={1}, OpType={2}, NumelIn={3}, NumelOut={3}, Timeout(ms)=600000) ran for 600021 milliseconds before "
+    "WorkNCCL(SeqNum={1}, OpType={2}, NumelIn={3}, NumelOut={3}, Timeout(ms)=600000) ran for 600021 "
+    "milliseconds before "
     "timing out.\n"
 )
 _FAILED = (
-    "[rank{0}]:[E816 01:45:40.28 ProcessGroupNCCL.cpp:2271] [PG ID {1} PG GUID {2} Rank {3}] failure detected by watchdog "
+    "[rank{0}]:[E816 01:45:40.28 ProcessGroupNCCL.cpp:2271] [PG ID {1} PG GUID {2} Rank {3}] failure "
+    "detected by watchdog "
     "at work sequence id: {4} PG status: last enqueued work: {4}, last completed work: {5}\n"
 )
 _DUMPED = (
     "[rank{0}]:[E816 01:45:40.38 ProcessGroupNCCL.cpp:1746] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Received a dump "
-    "signal due to a collective timeout from rank 0 and we will try our best to dump the debug info. Last enqueued NCCL "
+    "signal due to a collective timeout from rank 0 and we will try our best to dump the debug info. "
+    "Last enqueued NCCL "
     "work: {1}, last completed NCCL work: {1}.\n"
 )
 _RAS = "#0-0 (fa93daea854b060b) MISMATCH\n  Communicator ranks have different AllGather operation counts\n"
 _ON = "-- GPU {0} managed by process 32303{0} on node 10.0.0.{0}\n"
 _JSON = (
-    '        {{\n          "rank": {0},\n          "host": "10.0.0.{0}",\n          "pid": 81{0},\n          "cuda_dev": 0,\n'
+    '        {{\n          "rank": {0},\n          "host": "10.0.0.{0}",\n          "pid": 81{0},\n      '
+    '    "cuda_dev": 0,\n'
     '          "status": {{\n            "init_state": 0\n          }},\n          "collective_counts": {{\n'
     '            "AllGather": {1},\n            "AllReduce": 7\n          }}\n        }},\n'
 )
@@ -30,12 +34,27 @@ _STATE = (
     "collective state: scheduled\nerror msg: Culprit rank {}; Error type: COLLECTIVE_STATE_MISMATCH, Expected state: "
     "'{}' does not match found state: '{}'\n"
 )
-_STACK = 'Process 711{0}: python -u train.py --local_rank={0}\nThread 711{0} (active+gil): "MainThread"\n    {1} (torch/distributed/c10d.py:9)\n    main (train.py:3)\n'
-_CAUGHT = "Traceback (most recent call last):\n  File 'train.py', line 3, in get\n    raise ValueError(4)\nValueError: bad sample 7\n"
+_STACK = (
+    'Process 711{0}: python -u train.py --local_rank={0}\nThread 711{0} (active+gil): "MainThread"\n    {1} '
+    "(torch/distributed/c10d.py:9)\n    main (train.py:3)\n"
+)
+_CAUGHT = (
+    "Traceback (most recent call last):\n  File 'train.py', line 3, in get\n    raise "
+    "ValueError(4)\nValueError: bad sample 7\n"
+)
 _GLOO = "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 20000ms for recv operation to complete\n"
-_MODEL = "RuntimeError: DDP expects same model across all ranks, but Rank {} has {} params, while rank {} has inconsistent {} params.\n"
-_SHAPE = "RuntimeError: [{}]: params[0] in this process with sizes [5, 4] appears not to match sizes of the same param in process 0.\n"
-_READY = "RuntimeError: Expected to mark a variable ready only once.\nParameter at index 127 with name lora_B.weight has been marked as ready twice.\n"
+_MODEL = (
+    "RuntimeError: DDP expects same model across all ranks, but Rank {} has {} params, while rank {} has "
+    "inconsistent {} params.\n"
+)
+_SHAPE = (
+    "RuntimeError: [{}]: params[0] in this process with sizes [5, 4] appears not to match sizes of the same "
+    "param in process 0.\n"
+)
+_READY = (
+    "RuntimeError: Expected to mark a variable ready only once.\nParameter at index 127 with name "
+    "lora_B.weight has been marked as ready twice.\n"
+)
 _STALL = "submitted by subset of ranks and are waiting for remainder of ranks.\n"
 
 
@@ -47,7 +66,9 @@ REPORTS = [
     # waits of NCCL
     Paste(
         "a rank without a wait",
-        _WAITS.format(0, 77, "ALLREDUCE", 4) + _WAITS.format(1, 77, "ALLREDUCE", 4) + "[rank2]: evaluating 50000 samples\n",
+        _WAITS.format(0, 77, "ALLREDUCE", 4)
+        + _WAITS.format(1, 77, "ALLREDUCE", 4)
+        + "[rank2]: evaluating 50000 samples\n",
         (2,),
         False,
         "evaluating 50000",
@@ -92,7 +113,8 @@ REPORTS = [
     # errors that were caught, and others
     Paste(
         "an error and more steps",
-        _tagged("[default1]:", "step 40\n" + _CAUGHT + "step 41\nstep 42\n") + _tagged("[default0]:", "step 40\nstep 41"),
+        _tagged("[default1]:", "step 40\n" + _CAUGHT + "step 41\nstep 42\n")
+        + _tagged("[default0]:", "step 40\nstep 41"),
         (),
         False,
         "^No line",
@@ -116,7 +138,9 @@ REPORTS = [
         False,
         "^No line",
     ),
-    Paste("an error with a long message", _tagged("3: ", f"{_CAUGHT}CUDA kernel errors might be late\n"), (3,), True, "7"),
+    Paste(
+        "an error with a long message", _tagged("3: ", f"{_CAUGHT}CUDA kernel errors might be late\n"), (3,), True, "7"
+    ),
     Paste("an error and a remark", _tagged("3: ", f"{_CAUGHT}skipping it\n"), (3,), False, "caught"),
     Paste("Open MPI", "Process name: [[43264,1],2]\n  Exit code:    1\n", (), False, "Rank 2 ended"),
     Paste("out of memory at a task", "srun: error: n1: task 13: Out Of Memory\n", (), True, "task 13"),
@@ -185,11 +209,14 @@ REPORTS = [
         "process 812 on node 10.0.0.2",
     ),
     # other tools
-    Paste("fr_trace, the first is behind", _STATE.format(9, 1, "scheduled", "completed"), (0, 2), False, "collective 9"),
+    Paste(
+        "fr_trace, the first is behind", _STATE.format(9, 1, "scheduled", "completed"), (0, 2), False, "collective 9"
+    ),
     Paste("fr_trace, a culprit is behind", _STATE.format(9, 1, "completed", "started"), (1,), False, "collective 9"),
     Paste(
         "NCCL, old mismatch",
-        "node-1:39:39 [3] init.cc:11 NCCL WARN Mismatched collective detected, please check your collective calls at and "
+        "node-1:39:39 [3] init.cc:11 NCCL WARN Mismatched collective detected, please check your "
+        "collective calls at and "
         "around rank 11. You can use NCCL_DEBUG=INFO\n",
         (11,),
         False,
@@ -197,7 +224,8 @@ REPORTS = [
     ),
     Paste(
         "NCCL, another size",
-        "n7:17:19 [1] ib.cc:16 NCCL WARN NET/IB : req 0/1 tag 7 peer 10.0.0.7<51> collective mismatch error, local size 4096 "
+        "n7:17:19 [1] ib.cc:16 NCCL WARN NET/IB : req 0/1 tag 7 peer 10.0.0.7<51> collective mismatch "
+        "error, local size 4096 "
         "remote size 8192\n",
         (),
         False,
@@ -205,21 +233,36 @@ REPORTS = [
     ),
     Paste(
         "stacks in different collectives",
-        "".join(_STACK.format(rank, "reduce_scatter_tensor" if rank == 2 else "all_gather_single") for rank in range(4)),
+        "".join(
+            _STACK.format(rank, "reduce_scatter_tensor" if rank == 2 else "all_gather_single") for rank in range(4)
+        ),
         (2,),
         False,
         "reduce_scatter",
     ),
-    Paste("Ctrl-C", _CAUGHT.replace("raise Value", "dist.barrier").replace("ValueError: bad sample 7", "KeyboardInterrupt"), (), False, "Ctrl-C"),
-    Paste("Horovod, today", f"{_STALL}Missing ranks:\n1: [a/AddN_1, a/AddN_2 ...]\n3: [a/AddN_1]\n", (1, 3), True, "submit"),
+    Paste(
+        "Ctrl-C",
+        _CAUGHT.replace("raise Value", "dist.barrier").replace("ValueError: bad sample 7", "KeyboardInterrupt"),
+        (),
+        False,
+        "Ctrl-C",
+    ),
+    Paste(
+        "Horovod, today",
+        f"{_STALL}Missing ranks:\n1: [a/AddN_1, a/AddN_2 ...]\n3: [a/AddN_1]\n",
+        (1, 3),
+        True,
+        "submit",
+    ),
     Paste("Horovod, in turn", f"{_STALL}Missing ranks:\n0: [a/AddN_1]\n1: [a/AddN_2]\n", (), False, "differ"),
     Paste("Horovod, ready ranks", "Stalled ops:\na.weight [ready ranks: 0, 7, 3, 2, 4, 6],\n", (1, 5), True, "submit"),
     Paste(
         "vLLM",
-        "(EngineCore pid=7) INFO 10-22 09:43:49 [shm_broadcast.py:466] No available shared memory broadcast block found in 60 "
+        "(EngineCore pid=7) INFO 10-22 09:43:49 [shm_broadcast.py:466] No available shared memory "
+        "broadcast block found in 60 "
         "seconds. This typically happens when some processes are hanging\n",
         (),
         False,
         "60 seconds, which by itself is no error",
     ),
-]  # fmt: skip
+]

@@ -67,7 +67,7 @@ def calls(facts: Facts) -> list[HangFinding]:
     if why := _contradiction(used):
         return [_waits(why, used)]
     groups = {group.name: group for group in _groups(used) if _is_one(group, used)}
-    waiting = {fact.line.rank for fact in used if fact.kind == "wait" or "failed" in fact.values}
+    waiting = speakers(fact for fact in used if fact.kind == "wait" or "failed" in fact.values)
     in_groups = {rank for group in groups.values() for rank, one in group.progress.items() if one.waits_in is not None}
     findings = []
     for finding in explain_groups(groups.values(), waiting - in_groups):
@@ -97,7 +97,7 @@ def _contradiction(used: Sequence[Fact]) -> str:
 
 
 def _with_ranks(used: Sequence[Fact]) -> list[Fact]:
-    """Return facts with the rank of the job: the label's, or the number in what is the default group, or seems to be."""
+    """Return facts with the rank of the job: the label's, or the number in what is or seems to be the default group."""
     own_groups = {DEFAULT_GROUP}
     if in_job(fact for fact in used if not _group_name(fact)):
         own_groups.add("")
@@ -120,6 +120,8 @@ def _groups(used: Sequence[Fact]) -> list[Group]:
     """Return the groups that lines name, with the progress of each rank; "" is a group that no line names."""
     calls = defaultdict[int, dict[int, Call]](dict)
     group_of: dict[tuple[int, int | None], str] = {}  # by rank and call, as the line after the timeout states it
+    names = {_group_name(fact) for fact in used} - {""}
+    usual = DEFAULT_GROUP if names == {DEFAULT_GROUP} and in_job(used) else ""  # of calls whose line names none
     for fact in used:
         rank = fact.line.rank or 0
         if "collective" in fact.values:
@@ -130,7 +132,7 @@ def _groups(used: Sequence[Fact]) -> list[Group]:
     progress = defaultdict[str, dict[int, Progress]](dict)
     for fact in sorted(used, key=_waits_in):  # a line that states no failed call comes first
         rank, number = fact.line.rank or 0, _waits_in(fact)
-        of_ranks = progress[group_of.get((rank, number), _group_name(fact))]
+        of_ranks = progress[group_of.get((rank, number), _group_name(fact) or usual)]
         enqueued = max(fact.number("enqueued") or number, of_ranks[rank].enqueued if rank in of_ranks else 0)
         of_ranks[rank] = Progress(number or None, enqueued, calls[rank])
     return [Group(name, tuple(of_ranks), of_ranks) for name, of_ranks in progress.items()]
@@ -162,7 +164,7 @@ def _judged(finding: HangFinding, group: Group, used: Sequence[Fact]) -> HangFin
     if finding.cause == "missing":
         # all ranks made the call before, or it would not have ended on those that wait
         is_next = all(group.progress[rank].enqueued == finding.call - 1 for rank in finding.ranks)
-        elsewhere = {fact.line.rank for fact in used if fact.kind == "wait" or "failed" in fact.values}
+        elsewhere = speakers(fact for fact in used if fact.kind == "wait" or "failed" in fact.values)
         if not (is_next and finding.call in waits_in and group.name) or elsewhere & {*finding.ranks}:
             return _waits("a rank is behind, but it waits in another group, or its line is of another time", used)
         if group.name.isdecimal():

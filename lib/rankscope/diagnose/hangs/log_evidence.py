@@ -24,7 +24,8 @@ _NEAR = 50  # lines of a process before and after an error, which show whether i
 _NUMBERS = re.compile(r"\d[\d.,:/%]*")
 # What a process may print after an error that ends it: more of the message, and words of runtimes and launchers
 _AFTER_THE_END = re.compile(
-    r"\s*$|[ \t]|\W*$|CUDA kernel errors|For debugging|Compile with|Device-side|Search for|Exception |frame #|Last error"
+    r"\s*$|[ \t]|\W*$|CUDA kernel errors|For debugging|Compile with|Device-side|Search for|Exception |frame #"
+    r"|Last error"
     r"|Original |Traceback|During handling|The above|[A-Za-z_][\w.]*(?:Error|Exception|Warning|Interrupt|Exit)\b"
     r"|[=*#-]{3}|terminate|Abort|Killed|Segmentation|Fatal|srun|slurm|wandb|mpi|ncclUn|ncclSys|ncclInt|ncclRem|ncclInv"
     r"|.*[Ww]arning|\[c10d|\[?\w*(?:Rank|PG) |\[[EWIF]\d|\S*$"
@@ -61,24 +62,20 @@ def _all_facts(lines: Sequence[Line]) -> Facts:
     """Return all facts by kind, in the order of the lines; a block is of the lines of one process."""
     text = "\n".join(line.text for line in lines)
     starts = [0, *accumulate(len(line.text) + 1 for line in lines)]
-    places_of = defaultdict[int, list[int]](list)
+    places_of = defaultdict[object, list[int]](list)
     for place, line in enumerate(lines):
         places_of[line.process].append(place)
     facts: dict[str, list[Fact]] = {}
     for name, kind in KINDS.items():
-        found = {place for literal in kind.literals.split("|") for place in _places(text, literal, starts)}
+        found = sorted({place for literal in kind.literals.split("|") for place in _places(text, literal, starts)})
+        blocks = [[place] for place in found]
         if r"\n" in kind.pattern:
-            processes = {lines[place].process for place in found}
-            blocks = [places_of[process] for process in sorted(processes)]
-        else:
-            blocks = [[place] for place in sorted(found)]
+            blocks = [places_of[process] for process in dict.fromkeys(lines[place].process for place in found)]
         facts[name] = [fact for block in blocks for fact in _facts_in(name, block, lines)]
     for fact in facts["error"] + facts["last line"]:
         fact.values["then"] = _then(lines, places_of[fact.line.process], fact.place)
-    last_of = {lines[places[-1]].rank: places[-1] for places in places_of.values()}
-    facts[LAST_LINES] = [
-        Fact(LAST_LINES, lines[place], {}, place) for rank, place in last_of.items() if rank is not None
-    ]
+    last_of = {lines[places[-1]].rank: lines[places[-1]] for places in places_of.values()}
+    facts[LAST_LINES] = [Fact(LAST_LINES, line, {}) for rank, line in last_of.items() if rank is not None]
     return facts
 
 
@@ -108,13 +105,12 @@ def _facts_in(name: str, places: Sequence[int], lines: Sequence[Line]) -> Iterat
 def _then(lines: Sequence[Line], places: Sequence[int], place: int) -> str:
     """Say what a process printed after an error: nothing that matters, "lines", or "steps", which go on."""
     at = bisect_right(places, place)
-    after = [lines[other].text for other in places[at : at + _NEAR] if not lines[other].second_of_year]
-    after = [text for text in after if not _AFTER_THE_END.match(text)]
-    before = [lines[other].text for other in places[max(0, at - _NEAR) : at]]
-    texts_of = defaultdict[str, set[str]](set)
-    for text in before + after:
-        texts_of[_NUMBERS.sub("0", text)].add(text)
-    if any(len(texts_of[_NUMBERS.sub("0", text)]) > 1 for text in after):
+    near = [lines[other] for other in places[max(0, at - _NEAR) : at + _NEAR]]
+    after = [
+        line.text for line in near[min(at, _NEAR) :] if not (line.second_of_year or _AFTER_THE_END.match(line.text))
+    ]
+    shapes = Counter(_NUMBERS.sub("0", text) for text in {line.text for line in near})
+    if any(shapes[_NUMBERS.sub("0", text)] > 1 for text in after):
         return "steps"
     return "lines" if after else ""
 
@@ -158,17 +154,11 @@ def quiet(facts: Facts, waiting: Collection[int]) -> list[HangFinding]:
     """
     said = speakers(fact for kind, found in facts.items() if kind != LAST_LINES for fact in found)
     last = [fact for fact in facts[LAST_LINES] if fact.line.rank not in {*waiting, *said}]
-    last = [fact for fact in last if not fact.line.second_of_year and not _AFTER_THE_END.match(fact.line.text)]
-    if not last or len(last) > len(waiting):
+    if not 0 < len(last) <= len(waiting) or any(_AFTER_THE_END.match(fact.line.text) for fact in last):
         return []
     ranks = speakers(last)
-    quotes = "; ".join(
-        f"the last line of rank {fact.line.rank} is “{fact.line.text.strip()[:_QUOTED]}”" for fact in last
-    )
-    words = (
-        f"{listed('rank', ranks)} did not come to what {listed('rank', waiting)} wait in, as far as the lines show: look "
-        f"there first; {quotes}; rankscope cannot tell more"
-    )
+    quotes = "; ".join(f"rank {fact.line.rank} printed “{fact.line.text.strip()[:_QUOTED]}” last" for fact in last)
+    words = f"as far as lines show, {listed('rank', ranks)} did not come to what others wait in: {quotes}"
     return [finding_of("silent", ranks, words, last, is_certain=False)]
 
 

@@ -134,12 +134,13 @@ KINDS = {
     "unfinished": Kind(
         "joined but didn't finish",
         r"\[(?P<ranks>\d{1,6}(?:, \d{1,6})*)\] joined but didn't finish collective #(?P<call>\d+)",
-        "unfinished", "", "ranks {ranks} joined collective {call} and did not finish it: look at the GPUs and the network",
+        "unfinished", "", "ranks {ranks} joined collective {call} and did not finish it: look at GPUs and the network",
         is_certain=False,
     ),
     "Horovod": Kind(
         "Missing ranks:|[ready ranks:",
-        r"(?:(?<=Missing ranks:\n)|(?<=\]\n))(?P<missing>\d+)!?: \[(?P<tensors>[^\]\n]*)|\[ready ranks: (?P<ready>[\d, ]+)\]",
+        r"(?:(?<=Missing ranks:\n)|(?<=\]\n))(?P<missing>\d+)!?: \[(?P<tensors>[^\]\n]*)"
+        r"|\[ready ranks: (?P<ready>[\d, ]+)\]",
     ),
     "culprit": Kind(
         "Culprit rank",
@@ -148,8 +149,8 @@ KINDS = {
     ),
     "state": Kind(
         "COLLECTIVE_STATE_MISMATCH",
-        r"sequence number: (?P<call>\d+).*\n(?:.*\n){0,9}?expected ranks: \{(?P<ranks>[\d, ]+)\}\n(?:.*\n){0,3}?error msg: "
-        r"(?P<errors>.*?COLLECTIVE_STATE.*?'(?P<first>\w+)' does not match found state: '(?P<other>\w+)'.*)",
+        r"sequence number: (?P<call>\d+).*\n(?:.*\n){0,9}?expected ranks: \{(?P<ranks>[\d, ]+)\}\n(?:.*\n){0,3}?"
+        r"error msg: (?P<errors>.*?COLLECTIVE_STATE.*?'(?P<first>\w+)' does not match found state: '(?P<other>\w+)'.*)",
     ),
     "around": Kind(
         "Mismatched collective",
@@ -163,8 +164,8 @@ KINDS = {
         r"(?:\b(?P<node>[\w.-]{1,99}):\d+:\d+ \[(?P<gpu>\d+)\] .*?)?(?:peer (?P<host>\S+) )?"
         r"(?:[Mm]essage truncated : receiv\w+ (?P<what>[\d,]+ bytes instead of [\d,]+)"
         r"|collective mismatch error,? (?P<what2>local size \d+ remote (?:size )?\d+))",
-        "size", "", "GPU {gpu} of {node} got another number of bytes from {host} than it expected ({what}): ranks called "
-        "collectives of different sizes, or their versions or variables of NCCL differ",
+        "size", "", "GPU {gpu} of {node} got another number of bytes from {host} than it expected ({what}): ranks "
+        "called collectives of different sizes, or their versions or variables of NCCL differ",
         is_certain=False,
     ),
     "same GPU": Kind(
@@ -293,8 +294,8 @@ KINDS = {
         "unknown", "", "{who} lost the connection to {host}: the process there ended or hung first; look at its log",
     ),
     "gloo": Kind(
-        "imed out|imeout|doesn't match expected size|connectFullMesh|while waiting for|Caught collective op|pair closure"
-        "|Stop_waiting|Horovod has been shut|DeadLock",
+        "imed out|imeout|doesn't match expected size|connectFullMesh|while waiting for|Caught collective op"
+        "|pair closure|Stop_waiting|Horovod has been shut|DeadLock",
         r"Timed out waiting \d+ms for (?:send|recv) operation|Socket Timeout|doesn't match expected size"
         r"|connectFullMesh failed|errors while waiting for send/recv from rank \d+|Caught collective op|pair closure"
         r"|Stop_waiting|Horovod has been shut|DeadLock|connect\(\) timed out|ait timeout after \d+ms|RendezvousTimeout",
@@ -304,8 +305,8 @@ KINDS = {
     "waits for workers": Kind(
         "block found in",
         r"No available .{0,30}block found in (?P<what>\d+ second)",
-        "unknown", "", "vLLM has waited for its workers for {what}s, which by itself is no error: see whether they load, "
-        "compile or hang",
+        "unknown", "", "vLLM has waited for its workers for {what}s, which by itself is no error: see whether they "
+        "load, compile or hang",
     ),
     "timeout": Kind(
         "NCCL operations have failed|communicator was aborted|Watchdog caught|Error: ",

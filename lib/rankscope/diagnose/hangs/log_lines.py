@@ -16,18 +16,15 @@ _FILE_RANK = re.compile(r"rank[_=.-]?(\d{1,6})(?=[^/\\]*$)")
 _ESCAPE = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 _COLOUR = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")  # whose first byte is lost
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#\d{1,5}|#x[0-9A-Fa-f]{1,4});")
-# What stands before each line of a paste: indentation, quotes, the left edge of a table, dashes of a list, or numbers
-_BEFORE_ALL = tuple(
-    map(
-        re.compile,
-        (r"[ \t]", r"> ?", r"\| ?", r"[-*•] ", r"【[^】]{1,40}】", r" *(?P<number>\d{1,7})(?:[:.)|]?[ \t]|[:|])"),
-    )
-)
+_NUMBER = re.compile(r"^ *(\d{1,7})(?:[:.)|]?[ \t]|[:|])")  # of a line
+# What stands around all lines of a paste: indentation, quotes, the edges of a table, dashes of a list, times, numbers
+_AROUND = (*map(re.compile, (r"^[ \t]", r"^> ?", r"^\| ?|\s*\|$", r"^[-*•] ", r"^【[^】]{1,40}】")), _NUMBER)
 # What may stand before a message. The names of groups are the kinds of labels: `rank` is one of the job, `task` and
 # `local` may be, and the others only tell processes apart.
 _LABELS = re.compile(
-    r"(?:\[rank[:= ]*(?P<rank>\d{1,6})\]:? ?(?:\|\| ?)?"  # torch, Lightning, Determined
-    r"|(?:\[(?:[\w-]+@)?\d{1,3},| {1,5}(?=\d{1,6}: ))?(?P<task>\d{1,6})(?:\]<std\w+>: ?|: (?=\S)(?!\[\w+[_./]))"  # mpirun and srun
+    r"(?:(?:\[rank[:= ]*|r?a?nk(?:: )?)(?P<rank>\d{1,6})\]:? ?(?:\|\| ?)?"  # torch, Lightning, Determined
+    r"|(?:\[(?:[\w-]+@)?\d{1,3},| {1,5}(?=\d{1,6}: ))?(?P<task>\d{1,6})"  # mpirun and srun
+    r"(?:\]<std\w+>: ?|: (?=\S)(?!\[\w+[_./]))"
     r"|\[[a-z_]+(?P<local>\d{1,3})\]: ?"  # torchrun --tee
     r"|(?P<worker>\((?:[\w.:=-]+ ){0,3}pid=\d+(?:, ip=[\w.:]+)?\)) ?"  # Ray
     r"|(?P<host>[a-z][\w.-]{0,60}\d[\w.-]{0,60})(?: +\||:) "  # pods, and hosts of pdsh
@@ -42,8 +39,6 @@ _HEAD = re.compile(  # of c10 and glog
     r"\[?[EWIF](?:(?P<month>\d\d?)(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)[.\d]*)? "
     r"(?:\d+ )?[\w./-]+\.(?:cpp|hpp|py):\d+\] ?"
 )
-_CUT_TAG = re.compile(r"(?:(r?a?nk)[:= ]*)?(\d{0,6})\]:? ?")  # the head of the first line was not copied
-_TAG = re.compile(r"\[rank(\d{1,6})\]: ?")
 # the line of another rank, or a traceback, behind a bar of progress
 _RAN_INTO = re.compile(
     r"(?<=\S)(?<!\]:)(?=\[rank\d{1,6}\]:)|(?<=.{60})(?<!\]:)(?=\[rank\d{1,6}\]:)|(?<=\])(?=Traceback \()"
@@ -62,13 +57,17 @@ Watched = Callable[[Sequence[str]], Iterable[str]]
 
 
 class Line(NamedTuple):
-    """A message, its labels by kind, the number of the process that printed it, and the rank of that in the job."""
+    """A message, its labels by kind, and the rank of the job that printed it."""
 
     text: str
     labels: Mapping[str, str]
     second_of_year: int = 0  # 0 if it has no time
-    process: int = 0
     rank: int | None = None
+
+    @property
+    def process(self) -> object:
+        """What lines of one process have in common: the log and the rank, or else the labels."""
+        return (self.labels["log"], self.rank) if self.rank is not None else id(self.labels)
 
 
 def clean_lines(logs: Mapping[str, str], watched: Watched = iter) -> list[Line]:
@@ -86,23 +85,24 @@ def clean_lines(logs: Mapping[str, str], watched: Watched = iter) -> list[Line]:
     if len(in_names) == len({*in_names}) > 1:
         trusted.add("file")
     kinds = [kind for kind in ("rank", "task", "file", "local") if kind in trusted and (kind, False) not in agrees]
-    processes: dict[object, int] = {}
-    printed_by: dict[int, tuple[int, int | None]] = {}
+    ranks: dict[int, int | None] = {}
     for key, labels in all_labels.items():
-        rank = next((int(labels[kind]) for kind in kinds if kind in labels), None)
-        process = key if rank is None else (labels["log"], rank)
-        printed_by[key] = processes.setdefault(process, len(processes)), rank
-    return [Line(*line[:3], *printed_by[id(line.labels)]) for line in lines]
+        ranks[key] = next((int(labels[kind]) for kind in kinds if kind in labels), None)
+    return [Line(*line[:3], ranks[id(line.labels)]) for line in lines]
 
 
 def _lines_of(text: str, name: str, watched: Watched) -> list[Line]:
     """Return the lines of one log, without their process; those that were broken in a known message are whole again."""
-    own_labels = {"log": name} | {"file": rank for rank in _FILE_RANK.findall(name)}
+    own_labels = {"log": name}
+    for rank in _FILE_RANK.findall(name):
+        own_labels["file"] = rank
     labels_of: dict[tuple[str | None, ...], dict[str, str]] = {}
     may_go_on = [words for words in _MAY_GO_ON if words in text]
     lines: list[Line] = []
     for raw in watched(_undressed(_plain_lines(text))):
-        for piece in _pieces(raw):
+        ran_into = raw.find("[rank", 1) > 0 or raw.find("Traceback", 1) > 0
+        for whole in _RAN_INTO.split(raw) if ran_into else (raw,):
+            piece = whole[:_MOST_LETTERS]
             match = _LABELS.match(piece)
             assert match  # also without any label
             message = piece[match.end() :]
@@ -116,16 +116,13 @@ def _lines_of(text: str, name: str, watched: Watched) -> list[Line]:
             values = match.groups()
             if values not in labels_of:
                 labels_of[values] = own_labels | {kind: value for kind, value in match.groupdict().items() if value}
+            second = 0
             if head:
-                lines.append(Line(message[head.end() :], labels_of[values], _second_of_year(head)))
-            else:
-                lines.append(Line(message, labels_of[values]))
+                month, day, hour, minute, second = [int(number or 0) for number in head.groups()]
+                second += (((31 * month + day) * 24 + hour) * 60 + minute) * 60
+                message = message[head.end() :]
+            lines.append(Line(message, labels_of[values], second))
     return lines
-
-
-def _second_of_year(head: re.Match[str]) -> int:
-    month, day, hour, minute, second = [int(number or 0) for number in head.groups()]
-    return (((31 * month + day) * 24 + hour) * 60 + minute) * 60 + second
 
 
 def _plain_lines(text: str) -> list[str]:
@@ -137,47 +134,25 @@ def _plain_lines(text: str) -> list[str]:
     return [line for line in text.split("\n") if line]
 
 
-def _pieces(raw: str) -> Iterable[str]:
-    """Return a line, or the parts of one into which another one ran."""
-    if raw.find("[rank", 1) < 0 and raw.find("Traceback", 1) < 0:
-        return (raw[:_MOST_LETTERS],)
-    return [piece[:_MOST_LETTERS] for piece in _RAN_INTO.split(raw)]
-
-
 def _undressed(lines: list[str]) -> list[str]:
-    """Remove what people put around all lines of a paste, and make those whole that a terminal broke, or a copy cut.
-
-    The first line may be cut, so that it need not have what all others have.
-    """
+    """Remove what people put around all lines of a paste but perhaps the first, and make broken lines whole."""
     is_dressed = True
     while lines and is_dressed:
         others = lines if _BLOCK.match(lines[0]) else lines[1:] or lines
-        if all(line.endswith("|") for line in others):
-            lines = [line.removesuffix("|").rstrip() for line in lines]
-        before = next((pattern for pattern in _BEFORE_ALL if _is_before_all(pattern, others, len(lines))), None)
-        if before:
-            lines = [line[match.end() :] if (match := before.match(line)) else line for line in lines]
+        around = next((pattern for pattern in _AROUND if all(map(pattern.match, others))), None)
+        if around and (around is not _NUMBER or _are_of_lines(others, len(lines))):
+            kept = [around.sub("", line) for line in lines]
         else:
-            whole = [*_unwrapped(lines)]
-            is_dressed = len(whole) < len(lines)
-            lines = whole
-        lines = [line for line in lines if line]
-    return _with_first_tag(lines)
+            kept = [*_unwrapped(lines)]
+            is_dressed = len(kept) < len(lines)
+        lines = [line for line in kept if line]
+    return lines
 
 
-def _is_before_all(pattern: re.Pattern[str], lines: Sequence[str], last: int) -> bool:
-    """Return whether each line begins with the pattern; numbers must ascend, as labels of ranks may be numbers, too."""
-    previous = 0
-    for line in lines:
-        match = pattern.match(line)
-        if not match:
-            return False
-        if pattern.groups:
-            number = int(match["number"])
-            if number <= previous:
-                return False
-            previous = number
-    return not pattern.groups or len(lines) >= _LEAST_FULL_LINES or previous == last
+def _are_of_lines(numbered: Iterable[str], last: int) -> bool:
+    """Return whether numbers are those of lines, which ascend, and not of ranks; of two lines, they must be 1 and 2."""
+    numbers = [int(match[1]) for match in map(_NUMBER.match, numbered) if match]
+    return numbers[0] > 0 and numbers == sorted({*numbers}) and (len(numbers) > 2 or numbers[-1] == last)
 
 
 def _unwrapped(lines: Sequence[str]) -> Iterator[str]:
@@ -206,15 +181,3 @@ def _is_own(line: str) -> bool:
     """Return whether a line begins as lines of logs do."""
     labels = _LABELS.match(line)
     return bool((labels and labels.end()) or _HEAD.match(line) or _BLOCK.match(line))
-
-
-def _with_first_tag(lines: list[str]) -> list[str]:
-    """Return lines with the tag of the first one as it was, if it was cut and the text shows it."""
-    match = _CUT_TAG.match(lines[0]) if lines else None
-    if not match:
-        return lines
-    tag = f"[rank{match[2]}]: " if match[1] else ""
-    following = _TAG.match(lines[1]) if len(lines) > 1 else None
-    if not tag and following and following[1].endswith(match[2]):
-        tag = following[0]
-    return [tag + lines[0][match.end() :], *lines[1:]]

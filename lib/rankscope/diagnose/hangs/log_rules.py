@@ -38,7 +38,8 @@ _CONSEQUENCE = re.compile(
     r"|^RuntimeError(?:: .{0,8})?$|^RuntimeError: (?:\[/|Detected mis)|\[\[?rank\d|\[default\d|\[\d+,\d+\]<"
 )
 _IN_COLLECTIVE = re.compile(  # or where a rank waits for one that was launched before
-    r"torch/distributed/(?!elastic)|\bdist\.(?:all_|reduce|broadcast|barrier|gather|scatter)|\bsynchronize\b|\bbackward \(|\bin backward$"
+    r"torch/distributed/(?!elastic)|\bdist\.(?:all_|reduce|broadcast|barrier|gather|scatter)|\bsynchronize\b"
+    r"|\bbackward \(|\bin backward$"
     r"|^\s*(?:all_?reduce|all_?gather|reduce_scatter|all_to_all|broadcast|barrier)\w* \(",
     re.MULTILINE,
 )
@@ -178,7 +179,7 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
 
 
 def _stacks(facts: Facts) -> list[HangFinding]:
-    """Stacks of py-spy, faulthandler and Ctrl-C: ranks that are outside a collective while others are, or may be, in one.
+    """Stacks of py-spy, faulthandler and Ctrl-C: ranks outside a collective while others are, or may be, in one.
 
     If all are in one, and in different ones, those in the minority are a lead.
     """
@@ -188,22 +189,23 @@ def _stacks(facts: Facts) -> list[HangFinding]:
         rank = fact.number("local") if fact.line.rank is None else fact.line.rank
         # a traceback ends with the innermost call, where a stack begins
         frames[-1 if rank is None else rank] = fact.values.get("frames") or _reversed(fact.values["calls"])
-    if not frames:
-        return []
-    inside = {rank: frames[rank] for rank in frames if _IN_COLLECTIVE.search(frames[rank])}
-    outside = {*frames} - {*inside} - speakers(facts["wait"])
-    where = "; ".join(f"{listed('rank', [rank])} is in {_innermost(frames[rank])}" for rank in sorted(outside))
-    is_whole = len(frames) == len(facts["stack"]) and -1 not in frames
+    where = {rank: _innermost(frames[rank]) for rank in sorted(frames)}
+    inside = {rank for rank in frames if _IN_COLLECTIVE.search(frames[rank])}
+    outside = {*frames} - inside - speakers(facts["wait"])
+    is_whole = len(frames) == len(found) and -1 not in frames
     if is_whole and inside and outside:
-        words = f"outside of collectives: {listed('rank', outside)}; in one, or in backward: {listed('rank', inside)}; {where}"
+        words = f"outside of collectives: {listed('rank', outside)}; in one, or in backward: {listed('rank', inside)}"
+        words = "; ".join([words, *(f"rank {rank} is in {where[rank]}" for rank in sorted(outside))])
         return [finding_of("elsewhere", outside, words, found)]
-    collectives = {rank: _COLLECTIVE.search(stack) for rank, stack in inside.items()}
-    names = {rank: match[1] for rank, match in collectives.items() if match}
+    names = {rank: match[1] for rank in inside if (match := _COLLECTIVE.search(frames[rank]))}
     if is_whole and len(names) == len(frames) and len({*names.values()}) > 1:
         return [odd_ones("collective", names, found, is_certain=False)]
-    whose = "someone pressed Ctrl-C, which is no cause, and " if any("calls" in fact.values for fact in found) else ""
-    why = f"{whose}each rank may wait for another one, or stacks do not show their ranks"
-    return [unknown(f"{why}; a stack is in {_innermost([*frames.values()][0])}", found)]
+    why = "each rank may wait for another one, or stacks do not show their ranks"
+    if where:
+        why = f"{why}; the first is in {next(iter(where.values()))}"
+    if any("calls" in fact.values for fact in found):
+        why = f"someone pressed Ctrl-C, which is no cause; {why}"
+    return [unknown(why, found)] if found else []
 
 
 def _reversed(calls: str) -> str:
