@@ -225,3 +225,31 @@ def test_logs_say_why_a_rank_left_no_dump(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "job.log").write_text("[rank2]: ValueError: no samples\n")
     culprits: Any = printed(capsys, str(tmp_path))["culprits"]
     assert [(culprit["rank"], culprit["cause"]) for culprit in culprits] == [(2, "error"), (2, "dead")]
+
+
+def test_a_log_that_may_not_be_opened_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = files_of(tmp_path, {"job.log": MISSING, "rank9.log": "step 1"})
+    is_open = open
+
+    def refuse(path: Any, *arguments: Any) -> Any:
+        if str(path).endswith("rank9.log"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_open(path, *arguments)
+
+    monkeypatch.setattr("builtins.open", refuse)
+    hang = explain_hang(logs=read_logs(folder))
+    assert [culprit.rank for culprit in hang.culprits] == [2]
+    assert "rank9.log" in hang.notes[0]
+    with pytest.raises(PermissionError):
+        read_logs([folder / "rank9.log"])
+
+
+def test_lines_pass_through_what_counts_them() -> None:
+    seen: list[int] = []
+
+    def count(lines: Any) -> Any:
+        seen.append(len(lines))
+        return lines
+
+    assert explain_hang(logs=read_hang_text(MISSING, count)).culprits == explained(MISSING).culprits
+    assert seen == [len(MISSING.splitlines())]

@@ -57,17 +57,13 @@ Watched = Callable[[Sequence[str]], Iterable[str]]
 
 
 class Line(NamedTuple):
-    """A message, its labels by kind, and the rank of the job that printed it."""
+    """A message, its labels by kind, the rank of the job that printed it, and what only lines of its process have."""
 
     text: str
     labels: Mapping[str, str]
     second_of_year: int = 0  # 0 if it has no time
     rank: int | None = None
-
-    @property
-    def process(self) -> object:
-        """What lines of one process have in common: the log and the rank, or else the labels."""
-        return (self.labels["log"], self.rank) if self.rank is not None else id(self.labels)
+    process: object = None
 
 
 def clean_lines(logs: Mapping[str, str], watched: Watched = iter) -> list[Line]:
@@ -85,10 +81,11 @@ def clean_lines(logs: Mapping[str, str], watched: Watched = iter) -> list[Line]:
     if len(in_names) == len({*in_names}) > 1:
         trusted.add("file")
     kinds = [kind for kind in ("rank", "task", "file", "local") if kind in trusted and (kind, False) not in agrees]
-    ranks: dict[int, int | None] = {}
+    printed_by: dict[int, tuple[int | None, object]] = {}
     for key, labels in all_labels.items():
-        ranks[key] = next((int(labels[kind]) for kind in kinds if kind in labels), None)
-    return [Line(*line[:3], ranks[id(line.labels)]) for line in lines]
+        rank = next((int(labels[kind]) for kind in kinds if kind in labels), None)
+        printed_by[key] = rank, key if rank is None else (labels["log"], rank)
+    return [Line(*line[:3], *printed_by[id(line.labels)]) for line in lines]
 
 
 def _lines_of(text: str, name: str, watched: Watched) -> list[Line]:
