@@ -13,6 +13,7 @@ from rankscope.diagnose import explain_hang, read_hang_text
 
 from .hang_inputs import made, recorded
 from .pastes import PASTES
+from .public import PUBLIC
 from .reports import REPORTS
 
 _WIDTH = 100  # of a terminal
@@ -50,7 +51,7 @@ DRESSINGS: dict[str, Callable[[str], str]] = {
     "entities": html.escape,
     "cut": _cut,
 }
-TEXTS = [paste.text for paste in PASTES + REPORTS]
+TEXTS = [paste.text for paste in PASTES + REPORTS + PUBLIC]
 TEXTS += [text for job in recorded() + made() if (text := "\n".join(job.mixed(random.Random(3)))).strip()]
 
 

@@ -24,6 +24,7 @@ from .hang_checks import CANNOT_TELL, RIGHT, WRONG, judged
 from .hang_inputs import HangLog, made, recorded
 from .made_dumps import sick, write
 from .pastes import PASTES, Paste
+from .public import PUBLIC
 from .reports import REPORTS
 from .samples import SAMPLES
 
@@ -51,7 +52,7 @@ def test_the_sample_of_a_kind_is_of_this_kind(name: str) -> None:
         assert kind.cause in ["", *(finding.cause for finding in explained(SAMPLES[name]).findings)]
 
 
-@pytest.mark.parametrize("paste", PASTES + REPORTS, ids=lambda paste: paste.name)
+@pytest.mark.parametrize("paste", PASTES + REPORTS + PUBLIC, ids=lambda paste: paste.name)
 def test_a_paste(paste: Paste) -> None:
     hang = explained(paste.text)
     assert {culprit.rank for culprit in hang.culprits} == {*paste.ranks}, str(hang)
