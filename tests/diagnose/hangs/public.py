@@ -35,6 +35,38 @@ _ELASTIC = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \
 
 PUBLIC = [
     Paste(
+        "vllm-project/vllm#8691",
+        "(VllmWorkerProcess pid=1775) ERROR 09-23 10:49:22 multiproc_worker_utils.py:226] Exception in worker while "
+        "processing method init_device: NCCL error: internal error, Traceback (most recent call last):\n"
+        "(VllmWorkerProcess pid=1775) ERROR 09-23 10:49:22 multiproc_worker_utils.py:226]   File 'a.py', line 223\n",
+        (),
+        False,
+        "collective of NCCL failed",
+    ),
+    Paste(
+        "FoNDUE-HTR/Documentation#13",  # the frame of a traceback in a box is as wide as a terminal
+        f"│ a/dataloader.py:1024{' ' * 79}│\n╰{'─' * 98}╯\nRuntimeError: DataLoader worker (pid 164244) is killed by "
+        "signal: Killed.\n",
+        (),
+        True,
+        "DataLoader worker .* was killed",
+    ),
+    Paste(
+        "NVIDIA/OpenSeq2Seq#456",
+        "1469.worker.1  | [2019-06-04T16:49:20Z] Stalled ops:Loss/HorovodAllreduce_Loss_mul_1_0 [missing ranks: 0]\n",
+        (0,),
+        True,
+        "Rank 0 did not reach",
+    ),
+    Paste(
+        "NVIDIA/Megatron-LM#1207",  # ranks within a group of pipeline stages
+        _WAIT.format(3, 5, "ALLREDUCE", 1, _AT).replace("[Rank 3]", "[Rank 1]")
+        + _WAIT.format(2, 5, "ALLREDUCE", 1, _AT).replace("[Rank 2]", "[Rank 0]"),
+        (),
+        False,
+        "nothing shows that the lines are of one group",
+    ),
+    Paste(
         "hiyouga/LlamaFactory#7396",  # numbers of lines, eight ranks, a group that only has a number
         "".join(
             f"[{80746 + rank}] "

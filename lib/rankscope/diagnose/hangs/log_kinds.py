@@ -309,8 +309,9 @@ KINDS = {
         "load, compile or hang",
     ),
     "timeout": Kind(
-        "NCCL operations have failed|communicator was aborted|Watchdog caught|Error: ",
-        r"NCCL (?:operations have failed|communicator was aborted)|Watchdog caught collective op|nccl\w+Error: ",
+        "NCCL operations have failed|communicator was aborted|Watchdog caught|Error: |NCCL error: ",
+        r"NCCL (?:operations have failed|communicator was aborted|error: \w)"
+        r"|Watchdog caught collective op|nccl\w+Error: ",
         "unknown", "", "a collective of NCCL failed, or did not end in time, on {who}; the lines do not say which one",
     ),
 }  # fmt: skip

@@ -49,8 +49,9 @@ _UNFINISHED = re.compile(
     r"(?!.*(?:timing out|completed (?:NCCL )?work: -?\d))"
     r"|Detected mismatch between(?!.*(?:Collectives differ|\)\)+\.?$|Rank \d+ is running inconsistent))"
 )
+_MOST_CUT = 12  # letters of the first line that a copy left out
 _SAME_BEGIN = 4  # letters in which the lines of a log agree, and the parts of a broken line do not
-_BLOCK = re.compile(r"Traceback \(|Root Cause|Thread |Process ")  # how blocks of lines begin
+_BLOCK = re.compile(r"Traceback \(|Root Cause|Thread |Process |[\w.]+Error: ")  # how blocks of lines begin
 
 
 Watched = Callable[[Sequence[str]], Iterable[str]]
@@ -135,7 +136,7 @@ def _undressed(lines: list[str]) -> list[str]:
     """Remove what people put around all lines of a paste but perhaps the first, and make broken lines whole."""
     is_dressed = True
     while lines and is_dressed:
-        others = lines if _BLOCK.match(lines[0]) else lines[1:] or lines
+        others = lines[1:] if len(lines) > 2 and not _BLOCK.match(lines[0]) else lines
         around = next((pattern for pattern in _AROUND if all(map(pattern.match, others))), None)
         if around and (around is not _NUMBER or _are_of_lines(others, len(lines))):
             kept = [around.sub("", line) for line in lines]
@@ -169,8 +170,8 @@ def _unwrapped(lines: Sequence[str]) -> Iterator[str]:
             if whole:
                 yield whole
             whole = line
+        was_full = len(line) == width or (not begin and len(line) >= width - _MOST_CUT)
         begin = line[:_SAME_BEGIN]
-        was_full = len(line) == width
     yield whole
 
 
