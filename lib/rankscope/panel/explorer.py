@@ -43,7 +43,8 @@ class Setting(NamedTuple):
 
     A bool is a switch. A `range` of whole numbers and `Steps` are sliders. Other choices are a list; a choice may be a
     pair (label, value). If `most` is not 0, any whole number up to it can be typed next to the slider, whose choices
-    are then ascending numbers. The control is disabled where `when`, a predicate of all settings, is false.
+    are then ascending numbers. The control is disabled where `when`, a predicate of all settings, is false. The slider
+    of a `range` ends at the `limit` that follows from all settings, if there is one.
 
     >>> Setting("num_ranks", 4, range(1, 65), "ranks").check(65)
     Traceback (most recent call last):
@@ -58,6 +59,7 @@ class Setting(NamedTuple):
     label: str
     when: Callable[[Now], bool] = always
     most: int = 0
+    limit: Callable[[Now], int] | None = None
 
     @property
     def options(self) -> tuple[tuple[str, Any], ...]:
@@ -152,7 +154,9 @@ class Explorer:
                 drawn = "".join(to_svg(drawing, old, style=False) for drawing, old in pairs)
             else:
                 drawn = self.play(now)
-            report = escape("\n".join(self.report(now)))
+            first, *others = self.report(now)
         except ValueError as error:
             return Shown((), f"<p>{escape(str(error))}</p>", "")
-        return Shown(drawings, drawn, f"<pre style='{_REPORT_STYLE}'>{report}</pre>")
+        rest = "".join(f"\n{escape(line)}" for line in others)
+        report = f"<pre style='{_REPORT_STYLE}'>{escape(first)}<span class='rankscope-rest'>{rest}</span></pre>"
+        return Shown(drawings, drawn, report)

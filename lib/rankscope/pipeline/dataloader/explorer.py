@@ -88,7 +88,7 @@ def loader(recorded: Any = None) -> Explorer:
         ),
         Setting("step_ms", 0, _STEPS_MS, "training step [ms]"),
         Setting("in_order", own.in_order, (), "in_order", _has_workers),
-        Setting("persistent_workers", own.persistent_workers, (), "persistent_workers", _has_workers),
+        Setting("persistent_workers", own.persistent_workers, (), "persistent", _has_workers),
     )
     return Explorer(settings, draw, report, PRESETS)
 
