@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import random
 from pathlib import Path
@@ -168,8 +169,9 @@ def test_values_that_cannot_apply_are_not_offered() -> None:
     assert panel.controls["num_nodes"].max == 1
     panel.go(panel.explorer.at(num_nodes=4, gpus_per_node=2))
     assert panel.now[2:4] == (4, 2)
-    with pytest.raises(ValueError, match="num_nodes must be at most 1"):
-        explorers.player(num_nodes=2, gpus_per_node=5)
+    refused = explorers.player(num_nodes=2, gpus_per_node=5)
+    assert refused.now[2:4] == (2, 5)
+    assert "<svg" not in refused.shown.value
 
 
 def test_a_picture_is_stored_unless_it_is_missing_or_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,3 +197,19 @@ def test_the_gallery_makes_explorers_when_they_are_picked_and_keeps_their_settin
     assert box.panel.shown.value == before
     assert box.place.children == (box.panel,)
     assert box._repr_mimebundle_()["image/svg+xml"] == to_svg(box.panel.explorer.draw(box.panel.now)[0])
+
+
+def test_one_more_step_of_a_slider_is_computed_while_the_kernel_is_idle() -> None:
+    panel = explorers.samplers()
+
+    async def move_and_be_idle() -> None:
+        panel.controls["num_ranks"].value = 5
+        panel._ahead._run()
+
+    asyncio.run(move_and_be_idle())
+    computed = panel.explorer.draw.cache_info().misses
+    panel.controls["num_ranks"].value = 6
+    assert panel.explorer.draw.cache_info().misses == computed
+    panel.controls["num_ranks"].value = 5
+    panel.controls["num_ranks"].value = 9
+    assert panel.explorer.draw.cache_info().misses == computed + 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from html import escape
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from ..common.words import run_words
 from ..drawing.drawing import Drawing, to_svg
 
 Now = Any  # the values of all settings: a named tuple, so that it can be the key of a cache
+_REMEMBERED = 16  # states whose drawings and reports an explorer keeps
 _REPORT_STYLE = "margin:8px 0 0 8px;line-height:1.4;font-size:12px;white-space:pre-wrap;word-break:normal"
 
 
@@ -126,8 +128,8 @@ class Explorer:
         play: Callable[[Now], str] | None = None,
     ) -> None:
         self.settings = settings
-        self.draw = draw
-        self.report = report
+        self.draw = lru_cache(maxsize=_REMEMBERED)(draw)
+        self.report = lru_cache(maxsize=_REMEMBERED)(report)
         self.presets = presets
         self.play = play
         self._now_class: Any = namedtuple("Now", [setting.name for setting in settings])  # type: ignore[misc]

@@ -140,8 +140,6 @@ def _explorer(
         return [one.drawing(now.epoch) for one in shown(now)]
 
     def report(now: Now) -> list[str]:
-        lines = [one.lines() for one in shown(now)]
-        first = "; ".join(of_one[0] for of_one in lines)
-        return [first, *chain.from_iterable(of_one[1:] for of_one in lines)]
+        return list(chain.from_iterable(one.lines() for one in shown(now)))
 
     return Explorer(settings, draw, report, presets)
