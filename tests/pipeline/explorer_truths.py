@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rankscope.pipeline.dataloader.explorer import _made_up
 from rankscope.pipeline.parts.explorer import _LONG as PARTS
 from rankscope.pipeline.stages.explorer import _LONG as BATCHES
 from rankscope.pipeline.stages.explorer import pipeline_of
@@ -33,6 +34,14 @@ def pipeline(now: Any) -> Truths:
     return truths
 
 
+def loader(now: Any) -> Truths:
+    """Without workers, the loop reads, collates and steps in turn."""
+    times = _made_up()
+    steps_s = times.step_s.size * now.step_ms / 1e3 if now.step_ms else times.step_s.sum()
+    whole_s = times.read_s.sum() + times.collate_s.sum() + steps_s
+    return [("# batches/s predicted", times.step_s.size / whole_s), ("waits for # of the time", 1 - steps_s / whole_s)]
+
+
 def parts(now: Any) -> Truths:
     """Trainers that load parts themselves, step by step, all in lock step; loads take equally long."""
     load_s, step_s = now.load_ms / 1e3, now.step_ms / 1e3
@@ -60,4 +69,8 @@ def parts(now: Any) -> Truths:
     ]
 
 
-TRUTHS = {"pipeline": ({}, pipeline), "parts": ({"jitter": 0}, parts)}
+TRUTHS = {
+    "pipeline": ({}, pipeline),
+    "loader": ({"num_workers": 0}, loader),
+    "parts": ({"jitter": 0}, parts),
+}

@@ -22,11 +22,6 @@ _MOST_BATCHES = 500  # that are predicted, so that the picture follows the slide
 _MOST_MISS = 0.25  # of the recorded rate: otherwise the model does not describe the loader
 _NO_BATCH = -1  # the item of a worker's start
 _STEPS_MS = Steps((("as recorded", 0), 1, 2, 3, 5, 8, 10, 15, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000))
-PRESETS: dict[str, dict[str, Any]] = {
-    "without workers": {"num_workers": 0},
-    "4 workers": {"num_workers": 4},
-    "4 workers and a step of 1 ms": {"num_workers": 4, "step_ms": 1},
-}
 
 
 def loader(recorded: Any = None) -> Explorer:
@@ -88,9 +83,9 @@ def loader(recorded: Any = None) -> Explorer:
         ),
         Setting("step_ms", 0, _STEPS_MS, "training step [ms]"),
         Setting("in_order", own.in_order, (), "in_order", _has_workers),
-        Setting("persistent_workers", own.persistent_workers, (), "persistent_workers", _has_workers),
+        Setting("persistent_workers", own.persistent_workers, (), "persistent", _has_workers),
     )
-    return Explorer(settings, draw, report, PRESETS)
+    return Explorer(settings, draw, report, {})
 
 
 def _has_workers(now: Now) -> bool:
