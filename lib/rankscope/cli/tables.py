@@ -73,16 +73,14 @@ def _sizes_table(profile: Profile, collective: str, by_size: BySize) -> Table:
 
 
 def _copies_table(transfers: Sequence[Point]) -> Table:
-    """Return the rate of each kind of copy at its largest size, of the last GPU that was measured; and latencies."""
+    """Return the rate of each kind of copy at its largest size, of the last GPU that was measured."""
     table = table_of("copies", "what", "size", "rate")
     kinds = {}
     for point in sorted(transfers, key=lambda point: point.num_bytes):
         both = ", both ways at once" if point.options.get("both") else ""
-        latency = "" if point.num_bytes else ", latency"
-        kinds[f"{point.options.get('direction', '')} {point.options.get('method', '')}{both}{latency}"] = point
+        kinds[f"{point.options.get('direction', '')} {point.options.get('method', '')}{both}"] = point
     for kind, point in kinds.items():
-        reached = rate_words(point.algbw_bytes_per_s) if point.num_bytes else cell_words(point.median_s)
-        table.add_row(kind, bytes_words(point.num_bytes), reached)
+        table.add_row(kind, bytes_words(point.num_bytes), rate_words(point.algbw_bytes_per_s))
     return table
 
 

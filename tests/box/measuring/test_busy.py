@@ -55,7 +55,7 @@ def test_a_busy_machine_is_called_busy_and_no_algorithm_the_fastest() -> None:
 
 
 @pytest.mark.parametrize("second", [QUIET, WIDE], ids=["quiet later", "busy all the time"])
-def test_what_varies_is_measured_once_more_and_the_steadier_points_stay(
+def test_what_varies_is_measured_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: list[float]
 ) -> None:
     launched: list[Sequence[PointKey]] = []

@@ -17,7 +17,6 @@ from ...ranks.host import num_cores
 from ...ranks.joined import place
 from ...ranks.launcher import launch
 from ...ranks.server import PRELOAD
-from ..points import Point
 from ..profile import Profile
 from .plan import Protocol, guess_s, keys_of, words_of
 
@@ -55,8 +54,8 @@ def measure(
     """Measure this machine, store its `Profile` at `path` after every few points, and return it.
 
     Links and memory are measured first, then the collectives of the protocol, then copies to and from the GPU of
-    rank 0, if it has one. If the points show that the machine is busy, those that vary most are measured once more, and
-    the steadier ones stay. If the file exists, measuring continues where it stopped; `fresh` replaces the file.
+    rank 0, if it has one. If the points show that the machine is busy, those that vary most are measured once more.
+    If the file exists, measuring continues where it stopped; `fresh` replaces the file.
 
     `backend` is "gloo" or "nccl"; see `backend_and_ranks` for the defaults. Under torchrun or mpirun, its ranks are
     used: all must call `measure` with the same arguments, rank 0 writes the file, and all return the profile.
@@ -113,16 +112,16 @@ def measure(
     pace = slowdown(len(nodes))  # actual / expected time: of the last launch, but of the first by the machine's load
     while missing:
         left_s = pace * guess_s(missing, protocol, backend)
-        again = ", again, because the machine is busy" if is_again else ""
-        num_done = len(keys) - len(missing) * (not is_again)
-        report(Progress(num_done, len(keys), words_of(missing[0]) + again, left_s))
+        doing = words_of(missing[0])
+        num_done = len({*keys} & {point.key for point in profile.points})
+        report(Progress(num_done, len(keys), f"{doing}, again" if is_again else doing, left_s))
         chosen = missing[:POINTS_PER_LAUNCH]
         expected_s = guess_s(chosen, protocol, backend)
         limit_s = PATIENCE_S + LENIENCE * pace * expected_s
         begin_s = time.monotonic()
         points = launch(rank.measure_keys, num_ranks, [chosen, nodes, protocol], backend, limit_s)[0]  # rank 0 has all
         pace = (time.monotonic() - begin_s) / expected_s
-        profile = profile.add(*[_steadier(profile, point) for point in points])
+        profile = profile.add(*points)
         if writes():
             profile.save(path)
         missing = missing[POINTS_PER_LAUNCH:]
@@ -136,12 +135,6 @@ def slowdown(num_ranks: int) -> float:
     """Return by how much other programs slow the ranks down, as far as the load of the last minute tells."""
     busy = os.getloadavg()[0] + num_ranks
     return max(1.0, busy / max(num_ranks, num_cores()))
-
-
-def _steadier(profile: Profile, point: Point) -> Point:
-    """Return a point or, if the profile has one with the same key that varies less, that one."""
-    before = [other for other in profile.points if other.key == point.key]
-    return min([*before, point], key=lambda one: one.spread)
 
 
 def writes() -> bool:
