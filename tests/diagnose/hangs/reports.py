@@ -74,6 +74,14 @@ REPORTS = [
         "evaluating 50000",
     ),
     Paste(
+        "one of eight without a wait",
+        "".join(_WAITS.format(rank, 77, "ALLREDUCE", 4) for rank in range(8) if rank != 5)
+        + "[rank5]: saving a checkpoint\n",
+        (5,),
+        False,
+        "“saving a checkpoint”",
+    ),
+    Paste(
         "a small group waits",
         _WAITS.format(0, 77, "ALLREDUCE", 4)
         + _WAITS.format(1, 77, "ALLREDUCE", 4)

@@ -72,10 +72,8 @@ def calls(facts: Facts) -> list[HangFinding]:
     findings = []
     for finding in explain_groups(groups.values(), waiting - in_groups):
         judged = _judged(finding, groups[finding.group], used)
-        if judged.cause == "stuck":
-            findings += quiet(facts, groups[finding.group].ranks) or [judged]
-        else:
-            findings.append(judged)
+        lead = quiet(facts, groups[finding.group].ranks) if judged.cause in ("stuck", "silent") else []
+        findings += lead or [judged]
     return findings or [_waits("nothing shows that the lines are of one group", used)]
 
 
@@ -179,9 +177,8 @@ def _judged(finding: HangFinding, group: Group, used: Sequence[Fact]) -> HangFin
         return finding._replace(words=f"{finding.words}\n  {_NO_GROUP}", is_certain=False)
     if silent and is_known and 3 * len(silent) <= len(group.progress):
         head = "\n".join(finding.words.splitlines()[:2])
-        words = (
-            f"{head}\n  Look at {listed('rank', silent)} first, of which there is no line; rankscope cannot tell why."
-        )
+        where = f"Look at {listed('rank', silent)} first"
+        words = f"{head}\n  {where}, of which there is no line of a wait; rankscope cannot tell why."
         return finding._replace(cause="silent", ranks=tuple(sorted(silent)), words=words, is_certain=False)
     if silent or not is_known or len(group.progress) == 1:
         return _waits("there are no lines of some ranks, or of their calls", used)

@@ -152,7 +152,12 @@ def quiet(facts: Facts, waiting: Collection[int]) -> list[HangFinding]:
 
     There must be no more of them than wait, as the ranks of a small group may be the only ones that do.
     """
-    said = speakers(fact for kind, found in facts.items() if kind != LAST_LINES for fact in found)
+    said = speakers(
+        fact
+        for kind, found in facts.items()
+        for fact in found
+        if kind != LAST_LINES and not fact.values.get("then")  # an error that was caught says nothing
+    )
     last = [fact for fact in facts[LAST_LINES] if fact.line.rank not in {*waiting, *said}]
     if not 0 < len(last) <= len(waiting) or any(_AFTER_THE_END.match(fact.line.text) for fact in last):
         return []
