@@ -17,7 +17,7 @@ def import_(
     files: Annotated[
         list[Path],
         Argument(
-            help="Logs of nccl-tests, rccl-tests or nvbandwidth, files of the NCCL Inspector, or - for standard input.",
+            help="Logs of nccl-tests, rccl-tests or nvbandwidth, or - for standard input.",
             metavar="FILE",
         ),
     ],

@@ -211,14 +211,6 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
         steps = np.concatenate([np.arange(length) for length in lengths])
         return np.repeat(np.arange(self.num_ranks), lengths), steps
 
-    def check_values(self, name: str, size: int) -> None:
-        """Raise ValueError unless there are as many values as samples, and all reads are of samples."""
-        if size != self.size:
-            raise ValueError(f"{name} must have the dataset's length {self.size}, got {size}")
-        for rank, indices in enumerate(self.ranks):
-            if indices.size and (indices.min() < 0 or indices.max() >= size):
-                raise ValueError(f"rank {rank} reads outside the dataset's {size} samples, so they have no {name}")
-
 
 def _arrays_of_ranks(values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
     """Return read-only arrays of signed integers.

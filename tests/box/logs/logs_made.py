@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -122,18 +121,6 @@ def as_json(gpus: int = 1) -> dict[str, Any]:
         "results": results,
         "average_bus_bandwidth": {"bandwidth": sum(rates) / len(rates), "okay": "unchecked"},
     }
-
-
-def inspected(rank: int, longer_us: int = 0) -> list[str]:
-    """The lines that the NCCL Inspector writes for a rank of eight: three calls of each kind."""
-    header = {"id": "0x7f8c496ae9f661", "rank": rank, "n_ranks": 8, "nnodes": 2}
-    lines = []
-    for number in range(3):
-        for name, size in (("AllReduce", 1 << 20), ("AllGather", 1 << 17), ("Send", 1 << 16)):
-            call = {"coll": name, "coll_sn": number, "coll_msg_size_bytes": size}
-            call["coll_exec_time_us"] = 40 + number + longer_us
-            lines.append(json.dumps({"header": header, "coll_perf": call}))
-    return lines
 
 
 NVBANDWIDTH = """\

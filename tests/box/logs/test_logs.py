@@ -404,24 +404,6 @@ def test_matrices_of_peer_to_peer_copies_are_read_and_judged(
     assert "is left out: it is cut" in notes(cut)
 
 
-def test_the_collectives_of_a_running_job_are_read(tmp_path: Path) -> None:
-    """The rank that calls last waits for no other, so that its time is the shortest."""
-    lines = [*made.inspected(0, longer_us=100), *made.inspected(3), *made.inspected(5, longer_us=50)]
-    profile = single_profile(tmp_path, [*lines, lines[0][:90]])
-    assert (profile.num_ranks, profile.num_nodes, profile.backend) == (8, 2, "nccl")
-    assert {(point.what, point.num_bytes) for point in profile.points} == {
-        ("allreduce", 1 << 20),
-        ("allgather", 1 << 20),
-    }
-    for point in profile.points:
-        assert point.seconds == (4e-5, 4.1e-5, 4.2e-5)
-    assert "line 28 is cut" in notes(profile)
-    header = json.loads(lines[0])["header"]
-    records = [re.sub('"header": {.*?}, ', "", line) for line in made.inspected(3)]
-    marker = json.dumps({"header": header, "dump_stats": {}})  # the header of all records, as from version 4.3 on
-    assert single_profile(tmp_path, [marker, *records]).points == profile.points
-
-
 # ---- what is refused
 
 

@@ -13,7 +13,6 @@ from ...common.files import FileError, read_bytes
 from ...provenance import difference
 from ..profile import Profile
 from .clean import clean_lines
-from .inspector import inspector
 from .log import Log, joined
 from .nccl_tests import COLLECTIVE, nccl_tests_json, nccl_tests_text
 from .nvbandwidth import nvbandwidth_json, nvbandwidth_text
@@ -25,7 +24,7 @@ def read_log(
 ) -> list[Profile]:
     """Return the measurements in a log: a profile per table of collectives, and one of all copies.
 
-    The programs are nccl-tests, rccl-tests, nvbandwidth, p2pBandwidthLatencyTest and the NCCL Inspector. A profile has
+    The programs are nccl-tests, rccl-tests, nvbandwidth and p2pBandwidthLatencyTest. A profile has
     only facts that the log states or that follow from its figures. Its source's notes say what was left out because it
     is cut and, after `FAULT`, what is wrong with the run. `num_ranks` selects tables by their number of ranks; like
     `collective` (by the library's name or that of nccl-tests) it is also assumed for tables that do not state it.
@@ -53,7 +52,7 @@ def read_log_text(
     except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
         raise FileError(path, f"damaged, cut short or of an unknown version: {error!r}") from error
     if not profiles:
-        programs = "nccl-tests, nvbandwidth, p2pBandwidthLatencyTest or the NCCL Inspector"
+        programs = "nccl-tests, nvbandwidth or p2pBandwidthLatencyTest"
         raise FileError(path, f"not a log of {programs}, or without a whole row")
     chosen = [profile for profile in profiles if num_ranks in (None, profile.num_ranks) or profile.backend == "cuda"]
     if not chosen:
@@ -62,9 +61,7 @@ def read_log_text(
 
 
 def _profiles(log: Log, text: str) -> Iterator[Profile]:
-    if '"n_ranks"' in text:
-        yield from inspector(log, text)
-    elif text.lstrip().startswith("{"):
+    if text.lstrip().startswith("{"):
         content = json.loads(text)
         if "nvbandwidth" in content:
             yield from nvbandwidth_json(log, content["nvbandwidth"])

@@ -17,7 +17,6 @@ from ..samplers.values import CostFunction
 from ..work.model import EpochWork, epoch_work
 from .epoch_audit import EpochAudit, audit_epoch, fingerprint, repetition
 from .findings import Finding, Findings, some
-from .weights import WeightBias, WeightedReads
 
 MOST_IMBALANCE = 1.05
 """Steps that take this much longer than if all ranks had equal work are a finding."""
@@ -25,19 +24,13 @@ MOST_IMBALANCE = 1.05
 MOST_PADDING_SHARE = 0.2
 """A larger share of padding tokens is a finding."""
 
-MOST_DRAWN_ONCE = 0.75
-"""If an epoch reads at most this share of the samples, and none twice, its draws may be without replacement. Where they
-are more, they take nearly all samples, whatever the weights are, and the audit reports that."""
-
 
 class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
     """The result of `audit`: ``str()`` is the report, `check` raises; both are made from `findings`.
 
     `never_seen` are the indices that no rank read in any of the epochs. `repeated_orders` are pairs of indices into
     `epochs`: the first epoch with an order on every rank, and each later one with the same. It is empty if the sampler
-    is known not to shuffle. `work` has the tokens, costs and padding of each epoch, if `audit` got lengths, and
-    `weight_bias` compares the reads of all epochs with the weights that it got. With weights, no sample has to be read
-    exactly once, so duplicates, overlap and samples that are not read are no findings.
+    is known not to shuffle. `work` has the tokens, costs and padding of each epoch, if `audit` got lengths.
     """
 
     KINDS = (
@@ -52,7 +45,6 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
         "repeated_order",
         "unequal_cost",
         "padding_waste",
-        "weight_bias",
     )
     size: int
     num_ranks: int
@@ -60,7 +52,6 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
     never_seen: IntArray
     repeated_orders: tuple[tuple[int, int], ...]
     work: tuple[EpochWork, ...] = ()
-    weight_bias: WeightBias | None = None
 
     @property
     def duplicates(self) -> int:
@@ -91,9 +82,8 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
         if strays.size:
             yield Finding("out_of_range", f"indices that a dataset of {self.size} does not have: {some(strays)}")
         yield from self._found_empty()
-        if self.weight_bias is None:  # weights ask for some samples several times, and for others seldom or never
-            yield from self._found_repeats()
-            yield from self._found_losses()
+        yield from self._found_repeats()
+        yield from self._found_losses()
         uneven = max(self.epochs, key=lambda epoch: epoch.longest - epoch.shortest)
         if uneven.longest > uneven.shortest and not self.work:  # with `work`, batches are compared instead
             counts = f"from {uneven.shortest} to {uneven.longest} {uneven.unit} in epoch {uneven.epoch}"
@@ -102,8 +92,6 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
             yield Finding("repeated_order", repetition(self.epochs, self.repeated_orders))
         if self.work:
             yield from self._found_in_work()
-        if self.weight_bias is not None:
-            yield from self._found_in_weights(self.weight_bias)
 
     def _found_empty(self) -> Iterator[Finding]:
         """Find epochs in which nothing is read, although the dataset has samples."""
@@ -153,33 +141,10 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
         if padding_share > MOST_PADDING_SHARE:
             yield Finding("padding_waste", f"{percent_words(padding_share)} of the processed tokens are padding")
 
-    @property
-    def _may_be_without_replacement(self) -> bool:
-        """Whether no epoch reads a sample twice, nor most samples: draws without replacement are not in proportion."""
-        most_reads = max(epoch.num_reads for epoch in self.epochs)
-        return self.duplicates == 0 and most_reads <= MOST_DRAWN_ONCE * self.size
-
-    def _found_in_weights(self, bias: WeightBias) -> Iterator[Finding]:
-        if bias.num_forbidden:
-            yield Finding("weight_bias", f"{count_of(bias.num_forbidden, 'read')} of samples whose weight is 0")
-        if bias.is_obeyed or self._may_be_without_replacement:
-            return
-        if bias.groups_differ:
-            reads = ", ".join(map(str, bias.group_reads.tolist()))
-            expected = ", ".join(f"{number:.4g}" for number in bias.group_expected)
-            groups = f"{bias.group_reads.size} groups of samples, lightest first, are read {reads} times"
-            yield Finding("weight_bias", f"{groups}, but their weights require {expected}")
-        else:
-            sample = f"sample {bias.sample} is read {count_of(int(bias.reads[bias.sample]), 'time')}"
-            expected = f"but its weight requires {bias.expected[bias.sample]:.4g}"
-            difference = f"they differ by {bias.deviations:.1f} standard deviations"
-            yield Finding("weight_bias", f"{sample}, {expected}; {difference}")
-
     def __str__(self) -> str:
         over = f"{count_of(self.num_ranks, 'rank')}, {count_of(len(self.epochs), 'epoch')}"
         reads = count_of(sum(epoch.num_reads for epoch in self.epochs), "read")
         lines = [f"{count_of(self.size, 'sample')}, {over}: {reads}"]
-        nothing = "every sample is read exactly once per epoch"
         if self.work:
             tokens = np.sum([work.tokens for work in self.work], axis=0)
             lines.append(f"  tokens per rank: {tokens.min()} to {tokens.max()}, {tokens.sum()} in all")
@@ -188,13 +153,7 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
             lines.append(f"  cost per step: highest over mean {imbalance:.3f}, in the worst step {worst:.3f}")
             padding = percent_words(max(work.padding_share for work in self.work), 1)
             lines.append(f"  padding: {padding} of the tokens")
-        if self.weight_bias is not None:
-            deviations = f"{self.weight_bias.deviations:.1f} standard deviations"
-            lines.append(f"  weights: reads differ from their expected number by at most {deviations}")
-            nothing = "every sample is read in proportion to its weight"
-            if self._may_be_without_replacement and not self.weight_bias.is_obeyed:
-                nothing = "reads are not in proportion to the weights; draws without replacement would explain that"
-        return self.report("\n".join(lines), nothing)
+        return self.report("\n".join(lines), "every sample is read exactly once per epoch")
 
     __repr__ = __str__  # for a notebook, which shows the last value of a cell
 
@@ -204,18 +163,15 @@ def audit(
     *,
     lengths: ArrayLike | None = None,
     cost: str | CostFunction = "linear",
-    weights: ArrayLike | None = None,
 ) -> Audit:
     """Audit one epoch, or several epochs of the same dataset and world size.
 
     If the `lengths` of all samples in tokens are given, the audit also counts tokens per rank, the cost of each rank's
-    batch at each step, and padding, as `epoch_work` does. If `weights` are given, it compares the numbers of reads
-    with those expected from the weights, as draws with replacement have them: of groups of samples of similar weight,
-    by a chi-square test, and of each sample.
+    batch at each step, and padding, as `epoch_work` does.
 
     If the assignments come from a generator, only one is in memory at a time. Raises ValueError if there is no epoch,
-    if the size or the number of ranks changes between epochs, or if `lengths` or `weights` are not one number of at
-    least 0 per sample.
+    if the size or the number of ranks changes between epochs, or if `lengths` are not one number of at least 0 per
+    sample.
 
     >>> from rankscope.sampling import assign
     >>> print(audit(assign(10, 4) for _ in range(2)))  # set_epoch forgotten
@@ -230,7 +186,6 @@ def audit(
     first_with_order: dict[bytes, int] = {}  # the index of the first epoch with each order, by its fingerprint
     repeated: list[tuple[int, int]] = []
     work: list[EpochWork] = []
-    weighted = None if weights is None else WeightedReads(weights)
     shape: tuple[int, int] | None = None  # the dataset's size and the number of ranks
     for index, assignment in enumerate(assignments):
         of_type("assignments", assignment, Assignment, "Assignment.collect(samplers, size)")
@@ -246,8 +201,6 @@ def audit(
         epochs.append(audit_epoch(assignment, flat, is_read))  # which also marks the samples in `is_read`
         if lengths is not None:
             work.append(epoch_work(assignment, lengths, cost))
-        if weighted is not None:
-            weighted.add(assignment)
         may_be_shuffled = assignment.shuffle is not False  # None if it is not known
         if may_be_shuffled and assignment.size > 1 and flat.size:  # one sample, or none, has only one order
             first = first_with_order.setdefault(fingerprint(assignment, flat), index)
@@ -262,7 +215,6 @@ def audit(
         never_seen=np.flatnonzero(~is_read),
         repeated_orders=tuple(repeated),
         work=tuple(work),
-        weight_bias=None if weighted is None else weighted.bias(),
     )
 
 

@@ -52,19 +52,16 @@ class _Round(NamedTuple):
 class KeyedPermutation:
     """A random order of 0 … size - 1 that needs the same memory for any size.
 
-    ``order[position]`` is the sample at one position, ``order(positions)`` the samples at an array of positions, and
-    `inverse` the positions of samples. The order depends on `size` and on the text `key` alone, and is the same on
-    every machine. It is random enough for training, but not for cryptography. A size just below a power of two is
-    fastest; just above one, an order needs about twice the time.
+    ``order[position]`` is the sample at one position, and ``order(positions)`` the samples at an array of positions.
+    The order depends on `size` and on the text `key` alone, and is the same on every machine. It is random enough for
+    training, but not for cryptography. A size just below a power of two is fastest; just above one, an order needs
+    about twice the time.
 
     Raises ValueError for a size outside 0 … 2**63 - 1, IndexError for a position outside the order.
 
     >>> order = KeyedPermutation(10**12, key="seed 0, epoch 0")
     >>> order[0], order[10**12 - 1]
     (566996528256, 7880526298)
-    >>> samples = order(np.arange(3))
-    >>> order.inverse(samples).tolist()
-    [0, 1, 2]
     """
 
     def __init__(self, size: int, key: str) -> None:
@@ -88,13 +85,6 @@ class KeyedPermutation:
         """Return the samples at these positions, as a flat array."""
         return self._samples(_checked(positions, self.size))
 
-    def inverse(self, samples: ArrayLike) -> NDArray[np.int64]:
-        """Return the positions of these samples, as a flat array."""
-        flat = _checked(samples, self.size)
-        if self._stored is not None:
-            return np.argsort(self._stored)[flat]
-        return self._walked(flat, is_inverse=True)
-
     def blocks(self, start: int, stop: int, step: int = 1) -> Iterator[NDArray[np.int64]]:
         """Yield the samples at the positions of ``range(start, stop, step)``, in blocks of at most 65,536."""
         block_size = _FIRST_BLOCK
@@ -107,38 +97,31 @@ class KeyedPermutation:
     def _samples(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._stored is not None:
             return self._stored[positions]
-        return self._walked(positions, is_inverse=False)
+        return self._walked(positions)
 
-    def _walked(self, positions: NDArray[np.int64], is_inverse: bool) -> NDArray[np.int64]:
+    def _walked(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Send positions through the network, in place, until all of them are below `size`."""
         values = positions.view(np.uint64)
         for first in range(0, values.size, _BLOCK):
             block = values[first : first + _BLOCK]
-            self._network(block, is_inverse)
+            self._network(block)
             outside = np.flatnonzero(block >= self.size)  # the indices of values that must go through it again
             while outside.size:
                 again = block[outside]
-                self._network(again, is_inverse)
+                self._network(again)
                 block[outside] = again
                 outside = outside[again >= self.size]
         return positions
 
-    def _network(self, values: NDArray[np.uint64], is_inverse: bool) -> None:
-        """Send values through the network once, in place.
-
-        Even rounds change the left half, and odd ones the right half. The inverse applies the rounds in reverse order,
-        because adding a hash twice by XOR removes it.
-        """
-        rounds = list(enumerate(self._rounds))
-        if is_inverse:
-            rounds.reverse()
+    def _network(self, values: NDArray[np.uint64]) -> None:
+        """Send values through the network once, in place. Even rounds change the left half, odd ones the right half."""
         shift = np.uint64(self._right_bits)
         right_mask = np.uint64((1 << self._right_bits) - 1)
         for first in range(0, values.size, _CACHED):
             part = values[first : first + _CACHED]
             left = (part >> shift).astype(np.uint32)
             right = (part & right_mask).astype(np.uint32)
-            for number, keys in rounds:
+            for number, keys in enumerate(self._rounds):
                 if number % 2 == 0:
                     left ^= _hashed(right, self._left_bits, keys)
                 else:

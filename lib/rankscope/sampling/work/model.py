@@ -71,7 +71,12 @@ def epoch_work(assignment: Assignment, lengths: ArrayLike, cost: str | CostFunct
     ([8, 2], [[8.0, 2.0]], 1.6, 0.16666666666666666)
     """
     token_counts = checked_lengths(lengths)
-    assignment.check_values("lengths", token_counts.size)
+    size = assignment.size
+    if token_counts.size != size:
+        raise ValueError(f"lengths must have the dataset's length {size}, got {token_counts.size}")
+    for rank, indices in enumerate(assignment.ranks):
+        if indices.size and (indices.min() < 0 or indices.max() >= size):
+            raise ValueError(f"rank {rank} reads outside the dataset's {size} samples, so they have no lengths")
     costs = costs_of(token_counts, cost)
     stops_of_ranks = [assignment.stops(rank) for rank in range(assignment.num_ranks)]
     num_steps = max(stops.size for stops in stops_of_ranks)  # step i of a rank is its i-th batch
