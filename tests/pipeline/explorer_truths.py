@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankscope.pipeline.dataloader.explorer import _made_up
 from rankscope.pipeline.parts.explorer import _LONG as PARTS
 from rankscope.pipeline.stages.explorer import _LONG as BATCHES
 from rankscope.pipeline.stages.explorer import pipeline_of
@@ -32,14 +31,6 @@ def pipeline(now: Any) -> Truths:
         blocked = sum(left - done for _, done, left in visits) / workers_s
         truths.append((f"{stage.name} +# working, +# blocked", work, blocked))
     return truths
-
-
-def loader(now: Any) -> Truths:
-    """Without workers, the loop reads, collates and steps in turn."""
-    times = _made_up()
-    steps_s = times.step_s.size * now.step_ms / 1e3 if now.step_ms else times.step_s.sum()
-    whole_s = times.read_s.sum() + times.collate_s.sum() + steps_s
-    return [("# batches/s predicted", times.step_s.size / whole_s), ("waits for # of the time", 1 - steps_s / whole_s)]
 
 
 def parts(now: Any) -> Truths:
@@ -71,6 +62,5 @@ def parts(now: Any) -> Truths:
 
 TRUTHS = {
     "pipeline": ({}, pipeline),
-    "loader": ({"num_workers": 0}, loader),
     "parts": ({"jitter": 0}, parts),
 }
