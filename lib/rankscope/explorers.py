@@ -43,7 +43,6 @@ _ENTRIES = (
     Entry("sampling.explorer:samplers", "Which rank reads which sample", "01_who_reads_what"),
     Entry("sampling.work.explorer:unequal_lengths", "What samples of unequal length cost", "01_who_reads_what"),
     Entry("pipeline.stages.explorer:pipeline", "How a batch arrives", "02_how_a_batch_arrives"),
-    Entry("pipeline.dataloader.explorer:loader", "What other settings make of a DataLoader", "02_how_a_batch_arrives"),
     Entry("box.transfers.explorer:transfers", "Copies to the GPU", "03_onto_the_gpu"),
     Entry("collectives.explorer:allreduce", "An allreduce, step by step", "04_collectives"),
     Entry("collectives.player.explorer:player", "A collective that plays", "04_collectives"),
@@ -76,18 +75,28 @@ def opener(name: str) -> Callable[..., Panel]:
         for setting in explorer.settings:
             if setting.name in settings and not setting.when(now):
                 raise ValueError(f"{setting.name} has no effect with these settings")
-        return Panel(explorer, now)
+        return Panel(explorer, now, name, [_code(value) for value in inputs])
 
     keywords = [Parameter(setting.name, Parameter.KEYWORD_ONLY, default=setting.default) for setting in settings]
     show.__signature__ = Signature([*entry.inputs(), *keywords])  # type: ignore[attr-defined]
     show.__name__ = show.__qualname__ = name
     show.__doc__ = f"""Open the explorer “{entry.title}” with these inputs, if it takes any, and settings.
 
-    Raises ValueError for a setting that is unknown, that no control offers, or that has no effect. Settings are
+    Raises ValueError for a setting that is unknown, that no control offers, or that has no effect.
+
+    {resolve_name(f"rankscope.{entry.function}").__doc__}
+    Settings are
 
 {choices}
     """
     return show
+
+
+def _code(value: Any) -> str:
+    """Return an input as people name it, as far as it has a name."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_code, value))}]"
+    return getattr(value, "__name__", "…")
 
 
 @naming_extra()

@@ -18,6 +18,8 @@ from tests.diagnose.hangs.hang_checks import CANNOT_TELL, RIGHT, WRONG, judged
 from tests.diagnose.hangs.hang_inputs import made, recorded
 from tests.diagnose.hangs.made_dumps import CAUSES, sick, write
 from tests.diagnose.hangs.pastes import PASTES
+from tests.diagnose.hangs.public import PUBLIC
+from tests.diagnose.hangs.reports import REPORTS
 
 MIXED = 2000
 
@@ -37,11 +39,13 @@ def main() -> None:
             lines.append(draw.choice([part for part in left if part]).pop(0))
         hang = explain_hang(logs=read_hang_text("\n".join(lines)))
         counts["log: two jobs in one"][judged(hang, first.truths | second.truths)] += 1
-    for paste in PASTES:
-        hang = explain_hang(logs=read_hang_text(paste.text))
-        is_right = {culprit.rank for culprit in hang.culprits} == {*paste.ranks}
-        answer = RIGHT if any(finding.is_certain for finding in hang.findings) else CANNOT_TELL
-        counts["log: pastes"][answer if is_right else WRONG] += 1
+    for kind, pastes in (("pastes", PASTES), ("reports and errors", REPORTS), ("public threads", PUBLIC)):
+        for paste in pastes:
+            hang = explain_hang(logs=read_hang_text(paste.text))
+            is_right = {culprit.rank for culprit in hang.culprits} == {*paste.ranks}
+            says_more = hang.culprits or any(finding.is_certain for finding in hang.findings)
+            answer = RIGHT if says_more else CANNOT_TELL
+            counts[f"log: {kind}"][answer if is_right else WRONG] += 1
     with tempfile.TemporaryDirectory() as name:
         for num_ranks in (2, 3, 4, 8):
             for rank in range(num_ranks):

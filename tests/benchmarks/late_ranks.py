@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.diagnose.traces.late_jobs import CASES, NOISES, healthy, named
+from tests.diagnose.traces.late_jobs import CASES, NOISES, WANDERING, healthy, named
 
 NUM_RANKS = (2, 4, 8, 16, 32)
 NUM_STEPS = (11, 20, 50)
@@ -39,7 +39,7 @@ def main() -> None:
         ("one rank 40 ms late in each step: it alone is named, with its phase", is_right),
     ):
         print(f"{title}\n{'':24}steps" + "".join(f"{num_ranks:>2} ranks" for num_ranks in NUM_RANKS), flush=True)
-        for noise in ("", *NOISES):
+        for noise in ("", *NOISES, *WANDERING):
             for num_steps in NUM_STEPS:
                 cells = [share(judge, noise, num_ranks, num_steps, num_jobs) for num_ranks in NUM_RANKS]
                 print(f"{noise or 'quiet':24}{num_steps:5}{''.join(cells)}", flush=True)

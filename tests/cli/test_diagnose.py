@@ -40,3 +40,9 @@ def test_dumps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fields = json.loads(printed(capsys, str(tmp_path), "--json"))
     assert [culprit["rank"] for culprit in fields["culprits"]] == [2]
     assert fields["findings"]
+
+
+def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(tmp_path)]) != 0
+    message = capsys.readouterr().err
+    assert all(word in message for word in ("no trace", "no flight-recorder dump", "no log"))

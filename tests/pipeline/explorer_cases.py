@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from torch.utils.data import DataLoader
-
-from rankscope.pipeline import Lognormal, Pipeline, Stage, record_dataloader
-from rankscope.pipeline.dataloader.measured import RecordedLoader
+from rankscope.pipeline import Lognormal, Pipeline, Stage
 from tests.explorers.cases import Case
 
 OWN = Pipeline(
@@ -16,19 +13,8 @@ OWN = Pipeline(
     ]
 )
 
-
-def recorded() -> RecordedLoader:
-    """A loader of which an epoch was recorded, and the first batch of another one."""
-    loader = record_dataloader(DataLoader(range(60), batch_size=2))
-    assert len(list(loader)) == 30
-    next(iter(loader))
-    return loader
-
-
 CASES = {
     "pipeline": Case("pipeline"),
     "pipeline of yours": Case("pipeline", (OWN,), {"num_workers_fetch_shard": 2}),
-    "loader": Case("loader", start={"num_workers": 2}),
-    "loader of yours": Case("loader", (recorded(),), {"num_workers": 3, "step_ms": 5}),
     "parts": Case("parts", start={"queue_size": 1}),
 }

@@ -55,9 +55,12 @@ def parts(now: Any) -> Truths:
     idle = 1 - num_steps * step_s / now.num_trainers / stop_s
     return [
         ("a part arrives every # and lasts #", load_s / now.num_loaders, step_s * now.steps_per_part),
-        ("a queue of 0 +#", idle),
+        ("are idle # with a queue of 0", idle),
         *([("idle #", idle)] if not now.queue_size else []),
     ]
 
 
-TRUTHS = {"pipeline": ({}, pipeline), "parts": ({"jitter": 0}, parts)}
+TRUTHS = {
+    "pipeline": ({}, pipeline),
+    "parts": ({"jitter": 0}, parts),
+}

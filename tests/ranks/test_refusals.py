@@ -55,16 +55,20 @@ def open_descriptors() -> int:
 
 
 def test_a_server_that_cannot_start_leaves_nothing(tmp_path, monkeypatch):
-    """In a process of its own: the one of the tests has a server."""
+    """In a process of its own: the one of the tests has a server. The last one hangs up, but ends late."""
+    late = tmp_path / "late"
+    late.write_text("#!/bin/sh\nexec sleep 10000 <&-\n")
+    late.chmod(0o700)
+    (tmp_path / "place").mkdir()
     text = f"""
 import os, sys, tempfile
 from pathlib import Path
 from rankscope.ranks import launch
 from tests.ranks.test_refusals import open_descriptors
-tempfile.tempdir = {str(tmp_path)!r}
+tempfile.tempdir = {str(tmp_path / "place")!r}
 before = open_descriptors()
 python = sys.executable
-for wrong in ("/nothing/here", "/bin/false"):
+for wrong in ("/nothing/here", "/bin/false", {str(late)!r}):
     sys.executable = wrong
     for _ in range(3):
         try:
@@ -76,4 +80,4 @@ sys.executable = python
 print(launch(int, 2))
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=NOT_HANGING_S)
-    assert done.stdout == "MachineError\n" * 6 + "True []\n[0, 0]\n", done.stderr
+    assert done.stdout == "MachineError\n" * 9 + "True []\n[0, 0]\n", done.stderr

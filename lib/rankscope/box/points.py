@@ -95,6 +95,11 @@ class Point(msgspec.Struct, frozen=True, dict=True):
         """The interquartile range in seconds."""
         return self.percentile_s(75) - self.percentile_s(25)
 
+    @property
+    def spread(self) -> float:
+        """The interquartile range as a share of the median."""
+        return self.iqr_s / self.median_s
+
     def differs(self, other: Point) -> bool:
         """Return whether the interquartile ranges of the two do not overlap."""
         low, high = sorted((self, other), key=lambda point: point.median_s)

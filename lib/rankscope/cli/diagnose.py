@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +17,9 @@ from ..common.words import count_of, printable
 
 if TYPE_CHECKING:
     from ..diagnose.hangs.hangs import Hang
+
+_QUICK_S = 2.0  # a log that is read faster needs no bar
+_LINES_A_LOOK = 1000  # at the clock
 
 
 def diagnose(
@@ -41,17 +46,35 @@ def diagnose(
     from .traces import diagnose_traces
 
     if paths == [Path("-")]:
-        _print_hang(explain_hang(logs=read_hang_text(sys.stdin.buffer.read().decode("utf-8-sig", "replace"))), as_json)
+        text = sys.stdin.buffer.read().decode("utf-8-sig", "replace")
+        _print_hang(explain_hang(logs=read_hang_text(text, _with_bar)), as_json)
         return
     traces, dumps, logs = files_in(paths)
     if not traces and (dumps or logs):
-        hang = explain_hang(read_dumps(dumps) if dumps else (), read_logs(logs) if logs else None)
+        hang = explain_hang(read_dumps(dumps) if dumps else (), read_logs(logs, _with_bar) if logs else None)
         _print_hang(hang, as_json)
         return
+    if not traces:
+        raise ValueError(
+            f"{paths[0]} has no trace (a file that ends in .json or .json.gz), no flight-recorder dump (in the number "
+            "of a rank, .json or .pkl) and no log (.log, .out, .err or .txt), also below it"
+        )
     if dumps or logs:
         print(f"left out {count_of(len(dumps + logs), 'file')}: pass dumps and logs without traces", file=sys.stderr)
-    # a folder without anything is passed on as well: the reader of traces says what it looked for
-    diagnose_traces(traces or paths, as_json)
+    diagnose_traces(traces, as_json)
+
+
+def _with_bar(lines: Sequence[str]) -> Iterator[str]:
+    """Pass the lines of a log on, and show in a terminal how far they are, if that takes more than two seconds."""
+    shown_at_s = time.monotonic() + _QUICK_S
+    for number, line in enumerate(lines):
+        if number % _LINES_A_LOOK == 0 and time.monotonic() > shown_at_s and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import track
+
+            yield from track(lines[number:], "reading", console=Console(stderr=True), transient=True)
+            return
+        yield line
 
 
 def _print_hang(hang: Hang, as_json: bool) -> None:

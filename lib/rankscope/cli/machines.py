@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated
@@ -49,28 +48,32 @@ def show(
         write_whole(picture, content.getvalue())
 
 
+def _percent(text: str) -> float:
+    return float(text.rstrip(" %"))
+
+
 def compare(
     before: Annotated[Path, typer.Argument(help="A profile, or bank:NAME.", metavar="A")],
     after: Annotated[Path, typer.Argument(help="The profile to compare it with, or bank:NAME.", metavar="B")],
     fail_above: Annotated[
-        str | None,
+        float | None,
         typer.Option(
-            help="End with exit code 1 if an operation takes so much longer in B, as in 10%.", metavar="SHARE"
+            help="End with exit code 1 if an operation takes so much longer in B, as in 10%.",
+            metavar="PERCENT",
+            parser=_percent,
         ),
     ] = None,
 ) -> None:
     """Show what changed from profile A to profile B, operation by operation."""
     from ..box import Profile
     from ..box.judging.compare import changes, comparison
-    from ..common.units import parse_percent
 
-    allowed = math.inf if fail_above is None else parse_percent("--fail-above", fail_above)
     profiles = Profile.load(before), Profile.load(after)
     print_parts(comparison(*profiles))
     found = changes(*profiles)
     if fail_above is not None and not found:
         raise ValueError(f"--fail-above: {before} and {after} have no operation at the same size in common")
-    if any(change.ratio > 1 + allowed for change in found.values()):
+    if fail_above is not None and any(change.ratio > 1 + fail_above / 100 for change in found.values()):
         raise typer.Exit(1)
 
 

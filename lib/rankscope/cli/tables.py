@@ -27,7 +27,7 @@ def overview(profile: Profile, everything: bool = False, topology: Topology | No
     for collective, by_size in groups(profile).items():
         every = 1 if everything else math.ceil(len(by_size) / _FEW)
         shown = sorted(list(by_size)[::-every])  # the largest size is always among them
-        yield _sizes_table(profile.num_ranks, collective, {size: by_size[size] for size in shown})
+        yield _sizes_table(profile, collective, {size: by_size[size] for size in shown})
     for where, fit in profile.links.items() if everything else ():
         yield Text(f"link {where}: {fit}")
     if profile.select("transfer"):
@@ -50,18 +50,20 @@ def groups(profile: Profile) -> dict[str, BySize]:
     return collectives
 
 
-def _sizes_table(num_ranks: int, collective: str, by_size: BySize) -> Table:
-    """Return the fastest algorithm at each size."""
+def _sizes_table(profile: Profile, collective: str, by_size: BySize) -> Table:
+    """Return the fastest algorithm at each size, and whether it is clearly the fastest."""
     rows = []
     for size, points in by_size.items():
         fastest = min(points, key=lambda algorithm: points[algorithm].median_s)
         point = points[fastest]
-        cells = {"size": bytes_words(size), "fastest": fastest, "time": cell_words(point.median_s)}
-        rate = point.busbw_bytes_per_s(num_ranks)
+        is_clear = all(point.differs(other) for other in points.values() if other is not point)
+        named = fastest if is_clear and not profile.disturbed else "unclear"
+        cells = {"size": bytes_words(size), "fastest": named, "time": cell_words(point.median_s)}
+        rate = point.busbw_bytes_per_s(profile.num_ranks)
         if rate > 0:  # 0 on one rank, nan where it has no meaning
             cells["busbw"] = rate_words(rate)
         if len(point.seconds) > 1:
-            cells["spread"] = f"{point.iqr_s / point.median_s:.0%}"
+            cells["spread"] = f"{point.spread:.0%}"
         rows.append(cells)
     columns = dict.fromkeys(name for cells in rows for name in cells)  # each once
     table = table_of(collective, *columns)
@@ -71,16 +73,14 @@ def _sizes_table(num_ranks: int, collective: str, by_size: BySize) -> Table:
 
 
 def _copies_table(transfers: Sequence[Point]) -> Table:
-    """Return the rate of each kind of copy at its largest size, of the last GPU that was measured; and latencies."""
+    """Return the rate of each kind of copy at its largest size, of the last GPU that was measured."""
     table = table_of("copies", "what", "size", "rate")
     kinds = {}
     for point in sorted(transfers, key=lambda point: point.num_bytes):
         both = ", both ways at once" if point.options.get("both") else ""
-        latency = "" if point.num_bytes else ", latency"
-        kinds[f"{point.options.get('direction', '')} {point.options.get('method', '')}{both}{latency}"] = point
+        kinds[f"{point.options.get('direction', '')} {point.options.get('method', '')}{both}"] = point
     for kind, point in kinds.items():
-        reached = rate_words(point.algbw_bytes_per_s) if point.num_bytes else cell_words(point.median_s)
-        table.add_row(kind, bytes_words(point.num_bytes), reached)
+        table.add_row(kind, bytes_words(point.num_bytes), rate_words(point.algbw_bytes_per_s))
     return table
 
 

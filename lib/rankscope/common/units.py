@@ -143,18 +143,6 @@ def percent_words(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def parse_percent(name: str, text: str) -> float:
-    """Return the share that a text like ``10%`` states. Raises ValueError for any other text.
-
-    >>> parse_percent("share", "2.5 %")
-    0.025
-    """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*%", text.strip())
-    if match is None:
-        raise ValueError(f"{name} must be a share like 10%, got {text!r}")
-    return float(match[1]) / 100
-
-
 def three_digits(value: float) -> str:
     """Return a number with three digits, or as many as it has before the point.
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 from multiprocessing import Pipe
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from .errors import MachineError
@@ -58,6 +59,10 @@ class _Server:
                 )
             self._close = stack.pop_all().close
 
+    def has_ended(self) -> bool:
+        """Whether the process has ended, or has closed its connection, which happens first while it ends."""
+        return self.process.poll() is not None or bool(wait([self.control], 0))
+
     def end(self) -> None:
         """End the server at once, and with it all ranks."""
         self.process.kill()
@@ -79,7 +84,7 @@ def _server() -> _Server:
     """Return the server of this process. Start one if there is none, or if it has ended."""
     with _lock:
         pid = os.getpid()
-        if pid in _servers and _servers[pid].process.poll() is not None:
+        if pid in _servers and _servers[pid].has_ended():
             _servers.pop(pid).end()
         if pid not in _servers:
             _servers[pid] = _Server()

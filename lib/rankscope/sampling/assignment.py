@@ -35,13 +35,30 @@ class Loader(msgspec.Struct, frozen=True):
         whole("num_workers", self.num_workers, 0)
 
 
+def length_of(owner: Any) -> int | None:
+    """Return ``len()`` of an object, and None if it has none."""
+    try:
+        return len(owner)
+    except (TypeError, NotImplementedError):  # also if its class has a `__len__`, and what it wraps has none
+        return None
+
+
+def wrong_length(rank: int, owner: Any, items: Iterable[Any]) -> str:
+    """Return how ``len()`` of a rank's sampler or loader differs from the number of its items; "" if it does not."""
+    said = length_of(owner)
+    if said is None:  # there may be no end of items
+        return ""
+    num_items = sum(1 for _ in items)
+    return "" if said == num_items else f"rank {rank}'s {type(owner).__name__} says {said} and yields {num_items}"
+
+
 class Assignment(msgspec.Struct, frozen=True, eq=False):
     """The indices that every rank reads in one epoch, and the recipe that produced them.
 
     `size` is the dataset's length; ``ranks[r]`` contains the indices that rank r reads, in order. Ranks may read
     different numbers of samples. `loader` is the DataLoader on top, if `with_loader` added one. If the sampler makes
     the batches, ``batch_stops[r]`` contains the positions in ``ranks[r]`` at which the batches of rank r end. The
-    arrays are read-only.
+    arrays are read-only. `wrong_lengths` says which of the samplers that `collect` has iterated have a wrong ``len()``.
 
     Raises ValueError if a rank's indices are not a 1-D array of integers, or if batches do not end with its reads.
     """
@@ -55,6 +72,7 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
     drop_last: bool | None = None
     loader: Loader | None = None
     batch_stops: tuple[IntArray, ...] | None = None
+    wrong_lengths: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "size", whole("size", self.size, 0))
@@ -99,6 +117,7 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
             items_of_ranks = [
                 several(f"rank {rank}'s sampler", sampler, "indices") for rank, sampler in enumerate(samplers)
             ]
+            wrong = [wrong_length(rank, samplers[rank], items) for rank, items in enumerate(items_of_ranks)]
         if key is not None:
             items_of_ranks = [list(map(key, items)) for items in items_of_ranks]
         kinds = {_is_batch(items[0]) for items in items_of_ranks if items}
@@ -112,7 +131,14 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
         ranks = tuple(_numbers_of(rank, items, numbers) for rank, items in enumerate(items_of_ranks))
         # Only False is certain: a sampler that says True may repeat an order all the same, and others say nothing.
         none_shuffles = {getattr(sampler, "shuffle", None) for sampler in samplers} == {False}
-        return cls(size, ranks, epoch=epoch, shuffle=False if none_shuffles else None, batch_stops=batch_stops)
+        return cls(
+            size,
+            ranks,
+            epoch=epoch,
+            shuffle=False if none_shuffles else None,
+            batch_stops=batch_stops,
+            wrong_lengths=tuple(filter(None, wrong)),
+        )
 
     @property
     def num_ranks(self) -> int:
@@ -178,22 +204,6 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
         from .picture import draw_assignment
 
         return draw_assignment(self)._repr_svg_()
-
-    def to_frame(self) -> Any:
-        """Return a pandas DataFrame with a row per read, rank by rank.
-
-        >>> from rankscope.sampling import assign
-        >>> print(assign(3, 2, shuffle=False).to_frame().to_string(index=False))
-         rank  step  sample
-            0     0       0
-            0     1       2
-            1     0       1
-            1     1       0
-        """
-        import pandas as pd
-
-        rank, step = self.coordinates()
-        return pd.DataFrame({"rank": rank, "step": step, "sample": np.concatenate(self.ranks)})
 
     def coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rank and the step of every read, in the order of ``np.concatenate(ranks)``."""

@@ -79,7 +79,7 @@ def test_the_slower_one_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "limit", "code"), [(1.2, "10%", 1), (1.2, "25 %", 0), (0.5, "10%", 0), (1.0, "10", 2)]
+    ("factor", "limit", "code"), [(1.2, "10%", 1), (1.2, "25 %", 0), (0.5, "10%", 0), (1.0, "ten", 2)]
 )
 def test_a_change_above_a_limit_has_an_exit_code(tmp_path: Path, factor: float, limit: str, code: int) -> None:
     paths = [

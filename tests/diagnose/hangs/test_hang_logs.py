@@ -24,6 +24,9 @@ from .hang_checks import CANNOT_TELL, RIGHT, WRONG, judged
 from .hang_inputs import HangLog, made, recorded
 from .made_dumps import sick, write
 from .pastes import PASTES, Paste
+from .public import PUBLIC
+from .reports import REPORTS
+from .samples import SAMPLES
 
 JOBS = recorded() + made()
 MISSING = next(job for job in JOBS if job.name == "rank 2 put 807 calls into the queue, torch 2.8").logs["log.txt"]
@@ -43,13 +46,13 @@ def files_of(folder: Path, logs: dict[str, str]) -> Path:
 @pytest.mark.parametrize("name", KINDS)
 def test_the_sample_of_a_kind_is_of_this_kind(name: str) -> None:
     kind = KINDS[name]
-    facts = facts_of(clean_lines({"": kind.sample}))
+    facts = facts_of(clean_lines({"": SAMPLES[name]}))
     assert len(facts[name]) == 1
-    if name not in ("failure", "exit", "address", "last line"):  # which say more together with other lines
-        assert kind.cause in ["", *(finding.cause for finding in explained(kind.sample).findings)]
+    if name not in ("failure", "exit", "Open MPI", "address", "last line"):  # which say more together with other lines
+        assert kind.cause in ["", *(finding.cause for finding in explained(SAMPLES[name]).findings)]
 
 
-@pytest.mark.parametrize("paste", PASTES, ids=lambda paste: paste.name)
+@pytest.mark.parametrize("paste", PASTES + REPORTS + PUBLIC, ids=lambda paste: paste.name)
 def test_a_paste(paste: Paste) -> None:
     hang = explained(paste.text)
     assert {culprit.rank for culprit in hang.culprits} == {*paste.ranks}, str(hang)
@@ -223,3 +226,31 @@ def test_logs_say_why_a_rank_left_no_dump(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "job.log").write_text("[rank2]: ValueError: no samples\n")
     culprits: Any = printed(capsys, str(tmp_path))["culprits"]
     assert [(culprit["rank"], culprit["cause"]) for culprit in culprits] == [(2, "error"), (2, "dead")]
+
+
+def test_a_log_that_may_not_be_opened_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = files_of(tmp_path, {"job.log": MISSING, "rank9.log": "step 1"})
+    is_open = open
+
+    def refuse(path: Any, *arguments: Any) -> Any:
+        if str(path).endswith("rank9.log"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_open(path, *arguments)
+
+    monkeypatch.setattr("builtins.open", refuse)
+    hang = explain_hang(logs=read_logs(folder))
+    assert [culprit.rank for culprit in hang.culprits] == [2]
+    assert "rank9.log" in hang.notes[0]
+    with pytest.raises(PermissionError):
+        read_logs([folder / "rank9.log"])
+
+
+def test_lines_pass_through_what_counts_them() -> None:
+    seen: list[int] = []
+
+    def count(lines: Any) -> Any:
+        seen.append(len(lines))
+        return lines
+
+    assert explain_hang(logs=read_hang_text(MISSING, count)).culprits == explained(MISSING).culprits
+    assert seen == [len(MISSING.splitlines())]

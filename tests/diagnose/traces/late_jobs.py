@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,14 @@ def _spells(random: np.random.Generator, shape: tuple[int, int], num_steps: int)
     """Return slow spells of so many steps, in which a rank is in a tenth of the time."""
     begins = random.random((num_steps - 1 + shape[0], shape[1])) < 0.1 / num_steps
     return 0.7 * np.any([begins[place : place + shape[0]] for place in range(num_steps)], axis=0)
+
+
+def _wandering(random: np.random.Generator, shape: tuple[int, int], deviation: float) -> Any:
+    """Return what depends on the step before by 0.9, and has this standard deviation."""
+    values = random.standard_normal(shape)
+    for before, now in pairwise(values):
+        now[:] = 0.9 * before + np.sqrt(1 - 0.9**2) * now
+    return deviation * values
 
 
 # Healthy ranks: what a step of a rank takes longer, in steps, for a generator and a shape.
@@ -41,12 +50,21 @@ NOISES: dict[str, Callable[[np.random.Generator, tuple[int, int]], Any]] = {
 }
 
 
+# Healthy ranks whose speeds stay apart for long, of which few steps are independent
+WANDERING: dict[str, Callable[[np.random.Generator, tuple[int, int]], Any]] = {
+    "walk, sd 0.1": lambda random, shape: np.cumsum(0.1 * random.standard_normal(shape), axis=0),
+    "AR(0.9), sd 0.2": lambda random, shape: _wandering(random, shape, 0.2),
+    "AR(0.9), sd 0.4": lambda random, shape: _wandering(random, shape, 0.4),
+    "constant spread, 0.05": lambda random, shape: 0.05 * random.standard_normal((1, shape[1])) + np.zeros(shape),
+}
+
+
 def healthy(noise: str, num_ranks: int, num_steps: int, seed: int) -> Any:
     """Return own times whose ranks all draw from the same distribution; each phase varies by a percent, too."""
     random = np.random.default_rng((seed, num_ranks, num_steps))
     phase_s = USUAL_S * (1 + 0.01 * random.standard_normal((num_steps, num_ranks, len(PHASES))))
     if noise:
-        phase_s[..., _FORWARD] += _STEP_S * (1 + NOISES[noise](random, (num_steps, num_ranks)))
+        phase_s[..., _FORWARD] += _STEP_S * (1 + (NOISES | WANDERING)[noise](random, (num_steps, num_ranks)))
     return phase_s
 
 

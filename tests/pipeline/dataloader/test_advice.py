@@ -189,15 +189,19 @@ REAL = [
 ]
 
 
-def follow_advice(options, read_s, step_s, part):
+def follow_advice(options, read_s, step_s, part, may_doubt):
     """Record a loader, take the advice, and run both loaders in turn: the better one is faster.
 
-    How exact the predictions are, notebooks/profiles/dataloader_twin.json shows, which a quiet machine recorded.
+    How exact the predictions are, tests/benchmarks/advice.py shows on a quiet machine. On a busy one, the model does
+    not reproduce the recording, and the advice must say so.
     """
     recorded = record_dataloader(DataLoader(Waiting(read_s), batch_size=2, **options))
     for _ in range(2):
         epoch_s(recorded, step_s)
     advice = advise(recorded, num_workers=[0, 1, 2, 4])
+    if may_doubt and advice.doubt:
+        assert advice.best is advice.current
+        return
     assert advice.bottleneck == part
     assert (advice.best is advice.current) == (part == "training step"), advice
     best = advice.best.settings
@@ -217,7 +221,7 @@ def follow_advice(options, read_s, step_s, part):
 def test_advice_on_real_loaders(case):
     for tries_left in reversed(range(5)):  # until one epoch was not held up by something else
         try:
-            follow_advice(*case)
+            follow_advice(*case, may_doubt=not tries_left)
             return
         except AssertionError:
             if not tries_left:

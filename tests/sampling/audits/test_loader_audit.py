@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import random
+import re
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
     RandomSampler,
     Sampler,
+    Subset,
+    TensorDataset,
     WeightedRandomSampler,
     get_worker_info,
 )
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from rankscope.sampling import (
+    Assignment,
     AuditError,
     BalancedSampler,
     DistributedSampler,
     KeyedSampler,
     WeightedSampler,
+    audit,
     audit_loader,
 )
 
@@ -130,7 +136,7 @@ def test_rows_that_do_not_exist_without_workers_are_found_and_named():
     assert finding.kind == "read_too_often"
     assert "12 samples of 10" in finding.message
     (finding,) = audit_loader(loader, key=lambda row: f"row {row}").findings
-    assert finding.message.endswith(": row 10, row 11")
+    assert finding.message.endswith(": 'row 10', 'row 11'")
 
 
 # ---- all ranks together
@@ -177,7 +183,7 @@ def test_indices_of_all_ranks_are_compared_also_after_a_stop():
     assert kinds(audit_loader(ranks_of(keyed, 4))) == []
     three = audit_loader(ranks_of(keyed, 4)[:3])
     assert kinds(three) == ["dropped"]
-    assert repr(three).startswith("rank 0 of 3: 5 batches, 10 samples")  # of a dataset of 40
+    assert repr(three).startswith("3 ranks: 15 batches, 30 samples")  # of a dataset of 40
     before = torch.tensor([list(keyed(4, rank))[:6] for rank in range(4)])  # rows of batches are names, too
     assert kinds(audit_loader(ranks_of(resumed, 2), read_before=before)) == []
     assert kinds(audit_loader(ranks_of(keyed, 2), read_before=before)) == ["duplicates"]
@@ -219,7 +225,158 @@ def test_samples_that_are_divided_twice_are_found():
     assert kinds(audit_loader(DataLoader(range(8), sampler=inner))) == []
     stream = Rows([0])
     stream.num_replicas = 4  # without a rank, it means something else
-    assert audit_loader(DataLoader(stream)).shards == ()
+    assert kinds(audit_loader(DataLoader(stream))) == []
+
+
+# ---- names, not only counts
+
+
+def dealt(*ranks, rows=range(6)):
+    return [DataLoader(rows, sampler=indices) for indices in ranks]
+
+
+@pytest.mark.parametrize(
+    ("loaders", "options", "found"),
+    [
+        (dealt([1, 3, 5], [2, 4, 6]), {}, {"out_of_range": ": 6", "dropped": ": 0"}),
+        (dealt([-1, 1, 5], [0, 2, 4]), {}, {"out_of_range": ": -1", "dropped": ": 3"}),
+        (dealt([-1, 1, 5]), {}, {"out_of_range": ": -1"}),
+        (dealt([0, 1, 2, 7]), {"size": 4}, {"out_of_range": ": 7", "dropped": "1 sample of 4"}),
+        (dealt(range(6)), {"size": 4}, {"beyond_size": "6 different"}),
+        (dealt([2, 3], [4, 5]), {"read_before": [0, 1], "epochs": 1}, {}),
+        (dealt([2, 3], [4, 5]), {"read_before": [0, 1]}, {"dropped": "epoch 1: 2 samples of 6"}),
+        (dealt([2, 3], [4, 5]), {"read_before": [7, 8]}, {"out_of_range": ": 7, 8", "dropped": ": 0, 1"}),
+        (dealt([2, 3], [4, 5]), {"read_before": ["0", "1"]}, {"out_of_range": "'0', '1'", "dropped": ": 0, 1"}),
+        (dealt([(0, 32), (1, 64)]), {}, {}),  # a size with each index, for a dataset that takes it
+    ],
+)
+def test_rows_that_do_not_exist_hide_no_lost_ones(loaders, options, found):
+    audited = audit_loader(loaders if len(loaders) > 1 else loaders[0], **options)
+    assert kinds(audited) == list(found)
+    for finding in audited.findings:
+        assert found[finding.kind] in finding.message
+
+
+class Part(Dataset):
+    """Six of the rows of a dataset that was split by hand."""
+
+    def __init__(self, start):
+        self.start = start
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return {"id": self.start + index}
+
+
+HAND_SPLIT = {
+    "subsets": lambda rank: Subset(range(12), range(6 * rank, 6 * rank + 6)),
+    "lists of indices": lambda rank: Subset(range(12), [2 * number + rank for number in range(6)]),
+    "lists": lambda rank: [f"row {number}" for number in range(rank, 12, 2)],
+    "tensors": lambda rank: TensorDataset(torch.arange(12)[rank::2]),
+    "joined": lambda rank: ConcatDataset([[12 * rank], range(12 * rank + 1, 12 * rank + 6)]),
+    "a class": lambda rank: Part(6 * rank),
+}
+
+
+@pytest.mark.parametrize("part", HAND_SPLIT.values(), ids=HAND_SPLIT)
+def test_datasets_that_were_split_by_hand_need_a_key(part):
+    def loaders():
+        return [DataLoader(part(rank), batch_size=3) for rank in range(2)]
+
+    with pytest.raises(ValueError, match="key"):
+        audit_loader(loaders())
+    assert kinds(audit_loader(loaders(), key=str)) == []
+    again = [DataLoader(part(0), batch_size=3, sampler=range(rank, 6, 2)) for rank in range(2)]  # made anew
+    assert kinds(audit_loader(again)) == []
+    assert kinds(audit_loader(again, key=str)) == []
+    assert kinds(audit_loader([*loaders(), *loaders()], key=str)) == ["duplicates"]
+
+
+class FewLater(Rows):
+    """Later epochs have only the end of the first one, as datasets#7447 has them after resuming."""
+
+    def __iter__(self):
+        rows = self.rows
+        self.rows = rows[-2:]
+        return iter(rows)
+
+
+def test_each_epoch_is_compared():
+    def loaders():
+        return [DataLoader(FewLater(range(start, start + 8)), batch_size=2) for start in (0, 8)]
+
+    finding, *others = audit_loader(loaders(), size=16).findings
+    assert (finding.kind, finding.message[:20]) == ("dropped", "epoch 1: 12 samples ")
+    assert others == []
+    assert kinds(audit_loader(loaders(), size=16, epochs=1)) == []
+    once = DataLoader(range(8), sampler=iter(range(8)))
+    assert kinds(audit_loader(once)) == ["nothing_read"]
+
+
+class EvalSampler:
+    """https://github.com/neuro-galaxy/torch_brain/pull/217: a comparison in `__len__` is the wrong way round."""
+
+    def __init__(self, size, num_ranks, rank):
+        self.indices = range(rank, size, num_ranks)
+        self.length = size // num_ranks + (size % num_ranks < rank)
+
+    def __iter__(self):
+        return iter(self.indices)
+
+    def __len__(self):
+        return self.length
+
+
+def test_a_wrong_len_is_found_in_loaders_and_in_samplers():
+    samplers = [EvalSampler(10, 4, rank) for rank in range(4)]
+    audited = audit_loader([DataLoader(range(10), sampler=sampler, batch_size=2) for sampler in samplers])
+    collected = audit(Assignment.collect(samplers, 10))
+    for report in (audited, collected):
+        (finding,) = [finding for finding in report.findings if finding.kind == "wrong_length"]
+        told = re.findall(r"rank (\d)'s EvalSampler says (\d) and yields (\d)", finding.message)
+        assert told == [("0", "2", "3"), ("1", "2", "3"), ("3", "3", "2")]
+    assert "unbalanced" in {finding.kind for finding in collected.findings}
+
+    class Long(Rows):
+        def __len__(self):
+            return 9
+
+    assert kinds(audit_loader(DataLoader(Long(range(4))))) == ["wrong_length"]
+
+
+def test_a_dataset_without_a_length_is_audited_and_one_that_needs_workers_says_so():
+    class Endless(Dataset):
+        def __getitem__(self, index):
+            return index
+
+    assert kinds(audit_loader(DataLoader(Endless(), sampler=[5, 6, 7]))) == []
+    ranks = [DataLoader(Endless(), sampler=[rank, 9]) for rank in range(2)]
+    assert kinds(audit_loader(ranks)) == ["duplicates"]
+
+    class NeedsWorkers(IterableDataset):
+        def __iter__(self):
+            return iter([get_worker_info().id])
+
+    with pytest.raises(ValueError, match="get_worker_info"):
+        audit_loader(DataLoader(NeedsWorkers(), num_workers=1, multiprocessing_context="fork"))
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 8, 32])
+def test_seeds_that_depend_on_the_rank_are_named_and_other_faults_are_not(num_ranks):
+    def hints(sampler_of_rank):
+        ranks = range(num_ranks)
+        loaders = [DataLoader(range(SIZE), batch_size=4, sampler=sampler_of_rank(rank)) for rank in ranks]
+        reports = [audit_loader(loaders), audit(Assignment.collect(map(sampler_of_rank, ranks), SIZE))]
+        return ["seed" in str(report) for report in reports]
+
+    SIZE = 640
+    assert hints(lambda rank: DistributedSampler(SIZE, num_ranks, rank, seed=rank)) == [True, True]
+    assert hints(lambda rank: DistributedSampler(SIZE, num_ranks, rank // 2 * 2)) == [False, False]  # a rank twice
+    assert hints(lambda rank: DistributedSampler(SIZE, num_ranks, 0)) == [False, False]
+    window = SIZE // num_ranks
+    assert hints(lambda rank: range(rank * window // 2, rank * window // 2 + window)) == [False, False]
 
 
 # ---- generators of a dataset

@@ -15,6 +15,12 @@ def causes(profile: Profile) -> Iterator[tuple[str, str]]:
 
     A log of one node names a network that its ranks do not use, so networks count only between nodes.
     """
+    if profile.disturbed:
+        yield (
+            "busy",
+            f"The machine was busy: {len(profile.disturbed)} of {count_of(len(profile.points), 'point')} vary by more "
+            "than 50 %, which quiet machines do not. Nothing is called the fastest; measure when nothing else runs.",
+        )
     log = stated(profile.provenance)
     num_nodes = profile.num_nodes or 1
     ranks_per_node = profile.num_ranks // num_nodes

@@ -37,10 +37,10 @@ _AMPERE = Gpu(300e9, 25e9, _SLOT[4], 25e9, SWITCH_OR_BOARD)
 _HOPPER = Gpu(450e9, 25e9, _SLOT[5], 50e9, SWITCH_OR_BOARD, switch_adds=True)
 _BLACKWELL = Gpu(900e9, 50e9, _SLOT[5], 50e9, SWITCH, switch_adds=True)
 GPUS = {  # by model; source: NVIDIA's data sheets
-    **dict.fromkeys(("T4", "V100 PCIE"), Gpu(0.0, 0.0, _SLOT[3])),
     **dict.fromkeys(("L4", "L20", "L40", "L40S", "A10", "A10G", "RTX 4090", "RTX 6000 ADA"), Gpu(0.0, 0.0, _SLOT[4])),
     **dict.fromkeys(("RTX PRO 6000", "RTX 5090"), Gpu(0.0, 0.0, _SLOT[5])),
     **dict.fromkeys(("A40", "RTX A5000", "RTX A6000", "RTX 3090"), Gpu(56.25e9, 14.0625e9, _SLOT[4], 0.0, BRIDGES)),
+    "GB10": Gpu(0.0, 0.0, _SLOT[5], 25e9),
     "A100 PCIE": _AMPERE._replace(joined_by=BRIDGES),
     **dict.fromkeys(("H100 PCIE", "H100 NVL"), Gpu(300e9, 25e9, _SLOT[5], 50e9, BRIDGES)),
     **dict.fromkeys(("V100 SXM2", "V100 SXM3"), Gpu(150e9, 25e9, _SLOT[3], 12.5e9, MESH)),

@@ -68,19 +68,21 @@ class Share(NamedTuple):
     reason: str = ""
 
     def __str__(self) -> str:
-        where = f"{self.collective} at {bytes_words(self.num_bytes)}"
+        what = "sendrecv" if self.collective == "together" else self.collective
+        where = f"{what} at {bytes_words(self.num_bytes)}"
         parts = [f"{self.verdict.capitalize()}: {where} reaches {rate_words(self.rate)}"]
         for limit in self.shown:
             parts.append(f"{percent_words(self.rate / limit.rate)} of the {rate_words(limit.rate)} of {limit.words}")
         if self.shown and self.collective not in MESSAGES:
             band = band_of(self.shown[-1], self.collective)
-            parts.append(f"where healthy machines reach {100 * band.lowest:.0f} to {100 * band.highest:.0f} %")
+            machines = "healthy machines" if self.shown[-1].kind in SLOW else "the few known machines"
+            parts.append(f"where {machines} reach {100 * band.lowest:.0f} to {100 * band.highest:.0f} %")
         return f"{', '.join(parts)}. {self.reason}".rstrip()
 
     @property
     def shown(self) -> list[Limit]:
         """The lowest limit that explains the rate and, if the limits do not agree, the highest one."""
-        explaining = [limit for limit in self.limits if self.rate <= _ABOVE * limit.rate] or self.limits[-1:]
+        explaining = [limit for limit in self.limits if self.rate <= limit.rate] or self.limits[-1:]
         if self.verdict == UNKNOWN:
             return list(dict.fromkeys([*explaining[:1], *explaining[-1:]]))
         return list(explaining[:1])
@@ -138,8 +140,8 @@ def _share(profile: Profile, collective: str, rates: Mapping[int, float], topolo
         return share._replace(reason=f"The log names no network cards. {check}")
     if len(possible) > 1:
         return share._replace(reason=f"Which of these links there are decides. {check}")
-    if not kinds & set(SLOW):
-        return share._replace(reason=f"Too few machines with such links have been published. {check}")
+    if not kinds & SLOW.keys() or collective in MESSAGES:
+        return share._replace(reason=f"Too few such tables have been published. {check}")
     return share._replace(reason=f"Healthy machines do better, but the difference proves no fault. {check}")
 
 

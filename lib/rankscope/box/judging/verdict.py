@@ -55,7 +55,7 @@ def judge(profile: Profile, topology: Topology | None = None) -> list[Finding]:
             ends = " to ".join(dict.fromkeys([rate_words(low), rate_words(max(expected.values()))]))
             words = f" Similar machines ({and_joined(list(expected))}) reach {ends}."
             if share.rate < _FAR_BELOW * low and all(limit.is_guess for limit in share.limits):
-                share = share._replace(verdict=LOW)
+                share = share._replace(verdict=LOW, limits=share.limits[-1:])
         found.append(Finding(share.verdict, f"{share}{words}"))
         rates = rates_of(profile)[share.collective]
         for before, after in fall(rates):

@@ -23,7 +23,7 @@ _ROW = re.compile(rf"(?<![\w.])(?P<size>\d+) +(?P<count>\d+) +(?P<type>{'|'.join
 _HEADER = re.compile(r"size +count +type +(.*time +algbw +busbw.*)")
 _CUT_ROW = re.compile(r"^ *\d+(?: +\d+(?: +[a-z]\w*)?)? *$")  # that ends before its times
 _RANK = re.compile(
-    r"Rank +(?P<number>\d+) (?:Group +\d+ )?Pid +(?P<pid>\d+) on +(?P<host>\S.*?) +device +\d+ "
+    r"Rank +(?P<number>\d+) (?:Group +\d+ )?Pid +(?P<pid>\d+) on +(?P<host>.*?) *\bdevice +\d+ "
     r"\[(?P<bus>[^\[\]]*)\] *(?P<card>.*)"
 )
 _NAME = re.compile(r"^(?!.*(?:Linking|concluded)).*?\b(\w+?)_perf(?:_mpi)?\b")  # not where it was built, or has ended

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ...common.files import FileError
+from ...common.words import and_joined
 from ..profile import Profile
 from .log import COPY_BYTES, COPY_NOTE, Log, timed
 
@@ -80,14 +80,15 @@ def nvbandwidth_text(log: Log) -> list[Profile]:
     return _profiles(log, tests, waived, "\n".join(log.lines))
 
 
-def _profiles(log: Log, tests: Sequence[_Test], names_of_waived: Sequence[str], devices: str) -> list[Profile]:
+def _profiles(log: Log, tests: Sequence[_Test], waived: Sequence[str], devices: str) -> list[Profile]:
     """Return the profile of all copies; none if there are no tests. `devices` has a line for each GPU.
 
     Raises FileError if all tests were waived.
     """
     points = []
-    waived = [f"nvbandwidth waived {name}: {_WHY_WAIVED}" for name in names_of_waived]
-    notes = [COPY_NOTE, *waived]
+    notes = [COPY_NOTE]
+    if waived:
+        notes.append(f"nvbandwidth waived {and_joined(waived)}: {_WHY_WAIVED}")
     num_gpus = 0
     names: list[str] = []
     for test in tests:
@@ -105,7 +106,7 @@ def _profiles(log: Log, tests: Sequence[_Test], names_of_waived: Sequence[str], 
                 if word not in ("N/A", "0.00"):
                     points.append(timed("transfer", COPY_BYTES, [1 / float(word)], _options(test, row, column)))
     if waived and not points:
-        raise FileError(log.path, f"nothing was measured. {'; '.join(waived)}")
+        raise log.error("nothing was measured", notes[-1])
     if not points:
         return []
     gpus = [{"name": name} for name in _DEVICE.findall(devices)]

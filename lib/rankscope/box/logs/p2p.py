@@ -45,7 +45,7 @@ def p2p_text(log: Log) -> Iterator[Profile]:
         gpus = [{"name": name} for name in _DEVICE.findall(text)]
         if len(gpus) != num_gpus:
             gpus = []
-        about = {"backend": "cuda", "num_ranks": num_gpus, "gpus": gpus, "num_nodes": 1}
+        about: dict[str, Any] = {"backend": "cuda", "num_ranks": num_gpus, "gpus": gpus, "num_nodes": 1}
         yield log.profile(points, "p2pBandwidthLatencyTest", notes, **about)
 
 

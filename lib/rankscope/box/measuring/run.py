@@ -13,6 +13,7 @@ from ...common.checks import of_type, one_of
 from ...common.extras import naming_extra
 from ...common.files import check_output
 from ...provenance import difference, of_run
+from ...ranks.host import num_cores
 from ...ranks.joined import place
 from ...ranks.launcher import launch
 from ...ranks.server import PRELOAD
@@ -53,7 +54,8 @@ def measure(
     """Measure this machine, store its `Profile` at `path` after every few points, and return it.
 
     Links and memory are measured first, then the collectives of the protocol, then copies to and from the GPU of
-    rank 0, if it has one. If the file exists, measuring continues where it stopped; `fresh` replaces the file.
+    rank 0, if it has one. If the points show that the machine is busy, those that vary most are measured once more.
+    If the file exists, measuring continues where it stopped; `fresh` replaces the file.
 
     `backend` is "gloo" or "nccl"; see `backend_and_ranks` for the defaults. Under torchrun or mpirun, its ranks are
     used: all must call `measure` with the same arguments, rank 0 writes the file, and all return the profile.
@@ -103,12 +105,16 @@ def measure(
             raise ValueError(f"{path} cannot be continued: {problem}; use another file, or fresh=True or --force")
         profile = stored
     keys = keys_of(protocol, backend, ranks_per_node, has_gpu=bool(machine["gpus"]))
-    pace = 1.0  # actual / expected time of the last launch
     done = {point.key for point in profile.points}
     missing = [key for key in keys if key not in done]
+    new = set(missing)
+    is_again = False
+    pace = slowdown(len(nodes))  # actual / expected time: of the last launch, but of the first by the machine's load
     while missing:
         left_s = pace * guess_s(missing, protocol, backend)
-        report(Progress(len(keys) - len(missing), len(keys), words_of(missing[0]), left_s))
+        doing = words_of(missing[0])
+        num_done = len({*keys} & {point.key for point in profile.points})
+        report(Progress(num_done, len(keys), f"{doing}, again" if is_again else doing, left_s))
         chosen = missing[:POINTS_PER_LAUNCH]
         expected_s = guess_s(chosen, protocol, backend)
         limit_s = PATIENCE_S + LENIENCE * pace * expected_s
@@ -119,7 +125,16 @@ def measure(
         if writes():
             profile.save(path)
         missing = missing[POINTS_PER_LAUNCH:]
+        if not missing and not is_again:
+            is_again = True
+            missing = [point.key for point in profile.disturbed if point.key in new]
     return profile
+
+
+def slowdown(num_ranks: int) -> float:
+    """Return by how much other programs slow the ranks down, as far as the load of the last minute tells."""
+    busy = os.getloadavg()[0] + num_ranks
+    return max(1.0, busy / max(num_ranks, num_cores()))
 
 
 def writes() -> bool:

@@ -27,7 +27,7 @@ import msgspec
 
 from ...common.files import FileError, PathLike, read_bytes, read_start
 from ...common.words import one_line
-from ..inputs import paths_of
+from ..inputs import is_trace, paths_of
 from .groups import DEFAULT_GROUP, Call, Group, Progress
 
 _RANK = re.compile(r"(\d{1,9})(\.json|\.pkl|\.pickle)?$", re.ASCII)
@@ -64,8 +64,11 @@ class Dump(msgspec.Struct, frozen=True, eq=False):
 
 
 def is_dump(path: PathLike) -> bool:
-    """Whether a file begins as a flight-recorder dump does. Raises as `read_start`."""
-    return _HEAD.match(read_start(path, 64)) is not None
+    """Whether a file begins as a flight-recorder dump does, or cannot be read and has a name of only dumps."""
+    try:
+        return _HEAD.match(read_start(path, 64)) is not None
+    except OSError:
+        return not is_trace(Path(path)) and _RANK.search(Path(path).name) is not None
 
 
 def read_dumps(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Dump, ...]:
@@ -108,8 +111,8 @@ def _read(path: Path) -> Dump:
     if not rank_in_name:
         raise FileError(path, "not a readable flight-recorder dump: its name must end in the number of its rank")
     rank = int(rank_in_name[1])
-    raw = read_bytes(path)
     try:
+        raw = read_bytes(path)
         contents = _Plain(io.BytesIO(raw)).load() if raw.startswith(pickle.PROTO) else json.loads(raw)
         if "traceEvents" in contents:
             raise ValueError("it is a trace: rankscope.diagnose.read_traces reads it")
@@ -120,7 +123,8 @@ def _read(path: Path) -> Dump:
             note = f"{path.name} has no entries: the recorder was off or empty, so only its status counts."
         return Dump(rank, path.name, _progress_of_groups(contents), note=note)
     except Exception as error:  # a damaged file can fail in many ways
-        reason = str(error) if type(error) is ValueError else "damaged or cut short"
+        is_clear = type(error) is ValueError or isinstance(error, OSError)
+        reason = str(error) if is_clear else "damaged or cut short"
         return Dump(rank, path.name, problem=one_line(reason))
 
 
@@ -130,13 +134,13 @@ def _progress_of_groups(contents: Mapping[str, Any]) -> dict[GroupKey, Progress]
     for config in contents.get("pg_config", {}).values():
         ranks = config["ranks"]
         members = json.loads(ranks) if isinstance(ranks, str) else ranks
-        keys[config["name"]] = GroupKey(config["name"], config["desc"], tuple(sorted(members)))
+        keys[config["name"]] = GroupKey(config["name"], str(config["desc"]), tuple(sorted(members)))
     keys.pop("", None)  # Gloo's default group has neither a name nor ranks here
     entries = sorted(contents.get("entries", []), key=lambda entry: entry["record_id"])
     entries_of = defaultdict[str, list[Any]](list)
     for entry in entries:
         name, description = entry["process_group"]
-        keys.setdefault(name, GroupKey(name, description))
+        keys.setdefault(name, GroupKey(name, str(description)))
         if not entry.get("is_p2p") and _collective(entry) not in ("send", "recv"):
             entries_of[name].append(entry)
     status = contents.get("pg_status", {})

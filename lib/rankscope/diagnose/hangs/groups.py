@@ -19,6 +19,7 @@ _MOST_CALLS = 4  # of which one finding says who made them
 _ADVICE = {
     "missing": "Check log and stack (py-spy dump) there for a slow batch, an evaluation, an error or the loop's end.",
     "left out": "The call is the one that comes next on the others: a condition that differs, or a caught error?",
+    "order": "Call collectives in the same order on all ranks: does something without an order, such as a set, decide?",
     "late": "Check the log: what was done there since the last call took longer than the timeout.",
     "dead": "Ended or killed before the dump was written, or the file is not here: check the log and dmesg.",
     "group": "Call the groups in the same order on all ranks.",
@@ -100,14 +101,18 @@ class _Stop(NamedTuple):
         return f"collective {self.number} of {self.group}"
 
 
-def explain_groups(groups: Collection[Group]) -> list[HangFinding]:
-    """Return why groups stop, without those that stop as a consequence; nothing if no rank waits."""
+def explain_groups(groups: Collection[Group], elsewhere: Collection[int] = ()) -> list[HangFinding]:
+    """Return why groups stop, without those that stop as a consequence; nothing if no rank waits.
+
+    Ranks `elsewhere` wait in groups whose ranks are not known.
+    """
     stops = [_stop(group) for group in groups if any(one.waits_in is not None for one in group.progress.values())]
-    waiting: set[int] = set()
+    waiting = {*elsewhere}
     for stop in stops:
         waiting |= {rank for rank in stop.came if stop.group.progress[rank].waits_in is not None}
     findings: dict[object, HangFinding] = {}
     first_stops = [stop for stop in stops if not stop.behind & waiting]
+    first_stops += [stop for stop in stops if stop.behind & waiting and stop.behind - waiting]
     for stop in first_stops or stops:
         idle = stop.behind - waiting
         if idle or stop.unknown or not stop.behind:
@@ -154,10 +159,16 @@ def _odd(stop: _Stop) -> HangFinding:
     is_tie = 2 * counts[0][1] <= len(stop.calls)
     odd = [rank for rank, call in stop.calls.items() if is_tie or call.parts != usual]
     cause = next(part for part, mine, theirs in zip(_PARTS, other, usual, strict=True) if mine != theirs)
-    following = [stop.group.progress[rank].calls.get(stop.number + 1) for rank in stop.calls.keys() - {*odd}]
-    if any(call is not None and call.parts == other for call in following):  # what the others call next
-        cause = "left out"
-    differs = {"left out": f"left out {stop}", "number": f"made another number of calls up to {stop}"}
+    following = {rank: progress.calls.get(stop.number + 1) for rank, progress in stop.group.progress.items()}
+    if any(call and call.parts == other for rank, call in following.items() if rank not in odd):
+        # what the others call next; do these ranks call next what the others call now?
+        is_swapped = any(call and call.parts == usual for rank, call in following.items() if rank in odd)
+        cause = "order" if is_swapped else "left out"
+    differs = {
+        "left out": f"left out {stop}",
+        "order": f"made {stop} and the next in another order",
+        "number": f"made another number of calls up to {stop}",
+    }
     words = differs.get(cause, f"differed in {cause} at {stop}")
     if is_tie:
         words += "; rankscope cannot tell which of them is wrong"

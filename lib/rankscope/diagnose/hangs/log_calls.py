@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 
 from ...common.words import listed
 from .groups import DEFAULT_GROUP, Call, Group, HangFinding, Progress, explain_groups
-from .log_evidence import UNKNOWN, Fact, Facts, finding_of, in_job, speakers, unknown
+from .log_evidence import UNKNOWN, Fact, Facts, finding_of, in_job, quiet, speakers, unknown
 
 _EVENT_S = 60  # ranks of one hang print within seconds; after a restart, the whole timeout passes first
 _MISREAD = Call("another call")  # torch cannot read one of other dimensions
 _NOT_COUNTED = ("SEND", "RECV", "RECVANYSOURCE", "COALESCED")  # only some ranks of a group make them
+_NO_GROUP = "No line names the group, so rankscope cannot tell whether they are of one."
 _OWN_SIZES = ("ALLTOALL", "ALLTOALL_BASE", "GATHER", "SCATTER")  # which may differ between ranks
 
 
@@ -60,24 +61,30 @@ def _fingerprint(fact: Fact, side: str) -> Call:
 
 def calls(facts: Facts) -> list[HangFinding]:
     """Compare the ranks of each group of NCCL that are in collectives."""
-    used = facts["wait"] + facts["queue"]
+    used = _with_ranks(facts["wait"] + facts["queue"])
     if not used:
         return []
     if why := _contradiction(used):
         return [_waits(why, used)]
     groups = {group.name: group for group in _groups(used) if _is_one(group, used)}
-    findings = [_judged(finding, groups[finding.group], used) for finding in explain_groups(groups.values())]
+    waiting = speakers(fact for fact in used if fact.kind == "wait" or "failed" in fact.values)
+    in_groups = {rank for group in groups.values() for rank, one in group.progress.items() if one.waits_in is not None}
+    findings = []
+    for finding in explain_groups(groups.values(), waiting - in_groups):
+        judged = _judged(finding, groups[finding.group], used)
+        lead = quiet(facts, groups[finding.group].ranks) if judged.cause in ("stuck", "silent") else []
+        findings += lead or [judged]
     return findings or [_waits("nothing shows that the lines are of one group", used)]
 
 
 def _contradiction(used: Sequence[Fact]) -> str:
     """Say why lines of the watchdog must not be compared; empty if they may be."""
-    times_s = [fact.line.second_of_year for fact in used]
-    if max(times_s) - min(times_s) > _EVENT_S:
-        return "the lines are more than a minute apart, or some have no time"
+    times_s = [fact.line.second_of_year for fact in used if fact.line.second_of_year]
+    if times_s and max(times_s) - min(times_s) > _EVENT_S:
+        return "the lines are more than a minute apart"
     said = defaultdict[object, set[str]](set)
     for fact in used:
-        rank = _rank(fact)
+        rank = fact.line.rank
         if rank is None:
             return "the lines show numbers of ranks within a group, and not the ranks of the job"
         for name in {"enqueued", "failed", "call", "size", "collective"} & {*fact.values}:
@@ -87,6 +94,19 @@ def _contradiction(used: Sequence[Fact]) -> str:
     return ""
 
 
+def _with_ranks(used: Sequence[Fact]) -> list[Fact]:
+    """Return facts with the rank of the job: the label's, or the number in what is or seems to be the default group."""
+    own_groups = {DEFAULT_GROUP}
+    if in_job(fact for fact in used if not _group_name(fact)):
+        own_groups.add("")
+    ranked = []
+    for fact in used:
+        if fact.line.rank is None and _group_name(fact) in own_groups:
+            fact = fact._replace(line=fact.line._replace(rank=fact.number("by")))
+        ranked.append(fact)
+    return ranked
+
+
 def _group_name(fact: Fact) -> str:
     """Return the group that a line names, or an empty text."""
     if fact.values.get("group") == "0" or fact.values.get("desc") == DEFAULT_GROUP:
@@ -94,18 +114,14 @@ def _group_name(fact: Fact) -> str:
     return fact.values.get("group", "")
 
 
-def _rank(fact: Fact) -> int | None:
-    """Return the rank of the job: the label's, or the number in the default group."""
-    is_default = fact.line.rank is None and _group_name(fact) == DEFAULT_GROUP
-    return fact.number("by") if is_default else fact.line.rank
-
-
 def _groups(used: Sequence[Fact]) -> list[Group]:
     """Return the groups that lines name, with the progress of each rank; "" is a group that no line names."""
     calls = defaultdict[int, dict[int, Call]](dict)
     group_of: dict[tuple[int, int | None], str] = {}  # by rank and call, as the line after the timeout states it
+    names = {_group_name(fact) for fact in used} - {""}
+    usual = DEFAULT_GROUP if names == {DEFAULT_GROUP} and in_job(used) else ""  # of calls whose line names none
     for fact in used:
-        rank = _rank(fact) or 0
+        rank = fact.line.rank or 0
         if "collective" in fact.values:
             size = "" if fact.values["collective"] in _OWN_SIZES else fact.values.get("size", "")
             calls[rank][fact.number("call") or 0] = Call(fact.values["collective"], size)
@@ -113,8 +129,8 @@ def _groups(used: Sequence[Fact]) -> list[Group]:
             group_of[rank, fact.number("failed")] = _group_name(fact)
     progress = defaultdict[str, dict[int, Progress]](dict)
     for fact in sorted(used, key=_waits_in):  # a line that states no failed call comes first
-        rank, number = _rank(fact) or 0, _waits_in(fact)
-        of_ranks = progress[group_of.get((rank, number), _group_name(fact))]
+        rank, number = fact.line.rank or 0, _waits_in(fact)
+        of_ranks = progress[group_of.get((rank, number), _group_name(fact) or usual)]
         enqueued = max(fact.number("enqueued") or number, of_ranks[rank].enqueued if rank in of_ranks else 0)
         of_ranks[rank] = Progress(number or None, enqueued, calls[rank])
     return [Group(name, tuple(of_ranks), of_ranks) for name, of_ranks in progress.items()]
@@ -139,14 +155,14 @@ def _is_one(group: Group, used: Iterable[Fact]) -> bool:
 def _judged(finding: HangFinding, group: Group, used: Sequence[Fact]) -> HangFinding:
     """Return a finding as certain as lines make it: they may leave out ranks, and have groups that look alike."""
     waits_in = {one.waits_in for one in group.progress.values() if one.waits_in is not None}
-    silent = {*range(max(group.progress))} - {*group.progress, *map(_rank, used)}
+    silent = {*range(max(group.progress))} - {*group.progress} - speakers(used)
     is_known = all(one.waits_in in one.calls for one in group.progress.values())
-    by_interest = sorted(used, key=lambda fact: _rank(fact) not in finding.ranks)
+    by_interest = sorted(used, key=lambda fact: fact.line.rank not in finding.ranks)
     finding = finding._replace(lines=finding_of("", (), finding.words, by_interest).lines)
     if finding.cause == "missing":
         # all ranks made the call before, or it would not have ended on those that wait
         is_next = all(group.progress[rank].enqueued == finding.call - 1 for rank in finding.ranks)
-        elsewhere = {_rank(fact) for fact in used if fact.kind == "wait" or "failed" in fact.values}
+        elsewhere = speakers(fact for fact in used if fact.kind == "wait" or "failed" in fact.values)
         if not (is_next and finding.call in waits_in and group.name) or elsewhere & {*finding.ranks}:
             return _waits("a rank is behind, but it waits in another group, or its line is of another time", used)
         if group.name.isdecimal():
@@ -156,13 +172,13 @@ def _judged(finding: HangFinding, group: Group, used: Sequence[Fact]) -> HangFin
     if len(waits_in) > 1 or finding.cause == "group":
         return _waits("they are out of step, as ranks wait in different calls", used)
     if finding.cause != "stuck":
-        why = f"they differ in the {finding.cause}, and no line names the group"
-        return finding if group.name else _waits(why, used)
+        if group.name:
+            return finding
+        return finding._replace(words=f"{finding.words}\n  {_NO_GROUP}", is_certain=False)
     if silent and is_known and 3 * len(silent) <= len(group.progress):
         head = "\n".join(finding.words.splitlines()[:2])
-        words = (
-            f"{head}\n  Look at {listed('rank', silent)} first, of which there is no line; rankscope cannot tell why."
-        )
+        where = f"Look at {listed('rank', silent)} first"
+        words = f"{head}\n  {where}, of which there is no line of a wait; rankscope cannot tell why."
         return finding._replace(cause="silent", ranks=tuple(sorted(silent)), words=words, is_certain=False)
     if silent or not is_known or len(group.progress) == 1:
         return _waits("there are no lines of some ranks, or of their calls", used)

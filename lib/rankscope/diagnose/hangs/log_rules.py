@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ...common.words import listed
 from .groups import HangFinding
 from .log_calls import calls, mismatches
-from .log_evidence import UNKNOWN, Fact, Facts, finding_of, in_job, speakers, unknown
+from .log_evidence import UNKNOWN, Fact, Facts, finding_of, in_job, odd_ones, quiet, speakers, unknown
 from .log_kinds import KINDS
+from .log_reports import models, ras, stalls, states
 
 _NAMES = {  # of signals that kill, in several programs
     "SIGKILL: out of memory, or over a limit?": "-9 137 SIGKILL Killed",
@@ -37,9 +38,13 @@ _CONSEQUENCE = re.compile(
     r"|^RuntimeError(?:: .{0,8})?$|^RuntimeError: (?:\[/|Detected mis)|\[\[?rank\d|\[default\d|\[\d+,\d+\]<"
 )
 _IN_COLLECTIVE = re.compile(  # or where a rank waits for one that was launched before
-    r"torch/distributed/(?!elastic)|\bsynchronize\b|\bbackward \(|\bin backward$"
+    r"torch/distributed/(?!elastic)|\bdist\.(?:all_|reduce|broadcast|barrier|gather|scatter)|\bsynchronize\b"
+    r"|\bbackward \(|\bin backward$"
     r"|^\s*(?:all_?reduce|all_?gather|reduce_scatter|all_to_all|broadcast|barrier)\w* \(",
     re.MULTILINE,
+)
+_COLLECTIVE = re.compile(
+    r"\b_?(all_?reduce|all_?gather|reduce_scatter|all_to_all|broadcast|barrier|gather|scatter|reduce|send|recv)\w* ?\("
 )
 
 
@@ -51,7 +56,8 @@ def explain_facts(facts: Facts) -> list[HangFinding]:
         if certain := [finding for finding in found if finding.is_certain]:
             return certain
         findings += found
-    return findings or _says("timeout", facts)
+    leads = [finding for finding in findings if finding.cause != UNKNOWN]
+    return leads or findings or _says("timeout", facts)
 
 
 def _says(kind: str, facts: Facts) -> list[HangFinding]:
@@ -74,12 +80,12 @@ def _stated(found: Sequence[Fact], **more: str) -> list[HangFinding]:
         ranks = speakers(found)
     named = ranks or speakers(found)
     who = listed("rank", named) if named else "a process whose rank the log does not show"
-    values = defaultdict(lambda: "another one", who=who)
+    values = defaultdict(lambda: "another process", who=who)
     for fact in reversed(found):
         values |= fact.values
     words = kind.words.format_map(values | more)
     call = int(values["call"]) if "call" in found[0].values and ranks else 0
-    is_certain = kind.cause != UNKNOWN
+    is_certain = kind.is_certain and kind.cause != UNKNOWN
     if not is_certain:
         words = f"{words}; rankscope cannot tell more"
     return [finding_of(kind.cause, ranks, words, found, is_certain)._replace(call=call)]
@@ -92,16 +98,16 @@ def _first_failure(facts: Facts) -> list[HangFinding]:
     """torchrun's report of the process that ended first; of those of several nodes, the earliest."""
     reports = facts["failure"]
     first_time = min((fact.values["time"] for fact in reports), default="")
-    return _ended([fact for fact in reports if fact.values["time"] == first_time])
+    return _ended([fact for fact in reports if fact.values["time"] == first_time], _waited(facts))
 
 
 def _exits(facts: Facts) -> list[HangFinding]:
     """What other launchers report, and torchrun before its report."""
-    return [] if facts["failure"] else _ended(facts["exit"])
+    return [] if facts["failure"] else _ended(facts["Open MPI"] + facts["exit"])
 
 
-def _ended(ends: Iterable[Fact]) -> list[HangFinding]:
-    """Processes that were killed; without any, the first one that ended, perhaps because of others."""
+def _ended(ends: Iterable[Fact], waited: Collection[int | None] = ()) -> list[HangFinding]:
+    """Processes that were killed; without any, the first one that ended, unless that is because it waited in vain."""
     kills = {}
     others = []
     for fact in ends:
@@ -111,27 +117,42 @@ def _ended(ends: Iterable[Fact]) -> list[HangFinding]:
             if "who" in fact.values:  # a launcher's number of a process is one within its node
                 finding = finding._replace(ranks=())
             kills[finding.words] = finding
-        elif signal not in ("-15", "143", "SIGTERM"):  # by which launchers end the others
+        elif signal not in ("-15", "143", "SIGTERM") and fact.number("ranks") not in waited:  # SIGTERM ends the others
             end = f"ended first (exit code or signal {signal}); look at its log, as rankscope cannot tell why"
             (finding,) = _stated([fact], end=end)
             others.append(finding._replace(cause=UNKNOWN, ranks=(), is_certain=False))
     return [*kills.values()] or others[:1]
 
 
+def _waited(facts: Facts) -> set[int]:
+    """Return the ranks that lost others, or waited for them in vain."""
+    follow = [fact for fact in facts["error"] + facts["last line"] if _CONSEQUENCE.search(fact.values["what"])]
+    return speakers(follow + facts["gloo"] + facts["peer"])
+
+
+def _quiet(facts: Facts) -> list[HangFinding]:
+    """Ranks that have lines and do not wait, unless the watchdog's lines or a launcher say more."""
+    waited = _waited(facts)
+    if facts["wait"] or facts["queue"] or {fact.number("ranks") for fact in facts["failure"]} - waited:
+        return []
+    return quiet(facts, waited)
+
+
 def _own_errors(facts: Facts) -> list[HangFinding]:
-    """Errors that a rank raised itself: the last one of each process, unless it also lost the others."""
+    """Errors that a rank raised itself: the last one of each process, unless it also lost the others, or went on."""
     errors = [fact for fact in facts["error"] if "ignored" not in fact.values]
     tagged = [fact for fact in facts["last line"] if "rank" in fact.line.labels]
     is_cut = not errors and not tagged
     errors += facts["last line"] if is_cut else tagged
     follow = [fact for fact in errors if _CONSEQUENCE.search(fact.values["what"])]
-    lost = [fact.line.labels for fact in follow if "rank" in fact.line.labels]
+    lost = {fact.line.process for fact in follow if fact.line.rank is not None}
     went_on = speakers(facts["wait"])  # after an error that was caught; torch's own tag is only on uncaught ones
     last = {}
-    for fact in errors:
-        is_own = fact not in follow and fact.line.labels not in lost and not _LAUNCHERS.search(fact.values["what"])
-        if is_own and ("rank" in fact.line.labels or fact.line.rank not in went_on):
-            last[str(fact.line.labels)] = fact
+    for fact in sorted(errors, key=lambda fact: fact.place):
+        is_own = fact not in follow and fact.line.process not in lost and not _LAUNCHERS.search(fact.values["what"])
+        is_last = "rank" in fact.line.labels or fact.line.rank not in went_on
+        if is_own and is_last and fact.values["then"] != "steps":
+            last[fact.line.process] = fact
     first = {fact.number("ranks") for fact in facts["failure"]}  # as torchrun saw it
     is_seen = bool(first & speakers(last.values()))
     same = defaultdict[str, list[Fact]](list)
@@ -143,7 +164,11 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
     findings = []
     for found in same.values():
         (finding,) = _stated(found)
-        if is_cut or (not finding.ranks and not has_ended and "who" not in found[0].values):
+        goes_on = [fact for fact in found if fact.values["then"] and fact.line.rank not in first]
+        if len(goes_on) > 1:  # several ranks caught the same error
+            continue
+        is_shown = not goes_on if finding.ranks else has_ended or "who" in found[0].values
+        if is_cut or not is_shown:
             words = f"{finding.words} rankscope cannot tell whether it was caught."
             finding = finding._replace(words=words, is_certain=False)
         findings.append(finding)
@@ -154,22 +179,42 @@ def _own_errors(facts: Facts) -> list[HangFinding]:
 
 
 def _stacks(facts: Facts) -> list[HangFinding]:
-    """Stacks of py-spy and faulthandler: ranks that are outside a collective while others are, or may be, in one."""
+    """Stacks of py-spy, faulthandler and Ctrl-C: ranks outside a collective while others are, or may be, in one.
+
+    If all are in one, and in different ones, those in the minority are a lead.
+    """
+    found = facts["stack"]
     frames = {}
-    for fact in facts["stack"]:
+    for fact in found:
         rank = fact.number("local") if fact.line.rank is None else fact.line.rank
-        frames[-1 if rank is None else rank] = fact.values["frames"]
+        # a traceback ends with the innermost call, where a stack begins
+        frames[-1 if rank is None else rank] = fact.values.get("frames") or _reversed(fact.values["calls"])
+    where = {rank: _innermost(frames[rank]) for rank in sorted(frames)}
     inside = {rank for rank in frames if _IN_COLLECTIVE.search(frames[rank])}
     outside = {*frames} - inside - speakers(facts["wait"])
-    if not frames:
-        return []
-    if len(frames) < len(facts["stack"]) or -1 in frames or not inside or not outside:
-        return [unknown("each rank may wait for another one, or stacks do not show their ranks", facts["stack"])]
-    words = f"outside of collectives: {listed('rank', outside)}; in one, or in backward: {listed('rank', inside)}"
-    for rank in sorted(outside):
-        innermost = [line.strip() for line in frames[rank].splitlines()[:4]]
-        words += f"; rank {rank} is in {', called by '.join(innermost)}"
-    return [finding_of("elsewhere", outside, words, facts["stack"])]
+    is_whole = len(frames) == len(found) and -1 not in frames
+    if is_whole and inside and outside:
+        words = f"outside of collectives: {listed('rank', outside)}; in one, or in backward: {listed('rank', inside)}"
+        words = "; ".join([words, *(f"rank {rank} is in {where[rank]}" for rank in sorted(outside))])
+        return [finding_of("elsewhere", outside, words, found)]
+    names = {rank: match[1] for rank in inside if (match := _COLLECTIVE.search(frames[rank]))}
+    if is_whole and len(names) == len(frames) and len({*names.values()}) > 1:
+        return [odd_ones("collective", names, found, is_certain=False)]
+    why = "each rank may wait for another one, or stacks do not show their ranks"
+    if where:
+        why = f"{why}; the first is in {next(iter(where.values()))}"
+    if any("calls" in fact.values for fact in found):
+        why = f"someone pressed Ctrl-C, which is no cause; {why}"
+    return [unknown(why, found)] if found else []
+
+
+def _reversed(calls: str) -> str:
+    """Return the frames of a traceback, the innermost first."""
+    return "".join(reversed(re.findall(r"[ \t]+File .*\n(?:(?![ \t]+File ).*\n)*", calls)))
+
+
+def _innermost(frames: str) -> str:
+    return ", called by ".join(re.findall(r"^\s*(File .*|\S+ \(.*:\d+\))$", frames, re.MULTILINE)[:4])
 
 
 def _joins(facts: Facts) -> list[HangFinding]:
@@ -189,6 +234,9 @@ def _joins(facts: Facts) -> list[HangFinding]:
 
 
 _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
+    "ready twice",
+    models,
+    _quiet,
     _first_failure,
     "worker",
     _own_errors,
@@ -197,11 +245,15 @@ _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
     _exits,
     "same GPU",
     "port",
-    "model",
     "barrier",
     mismatches,
     "lag",
+    stalls,
     "culprit",
+    states,
+    "unfinished",
+    "around",
+    "truncated",
     "unused",
     "Xid",
     "NCCL's CUDA error",
@@ -211,13 +263,13 @@ _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
     "NCCL error",
     calls,
     _stacks,
-    "RAS, no answer",
-    "RAS",
+    ras,
     _joins,
     "stuck watchdog",
     "id",
     "actor",
     "peer",
     "gloo",
+    "waits for workers",
     "stopped",
 )

@@ -30,20 +30,19 @@ def read_traces(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Trace, 
 
     Pass a folder with a .json or .json.gz per rank, a file, or several files. The rank of a file is the one that its
     `distributedInfo` names, else the one in its name ("rank3.json"). A file that is not a profiler's trace, or is
-    damaged, is left out if another one can be read; a diagnosis names it.
+    damaged, or may not be opened, is left out if another one can be read; a diagnosis names it.
 
-    Raises ValueError if no file can be read, a folder has none, or two are of the same rank; OSError if a file cannot
-    be opened.
+    Raises ValueError or OSError if no file can be read; ValueError if a folder has none, or two are of the same rank.
     """
     paths = paths_of(folder_or_files, is_trace)
     if not paths:
         raise ValueError(f"{folder_or_files} has no trace, which is a file whose name ends in .json or .json.gz")
     trace_of: dict[int, Trace] = {}
-    errors = []
+    errors: list[Exception] = []
     for path in paths:
         try:
             trace = _read(path, len(paths))
-        except FileError as error:
+        except (FileError, OSError) as error:
             errors.append(error)
             continue
         if trace.rank in trace_of:

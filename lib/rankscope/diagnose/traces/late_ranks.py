@@ -22,6 +22,7 @@ SHARE_OF_STEP = 0.1  # late ranks must cost this share of a step …
 LEAST_S = 0.004  # … and these seconds
 _SUSPICIOUS = 0.5  # a job is not balanced in which ranks that are not named seem to cost this share of that
 _CHANCE = 0.04
+_CHANCE_LAST = 0.001  # for a lead, whatever it costs
 _ROUNDING = 0.01  # of the seconds above: what varies by less is as good as constant
 _UNBALANCED = 0.15  # of a step: a job in which a rank waits longer for other ranks is not balanced
 
@@ -76,6 +77,21 @@ class Lateness(msgspec.Struct, frozen=True, eq=False):
         return float(self.waits_s.mean(axis=0).max()) if self.waits_s.size else 0.0
 
     @property
+    def often_last(self) -> tuple[int, int] | None:
+        """The rank that is last in most steps, and in how many; None if that may be chance among equal ranks."""
+        from scipy.special import betainc  # the binomial distribution, as below
+
+        own_s: Seconds = self.phase_s.sum(axis=2)
+        num_steps, num_ranks = own_s.shape
+        if num_steps < 2:
+            return None
+        times_last = np.bincount(own_s.argmax(axis=1), minlength=num_ranks)
+        most = int(times_last.max())
+        spell = _spell(own_s - lower_middle(own_s)[:, None], LEAST_S)
+        chance = num_ranks * betainc(most / spell, (num_steps - most) / spell + 1, 1 / num_ranks)
+        return (self.ranks[int(times_last.argmax())], most) if chance < _CHANCE_LAST else None
+
+    @property
     def is_balanced(self) -> bool:
         """Whether nobody is late, and no rank waits for others for a large share of a step."""
         is_calm = not self.groups and self.suspicion is None
@@ -126,17 +142,13 @@ def _chance(over_s: Seconds, latest: int, least_s: float) -> float:
 
     A rank is late in a step if it is later than half of what it must cost, or than half of its second latest step:
     whichever says more. The others say how likely that is, by Laplace's rule of succession plus 1.5 standard errors, as
-    they may be few. The number of independent steps follows from von Neumann's ratio, which is 2 if all are, and the
-    smaller the longer slow spells last (https://doi.org/10.1214/aoms/1177731677).
+    they may be few.
     """
     from scipy.special import betainc  # here: the binomial distribution, also of numbers that are not whole
 
     num_steps = len(over_s)
-    clipped_s = np.clip(over_s, least_s / 2, 2 * least_s)  # what is hardly late, or very late, says nothing of spells
-    rounding_s2 = (_ROUNDING * least_s) ** 2
-    change_s2 = (np.diff(clipped_s, axis=0) ** 2).mean() + 2 * rounding_s2
-    ratio = change_s2 / (clipped_s.var(axis=0).mean() + rounding_s2)
-    spell = np.clip((2 / ratio) ** 2, 1.0, num_steps)  # steps that count as one
+    # what is hardly late, or very late, says nothing of spells
+    spell = _spell(np.clip(over_s, least_s / 2, 2 * least_s), least_s)
     second_latest_s = np.sort(over_s[:, latest])[-2]
     chances = []
     for threshold_s in (least_s / 2, max(least_s, second_latest_s) / 2):
@@ -149,3 +161,15 @@ def _chance(over_s: Seconds, latest: int, least_s: float) -> float:
         share = min((late_others + 1 + 1.5 * np.sqrt(late_others)) / (all_others + 2), 1.0)
         chances.append(float(betainc(num_late, num_steps / spell - num_late + 1, share)))
     return min(chances)
+
+
+def _spell(over_s: Seconds, least_s: float) -> float:
+    """Return how many steps count as one, because slow spells last.
+
+    It follows from von Neumann's ratio, which is 2 if all steps are independent, and the smaller the longer spells last
+    (https://doi.org/10.1214/aoms/1177731677).
+    """
+    rounding_s2 = (_ROUNDING * least_s) ** 2
+    change_s2 = (np.diff(over_s, axis=0) ** 2).mean() + 2 * rounding_s2
+    ratio = change_s2 / (over_s.var(axis=0).mean() + rounding_s2)
+    return float(np.clip((2 / ratio) ** 2, 1.0, len(over_s)))

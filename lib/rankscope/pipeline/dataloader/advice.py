@@ -26,6 +26,7 @@ _LARGEST_ERROR = 0.1  # of the prediction for the recorded epoch; promises for o
 _GAIN_WORTH_THE_ORDER = 1.10  # a smaller gain does not justify batches in an order that differs from run to run
 _SHARE_OF_BEST_GAIN = 0.9  # if faster cores gain this share of the best gain, the cores are the bottleneck
 _LEAST_MOST_WORKERS = 8  # tried by default on a machine with few cores, if fetches wait
+_LEAST_CPU = 0.01  # of a fetch, in cores; less cannot be measured
 _USUAL_NUM_WORKERS = (0, *(2**power for power in range(16)))
 
 
@@ -61,13 +62,12 @@ class Advice(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         recommended = "nothing: no other settings are clearly faster"
-        settings = self.best.settings
         if self.best is not self.current:
             time = _seconds(self.best.predicted_s)
-            if settings.persistent_workers:
+            if self.best.settings.persistent_workers:
                 time += " in each epoch after the first"
             gain = f"{self.best.speedup:.2f} times as fast as the recorded settings (both predicted)"
-            recommended = f"{settings}: {time}, {gain}. The bottleneck is then {self.bottleneck_next}."
+            recommended = f"{self.best.settings}: {time}, {gain}. The bottleneck is then {self.bottleneck_next}."
         waiting = percent_words(self.waiting_share)
         times = f"{_seconds(self.recorded_s)} (predicted {_seconds(self.reproduced_s)})"
         lines = [
@@ -112,10 +112,10 @@ def advise(
     if num_batches is not None:
         profile = replace(profile, num_batches=whole("num_batches", num_batches, 1))
     if num_workers is None:
-        recorded_workers = profile.settings.num_workers
-        most_workers = max(_LEAST_MOST_WORKERS, 2 * profile.num_cores, 2 * recorded_workers)
-        most_workers = min(most_workers, _most_served(profile))
-        num_workers = [number for number in (*_USUAL_NUM_WORKERS, recorded_workers) if number <= most_workers]
+        most_wanted = max(_LEAST_MOST_WORKERS, 2 * profile.num_cores, 2 * profile.settings.num_workers)
+        most_workers = min(most_wanted, _most_served(profile))
+        num_workers = [number for number in _USUAL_NUM_WORKERS if number <= most_workers]
+        num_workers.append(profile.settings.num_workers)
     num_workers = each("num_workers", num_workers, whole, 0)
     prefetch_factors = each("prefetch_factors", prefetch_factors, whole, 1)
     current = SettingsForecast(profile.settings, predicted_s(profile, profile.settings), 1.0)
@@ -158,9 +158,9 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
-def _most_served(profile: LoaderProfile) -> float:
+def _most_served(profile: LoaderProfile) -> int:
     """Return how many workers keep all cores busy; more have no core to compute on."""
-    return math.ceil(profile.num_cores / profile.fetch_cpu) if profile.fetch_cpu else math.inf
+    return math.ceil(profile.num_cores / max(profile.fetch_cpu, _LEAST_CPU))
 
 
 def _candidates(
@@ -232,7 +232,7 @@ def _bottleneck(profile: LoaderProfile, settings: LoaderSettings) -> str:
 def _notes(profile: LoaderProfile, best: SettingsForecast) -> Iterator[str]:
     """Yield what a reader of the advice should know about its limits."""
     computing = percent_words(min(profile.fetch_cpu, 1.0))
-    served = f"{profile.num_cores} cores serve up to {_most_served(profile):,} workers"
+    served = f"{profile.num_cores} cores serve up to {_most_served(profile)} workers"
     yield f"fetching a batch computes for {computing} of its time and waits for the rest, so {served}"
     if profile.settings.in_order and not best.settings.in_order:
         yield "with in_order=False, the order of batches differs from run to run, so training is not reproducible"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-import math
 import time
 import timeit
 import weakref
@@ -88,13 +87,6 @@ class RecordedLoader:
         """Return the spans so far in seconds of `time.perf_counter`."""
         return self._recording.recorder.timeline()
 
-    def longest_epoch(self) -> Timeline:
-        """Return the spans of the epoch with the most recorded batches, the last one of several."""
-        epochs = self._recording.epochs
-        number = max(range(len(epochs)), key=lambda number: (epochs[number], number))
-        starts = [*self._recording.starts, math.inf]
-        return self.timeline().select(between_s=(starts[number] / 1e9, starts[number + 1] / 1e9))
-
     def profile(self) -> LoaderProfile:
         """Return the measurements so far, for `advise`. A batch counts once its step has ended.
 
@@ -114,7 +106,6 @@ class _Recording:
         self.numbers = itertools.count()  # of batches
         self.rows: list[tuple[int, ...]] = []  # `COLUMNS` in nanoseconds, of batches whose step has ended
         self.epochs: list[int] = []  # how many batches of each have been recorded
-        self.starts: list[int] = []  # of each epoch, in nanoseconds
         self.startups: list[int] = []  # of each worker: nanoseconds from when all workers were made to its reading
         self.creations: list[int] = []  # of each iterator: the nanoseconds to make its workers
         self.batch_bytes = 0  # of the tensors in the last batch
@@ -222,7 +213,6 @@ def _epoch(recording: _Recording, inner: Any, start_ns: int, ready_ns: int) -> I
     add = recording.recorder.add
     if has_workers:
         add(LOOP, "start", _NO_ITEM, start_ns, ready_ns)
-    recording.starts.append(start_ns)
     recording.epochs.append(0)
     pinned_ns = ready_ns  # since when the pin thread has been free
     # Until now, no batch could be requested. This time delays the first one, so it is added to the wait for it.

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...common.units import percent_words
-from ...common.words import count_of
+from ...common.words import and_joined, count_of
 from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, Steps, jitter
 from ...timeline import Timeline
@@ -59,10 +59,8 @@ def draw(now: Now) -> list[Drawing]:
 
 def report(now: Now) -> list[str]:
     """How idle the trainers are with other queues."""
-    lines = [f"{count_of(now.num_trainers, 'trainer')}, {_LONG} parts each; idle with"]
-    for size in (0, 2, 8):
-        lines.append(f"  a queue of {size}{_idle_share(now._replace(queue_size=size)):>5.0%}")
-    return lines
+    shares = [f"{_idle_share(now._replace(queue_size=size)):.0%} with a queue of {size}" for size in (0, 2, 8)]
+    return [f"in {_LONG} parts each, {count_of(now.num_trainers, 'trainer')} are idle {and_joined(shares)}"]
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...common.checks import of_type
-from ...common.units import percent_words
+from ...common.units import percent_words, time_words
 from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, jitter
 from ...timeline import Timeline
@@ -120,7 +120,8 @@ def _explorer(
         """How the workers of each stage spend their time in the long run."""
         pipeline = pipeline_at(now)
         shares = [_shares(long_run(now), stage) for stage in pipeline.stages]
-        return [f"in {_num_items(pipeline, _LONG)} batches:", *shares]
+        took = time_words(long_run(now).makespan_s)
+        return [f"{_num_items(pipeline, _LONG)} batches take {took}", *shares]
 
     return Explorer(settings, draw, report, presets)
 

@@ -34,6 +34,7 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
     """
 
     KINDS = (
+        "wrong_length",
         "out_of_range",
         "nothing_read",
         "duplicates",
@@ -74,6 +75,9 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
 
     def _found(self) -> Iterator[Finding]:
         """Yield each way in which the epochs are not exact, balanced partitions, each in a new order."""
+        wrong = [words for epoch in self.epochs for words in epoch.wrong_lengths]
+        if wrong:
+            yield Finding("wrong_length", f"len() is wrong: {some(wrong)}")
         strays = np.unique(np.concatenate([epoch.out_of_range for epoch in self.epochs]))
         if strays.size:
             yield Finding("out_of_range", f"indices that a dataset of {self.size} does not have: {some(strays)}")
@@ -110,7 +114,8 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
             counted = ", counted per epoch," if len(self.epochs) > 1 else ""
             samples = f"{count_of(self.overlap, 'sample')}{counted}"
             problem = f"{samples} {_is_are(self.overlap)} read by more than one rank in the same epoch"
-            yield Finding("overlap", problem)
+            hints = [epoch.own_orders for epoch in self.epochs if epoch.own_orders]
+            yield Finding("overlap", problem + "".join(hints[:1]))
 
     def _found_losses(self) -> Iterator[Finding]:
         if self.dropped and len(self.epochs) > 1:

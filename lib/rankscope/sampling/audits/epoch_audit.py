@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ...common.words import count_of
 from ..assignment import Assignment
 from ..samplers.permutation import IntArray
+from .findings import own_orders
 
 
 class EpochAudit(msgspec.Struct, frozen=True, eq=False):
@@ -21,7 +22,8 @@ class EpochAudit(msgspec.Struct, frozen=True, eq=False):
     than once, that more than one rank reads and that no rank reads, and those outside the dataset. `num_reads` is the
     number of reads of all ranks, `num_repeats` the number of reads after an index's first, `shortest` and `longest` the
     fewest and the most reads of a rank, or its batches if the sampler makes them (`unit`). `drops_incomplete` says that
-    the sampler or the loader is known to drop incomplete shares or batches.
+    the sampler or the loader is known to drop incomplete shares or batches. `own_orders` is the hint that each rank
+    seems to have an order of its own, and `wrong_lengths` are those of the assignment.
     """
 
     epoch: int
@@ -36,6 +38,8 @@ class EpochAudit(msgspec.Struct, frozen=True, eq=False):
     out_of_range: IntArray
     unit: str
     drops_incomplete: bool
+    own_orders: str
+    wrong_lengths: tuple[str, ...]
 
 
 def audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool_]) -> EpochAudit:
@@ -55,6 +59,10 @@ def audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool
     is_read |= counts > 0
     strays = np.unique(outside)
     num_repeats = flat.size - int(np.count_nonzero(counts)) - strays.size
+    dropped = np.flatnonzero(counts == 0)
+    hint = ""
+    if num_repeats and dropped.size:
+        hint = own_orders([indices.tolist() for indices in assignment.ranks], dropped.size)
     return EpochAudit(
         epoch=assignment.epoch,
         seed=assignment.seed,
@@ -65,10 +73,12 @@ def audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool
         duplicated=np.flatnonzero(counts > 1),
         # Without repeats, no two ranks read the same sample.
         overlap=_read_by_many(assignment) if num_repeats else np.empty(0, dtype=np.int64),
-        dropped=np.flatnonzero(counts == 0),
+        dropped=dropped,
         out_of_range=strays,
         unit="samples" if assignment.batch_stops is None else "batches",
         drops_incomplete=bool(assignment.drop_last or (assignment.loader and assignment.loader.drop_last)),
+        own_orders=hint,
+        wrong_lengths=assignment.wrong_lengths,
     )
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod, sqrt
 from typing import Any, ClassVar, NamedTuple
 
 from ...common.checks import several
 from ..samplers.permutation import IntArray
+
+_LEAST_LOST = 8  # of orders of their own: with fewer samples, other faults lose as many
 
 
 class AuditError(ValueError):
@@ -65,3 +69,24 @@ def some(values: Sequence[Any] | IntArray) -> str:
     if len(values) <= 8:
         return shown
     return f"{shown}, … ({len(values)} in all)"
+
+
+def own_orders(ranks: Sequence[Sequence[Any]], num_lost: int) -> str:
+    """Return words for a hint if each rank seems to take its share of an order of its own, and "" otherwise.
+
+    Then no rank reads in the dataset's order or any sample twice, each shares some of its samples with others, and
+    together they lose as many as independent random shares do, within three standard deviations. Such a deviation is at
+    most half of the root of that number. Samples with names have no order, so they are not judged.
+    """
+    readers = Counter(index for reads in ranks for index in reads)
+    if not all(isinstance(index, int) for index in readers):
+        return ""
+    size = len(readers) + num_lost
+    for reads in ranks:
+        num_shared = sum(readers[index] > 1 for index in reads)
+        if not 0 < num_shared < len(reads) or len(set(reads)) < len(reads) or sorted(reads) == reads:
+            return ""
+    expected = size * prod(1 - len(reads) / size for reads in ranks)
+    if expected < _LEAST_LOST or abs(num_lost - expected) > 1.5 * sqrt(expected):
+        return ""
+    return ", as if each rank shuffled for itself: is the seed the same on all ranks?"

@@ -27,26 +27,20 @@ class ProbedBatch(NamedTuple):
     numbers: Numbers
 
 
-def install_probe(loader: DataLoader[Any], key: Key) -> None:
-    """Let a loader return a `ProbedBatch` for each batch. A map-style dataset is not read.
+def install_probe(loader: DataLoader[Any], key: Key | None) -> None:
+    """Let a loader return a `ProbedBatch` for each batch. Without a key, a map-style dataset is not read.
 
-    `key` returns the name of a row of an iterable dataset; those of other datasets are their indices.
+    `key` returns the name of a row. Without it, that is the row itself or, of a map-style dataset, its index.
     """
     for layer in layers_of(loader):
         attributes = getattr(layer, "__dict__", {})
         if "collate_fn" not in attributes:  # it is no loader
             continue
-        is_map = not isinstance(layer.dataset, IterableDataset)
         is_single = layer.batch_size is None and layer.batch_sampler is None
-        attributes["collate_fn"] = _Probe(is_single, itself if is_map else key)
+        attributes["collate_fn"] = _Probe(is_single, key)
         attributes["_iterator"] = None  # of persistent workers
-        if is_map:
+        if key is None and not isinstance(layer.dataset, IterableDataset):
             attributes["dataset"] = _Indices(layer.dataset)  # which `setattr` would refuse
-
-
-def itself(row: Any) -> Any:
-    """Name a row by itself."""
-    return row
 
 
 def unnamed(row: Any) -> Any:
@@ -54,9 +48,9 @@ def unnamed(row: Any) -> Any:
     return None
 
 
-def names_of(row: Any, key: Key) -> list[Any]:
-    """Return the name of a row, in a list, or those of all its rows if it is a batch."""
-    found = key(row)
+def names_of(row: Any, key: Key | None) -> list[Any]:
+    """Return the name of a row, in a list, or those of all its rows if it is a batch; without a key, the row itself."""
+    found = row if key is None else key(row)
     if hasattr(found, "tolist"):  # an array or a tensor
         found = found.tolist()
     if isinstance(found, list):
@@ -95,7 +89,7 @@ class _Indices(Dataset[Any]):
 class _Probe:
     """A collate_fn that returns a `ProbedBatch`."""
 
-    def __init__(self, is_single: bool, key: Key) -> None:
+    def __init__(self, is_single: bool, key: Key | None) -> None:
         self.is_single = is_single  # whether it is called with one sample instead of a list
         self.key = key
 

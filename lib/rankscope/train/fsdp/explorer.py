@@ -22,7 +22,7 @@ from .step import Cost, Step
 
 _WRAPS = {"each block": ["*"], "the model alone": []}
 _MEMORY_BYTES_PER_S = 3.35e12  # of an H100
-_LARGE = {"num_blocks": 32, "num_ranks": 8, "memory_gb": 40}
+_LARGE = {"width": 8192, "num_tokens": 32768, "num_ranks": 8, "memory_gb": 40}
 PRESETS: dict[str, dict[str, Any]] = {
     "4 blocks on 64 GPUs": {},
     "keep what was gathered": {"reshard": False},

@@ -41,7 +41,7 @@ def measure(schedule: PipelineSchedule, forward_s: float, backward_s: float, *, 
     >>> [int(size) for span, size in zip(timeline, num_bytes) if span.rank == 0 and span.kind == "send"]
     [1024, 1024, 1024]
     """
-    of_torch = [name for name, kind in SCHEDULES.items() if kind.rows is None]
+    of_torch = tuple(name for name, kind in SCHEDULES.items() if kind.rows is None)
     one_of("schedule.name", of_type("schedule", schedule, PipelineSchedule).name, of_torch)
     seconds = pass_seconds(schedule, forward_s, backward_s, weights_share=0.5)
     by_rank = launch(_record_rank, len(schedule.ranks), (schedule, seconds), timeout_s=timeout_s)

@@ -163,7 +163,7 @@ def build(name: str, num_ranks: int, num_microbatches: int, num_chunks: int | No
     0: 0F0 1F0 1I0 1W0 0I0 0W0
     <BLANKLINE>
     """
-    kind = SCHEDULES[one_of("name", name, SCHEDULES)]
+    kind = SCHEDULES[one_of("name", name, tuple(SCHEDULES))]
     whole("num_ranks", num_ranks, 1)
     whole("num_microbatches", num_microbatches, 1)
     if kind.rows is not None:
