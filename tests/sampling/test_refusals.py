@@ -35,6 +35,23 @@ def load_keyed(**changes: object) -> None:
     KeyedSampler(3).load_state_dict(STATE | changes)
 
 
+def load_jobs(jobs: object) -> None:
+    sampler = balanced([1] * 9)
+    sampler.load_state_dict(sampler.state_after(3) | {"jobs": jobs})
+
+
+BROKEN_JOBS = [
+    None,
+    [],
+    [3],
+    [[0, 1, 1, 100]],
+    [[0, 0, 1, 100, False]],
+    [[0, 1, 0, 100, False]],
+    [[0, 1, 1, "100", False]],
+    [[0, 1, 1, 100, 0]],
+    [[1, 1, 1, 100, False]],
+    [[0, 1, 1, 100, False], [0, 2, 1, 100, False]],
+]
 REFUSED = [
     ("size", lambda: assign(-1, 2)),
     ("num_ranks", lambda: assign(3, 2**16 + 1)),
@@ -75,6 +92,9 @@ REFUSED = [
     ("seed 2", lambda: load_keyed(recipe=STATE["recipe"] | {"seed": 2})),
     ("consumed", lambda: load_keyed(consumed=4)),
     ("lengths", lambda: balanced(batch_size=2).load_state_dict(balanced([1, 1, 2]).state_dict())),
+    ("batch_size or max_tokens", lambda: balanced(batch_size=2, max_tokens=4)),
+    ("max_tokens", lambda: balanced([1, 5], max_tokens=4)),
+    *[("jobs", lambda jobs=jobs: load_jobs(jobs)) for jobs in BROKEN_JOBS],
     ("length", lambda: DistributedSampler(2**63, 2, 0)),
     ("epoch", lambda: DistributedSampler(3, 1, 0).set_epoch(1.0)),
 ]

@@ -137,7 +137,7 @@ SAMPLERS: dict[str, Sampler] = {
         "BalancedSampler",
         BalancedSampler,
         values="lengths",
-        settings={"batch_size": 1, "cost": "linear", "window": 100},
+        settings={"batch_size": 1, "max_tokens": None, "cost": "linear", "window": 100},
     ),
     "weighted": _elastic(
         "WeightedSampler",

@@ -89,6 +89,12 @@ def test_loading_ahead_changes_no_bit_of_any_epoch(files, queue_size, num_loader
     assert not workers()
 
 
+@pytest.mark.parametrize("kind", [SyncPartDataset, AsyncPartDataset])
+def test_drop_last_leaves_out_the_short_last_batch_of_each_part(files, kind):
+    batches = [batch["x"].tolist() for batch in kind(files, 3, drop_last=True)]
+    assert sorted(batches) == [[row, row + 1, row + 2] for row in range(0, 32, 4)]
+
+
 @pytest.mark.parametrize(("queue_size", "num_loaders", "ahead"), [(2, 1, 3), (1, 3, 6)])
 def test_loaders_run_ahead_as_far_as_is_said_and_no_further(files, tmp_path, queue_size, num_loaders, ahead):
     def load(path):
@@ -202,6 +208,13 @@ def test_uneven_trainers_take_the_same_steps_and_read_all(files, kind, num_files
         own = [batch["x"].tolist() for batch in SyncPartDataset(files[:num_files], 2, 4, rank)]
         assert batches == own + [None] * (num_steps - len(own))
     assert any(batches[-1] is not None for batches in ranks)
+
+
+def test_a_batch_that_is_none_does_not_end_the_steps():
+    def run(rank, group):
+        return list(in_step([None, 1, None][: 3 - rank], group))
+
+    assert in_threads(2, run) == [[None, 1, None], [None, 1, None]]
 
 
 @pytest.mark.parametrize(("kind", "setting"), [(SyncPartDataset, {}), (AsyncPartDataset, {"queue_size": 2})])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import random
+
 import numpy as np
 import pytest
 
@@ -80,3 +83,61 @@ def test_a_last_step_is_filled_up_with_samples_of_its_cost():
     reads = BalancedSampler([9, 7, 8, 9], 3, 0, shuffle=False)
     assert [indices.tolist() for indices in reads.all_ranks().indices] == [[0, 2], [1, 0], [3, 2]]
     assert reads.padding == 2
+
+
+# ---- batches of tokens
+
+
+def test_batches_of_tokens_are_equal_in_number_and_each_sample_is_read_once_on_changing_ranks():
+    """Read in up to four parts, on other ranks and with other budgets, as if never stopped where nothing changes."""
+    draw = random.Random(0)
+    for trial in range(150):
+        lengths = np.random.default_rng(trial).integers(0, 21, draw.randint(0, 80))
+        drop_last = draw.random() < 0.3
+        state = None
+        read = []
+        for part in range(4):
+            num_ranks = draw.randint(1, 6)
+            budget = draw.randint(20, 90)
+            window = draw.randint(1, 4)
+
+            def ranks(state, num_ranks=num_ranks, budget=budget, window=window, lengths=lengths, drop_last=drop_last):
+                options = {"max_tokens": budget, "window": window, "drop_last": drop_last}
+                made = [BalancedSampler(lengths, num_ranks, rank, **options) for rank in range(num_ranks)]
+                for sampler in made if state else []:
+                    sampler.load_state_dict(json.loads(json.dumps(state)))
+                return made
+
+            samplers = ranks(state)
+            padding = samplers[0].padding
+            (num_steps,) = {len(sampler) for sampler in samplers}
+            (states,) = {json.dumps(sampler.state_after(num_steps // (4 - part))) for sampler in samplers}
+            state = json.loads(states)
+            items = [list(sampler) for sampler in samplers]
+            assert {len(batches) for batches in items} == {num_steps}
+            padded = [len(batch) * max(lengths[batch]) for batches in items for batch in batches]
+            assert max(padded, default=0) <= budget
+            trained = num_steps // (4 - part)
+            if trained < num_steps:
+                assert [list(sampler) for sampler in ranks(state)] == [batches[trained:] for batches in items]
+            together = ranks(None)[0].all_ranks().indices if part == 0 else ()
+            for batches, indices in zip(items, together, strict=False):
+                assert [index for batch in batches for index in batch] == indices.tolist()
+            read += [index for batches in items for batch in batches[:trained] for index in batch]
+        counts = np.bincount(read, minlength=lengths.size)
+        if drop_last:
+            assert counts.max(initial=0) <= 1
+            assert np.count_nonzero(counts == 0) < num_ranks
+        else:
+            assert counts.min(initial=1) == 1
+            assert counts.sum() == lengths.size + padding
+
+
+def test_batches_of_tokens_need_little_padding_and_ranks_have_nearly_equal_work():
+    lengths = np.minimum(lognormal_lengths(8 * 8 * 200), 2000)
+    sampler = BalancedSampler(lengths, 8, 0, max_tokens=8000)
+    indices, stops = sampler.all_ranks()
+    work = epoch_work(Assignment(sampler.size, indices, batch_stops=stops), lengths)
+    assert work.padding_share < 0.1
+    assert work.imbalance < 1.03
+    assert np.median(work.step_tokens) > 0.85 * 8 * 8000

@@ -136,7 +136,7 @@ def test_no_sample_is_lost_or_read_twice_over_random_schedules(kind, everything)
 
 def test_the_schedules_notice_a_state_that_counts_a_ranks_own_items(monkeypatch):
     """As torchdata's StatefulDistributedSampler does: right for as many ranks, wrong for any other number."""
-    monkeypatch.setattr(KeyedSampler, "_consumed_after", lambda self, items: self._start + items)
+    monkeypatch.setattr(KeyedSampler, "_consumed_after", lambda self, items: self._consumed_before + items)
     with pytest.raises(AssertionError):
         test_no_sample_is_lost_or_read_twice_over_random_schedules("keyed", False)
 

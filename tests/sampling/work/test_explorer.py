@@ -15,3 +15,8 @@ def test_unequal_lengths_shows_that_balancing_equalizes_steps() -> None:
     assert times["64 ranks, balanced"] < 1.05
     assert lines["the same, balanced"][0].startswith("16 steps")
     assert report(explorer, num_ranks=64, batch_size=8, size=512)[0].startswith("1 step ")
+    by_tokens = lines["batches of tokens"]
+    assert by_tokens[0].startswith("17 steps of at most ")
+    assert times["batches of tokens"] < 1.2
+    shares = {name: int(words[2].split(" %")[0]) for name, words in lines.items()}
+    assert shares["batches of tokens"] < shares["the same, balanced"] / 2

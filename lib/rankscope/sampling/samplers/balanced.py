@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import ArrayLike
 
 from ...common.checks import whole
-from .balancing import Indices, Plan, ascending, divide, plan_equal_batches
-from .elastic import ElasticSampler, RankReads
+from .balancing import Indices, Plan, ascending, divide, plan_equal_batches, plan_token_batches
+from .elastic import MOST_RANKS, ElasticSampler, RankReads
 from .keyed import keyed_permutation
 from .values import CostFunction, checked_lengths, costs_of, digest_of
 
@@ -22,11 +24,12 @@ _NO_SAMPLES: Indices = np.empty(0, dtype=np.int64)
 class Job(NamedTuple):
     """How a job forms batches of an epoch, from position `begin` of its order on. `window` is a number of steps."""
 
-    begin: int
-    num_replicas: int
-    batch_size: int
-    window: int
+    begin: Annotated[int, Meta(ge=0)]
+    num_replicas: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+    batch_size: Annotated[int, Meta(ge=1)]
+    window: Annotated[int, Meta(ge=1)]
     drop_last: bool
+    max_tokens: int | None = None
 
     @property
     def samples_per_step(self) -> int:
@@ -55,9 +58,9 @@ class _Window(NamedTuple):
     padding: Indices
     plan: Plan
 
-    def steps(self, num_done: int) -> _Steps:
-        """Return the steps without the first ones."""
-        num_read = int(self.plan.counts[:num_done].sum())
+    def steps(self, num_read: int) -> _Steps:
+        """Return the steps without the first ones, which read so many samples."""
+        num_done = int(np.searchsorted(np.cumsum(self.plan.counts.sum(axis=1)), num_read, side="right"))
         samples = np.concatenate([self.samples, self.padding])
         return _Steps(samples[self.plan.positions[num_read:]], self.plan.counts[num_done:])
 
@@ -77,8 +80,10 @@ class BalancedSampler(ElasticSampler):
     window has half to one and a half times as many steps, because few samples are hard to balance.
 
     Pass it as ``batch_sampler`` to a DataLoader: it yields lists of indices, the same number of lists on every rank.
-    Each batch has `batch_size` samples, except in the last step. `cost` is "linear" (a sample costs its length),
-    "quadratic", or a function from the array of all lengths to the array of all costs.
+    Each batch has `batch_size` samples (by default 1), except in the last step. If `max_tokens` is given instead, each
+    has at most so many tokens, even if its samples are padded to the longest, and a step has samples of similar length.
+    `cost` is "linear" (a sample costs its length), "quadratic", or a function from the array of all lengths to the
+    array of all costs.
 
     Padding repeats samples of suitable cost from the beginning of the order, fewer than there are ranks; `drop_last`
     leaves fewer samples than ranks out instead. Without `num_replicas` and `rank`, those of torch's process group
@@ -87,7 +92,8 @@ class BalancedSampler(ElasticSampler):
     A job with other ranks, batch size or window that resumes an epoch cuts the rest of it into windows of its own. The
     state tells which jobs have read the epoch, and how far.
 
-    Raises ValueError if a length is not a whole number of at least 0, or another value is out of range.
+    Raises ValueError if a length is not a whole number of at least 0, if a sample is longer than `max_tokens`, or if
+    another value is out of range.
 
     >>> lengths = [8, 1, 1, 8, 1, 1, 4, 4]
     >>> ranks = [BalancedSampler(lengths, 2, rank, batch_size=2, window=2) for rank in range(2)]
@@ -103,17 +109,25 @@ class BalancedSampler(ElasticSampler):
         lengths: ArrayLike,
         num_replicas: int | None = None,
         rank: int | None = None,
-        batch_size: int = 1,
+        batch_size: int | None = None,
         cost: str | CostFunction = "linear",
         window: int = 100,
         *,
+        max_tokens: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        self.batch_size = whole("batch_size", batch_size, 1)
-        self.window = whole("window", window, 1)
         self.lengths = checked_lengths(lengths)
+        self.max_tokens = max_tokens
+        if max_tokens is not None:
+            if batch_size is not None:
+                raise ValueError(f"give batch_size or max_tokens, got {batch_size!r} and {max_tokens!r}")
+            self.max_tokens = whole("max_tokens", max_tokens, int(self.lengths.max(initial=1)))
+            # Of samples of mean length, so that a window has about `window` steps.
+            batch_size = max(self.max_tokens * self.lengths.size // max(int(self.lengths.sum()), 1), 1)
+        self.batch_size = whole("batch_size", 1 if batch_size is None else batch_size, 1)
+        self.window = whole("window", window, 1)
         self.costs = costs_of(self.lengths, cost)
         self._digests = {"lengths": digest_of(self.lengths), "costs": digest_of(self.costs)}
         super().__init__(self.lengths.size, num_replicas, rank, shuffle, seed, drop_last)
@@ -127,21 +141,53 @@ class BalancedSampler(ElasticSampler):
 
     def _begin_epoch(self) -> None:
         super()._begin_epoch()
+        self._step_ends: Indices | None = None  # planned when somebody asks for them
         self._jobs = [self._job(begin=0)]  # that have read the epoch; the last one is this one
 
     def _job(self, begin: int) -> Job:
-        return Job(begin, self.num_replicas, self.batch_size, self.window, self.drop_last)
+        return Job(begin, self.num_replicas, self.batch_size, self.window, self.drop_last, self.max_tokens)
 
     def _state(self, consumed: int, is_finished: bool = False) -> dict[str, Any]:
         return super()._state(consumed, is_finished) | {"jobs": [list(job) for job in self._jobs]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        if self._start == 0:  # the epoch is read from its beginning
+    def _take_up(self, state: Mapping[str, Any]) -> None:
+        try:
+            jobs = msgspec.convert(state["jobs"], list[Job])
+        except msgspec.ValidationError as error:
+            raise ValueError(f"jobs of the sampler's state are broken: {error}") from error
+        begins = [job.begin for job in jobs]
+        if begins[:1] != [0] or begins != sorted({*begins}):
+            raise ValueError(f"jobs of the sampler's state must begin at 0 and then later and later, got {begins}")
+        if self._consumed_before == 0:  # the epoch is read from its beginning
             return
-        self._jobs = [Job(*job) for job in state["jobs"] if job[0] < self._start]  # not those that have read nothing
+        self._jobs = [job for job in jobs if job.begin < self._consumed_before]  # not those that have read nothing
         if self._jobs[-1] != self._job(self._jobs[-1].begin):
-            self._jobs.append(self._job(self._start))
+            self._jobs.append(self._job(self._consumed_before))
+
+    # ---- batches of tokens: only their plan says how many samples a step has
+
+    def __len__(self) -> int:
+        return super().__len__() if self.max_tokens is None else self._ends().size
+
+    @property
+    def padding(self) -> int:
+        if self.drop_last or self._consumed_before == self.size:
+            return 0
+        return (self._jobs[-1].begin - self.size) % self.num_replicas
+
+    def _consumed_after(self, num_items: int) -> int:
+        if self.max_tokens is None or num_items in (0, len(self)):
+            return super()._consumed_after(num_items)
+        return int(self._ends()[num_items - 1])
+
+    def _ends(self) -> Indices:
+        """Return the positions in the epoch's order at which the steps end that are left."""
+        if self._step_ends is None:
+            counts = [step.counts.sum(axis=1) for step in self._steps()]
+            self._step_ends = self._consumed_before + np.cumsum(np.concatenate([_NO_SAMPLES, *counts]))
+        return self._step_ends
+
+    # ---- items
 
     def _pieces(self) -> Iterator[Sequence[Any]]:
         for samples, counts in self._steps():
@@ -169,10 +215,10 @@ class BalancedSampler(ElasticSampler):
             window = self._window(job, left, next_job.begin)
             after_window = window.first + window.samples.size - job.begin
             left = np.concatenate([window.unread(next_job.begin - window.first), left[after_window:]])
-        position = self._start
+        position = self._consumed_before
         while position < self.size:
             window = self._window(self._jobs[-1], left, position)
-            yield window.steps(num_done=(position - window.first) // self._samples_per_step)
+            yield window.steps(num_read=position - window.first)
             position = window.first + window.samples.size
 
     def _window(self, job: Job, left: Indices, position: int) -> _Window:
@@ -205,6 +251,11 @@ class BalancedSampler(ElasticSampler):
         if job.drop_last:
             num_dropped = num_last % num_ranks
             num_padding = 0
+        if job.max_tokens is not None:
+            lengths = self.lengths[samples[: samples.size - num_dropped]]
+            padding = np.resize(samples[ascending(lengths.astype(np.float64))[:num_padding]], num_padding)
+            plan = plan_token_batches(lengths, num_padding, num_ranks, job.max_tokens)
+            return _Window(first, samples, padding, plan)
         num_last -= num_dropped
         costs = self.costs[samples[: samples.size - num_dropped]]
         if num_last == 0:

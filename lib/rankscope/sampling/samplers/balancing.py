@@ -97,6 +97,31 @@ def plan_equal_batches(costs: Costs, num_ranks: int, batch_size: int) -> Plan:
     return Plan(steps.ravel(), np.full((num_steps, num_ranks), batch_size))
 
 
+def plan_token_batches(lengths: Indices, num_padding: int, num_ranks: int, max_tokens: int) -> Plan:
+    """Divide the samples into batches of at most `max_tokens`, also if each is padded to its longest sample.
+
+    A step takes the longest samples that are left, as many on each rank. They are dealt there and back, so that ranks
+    get nearly equal numbers of tokens. The order of steps and of ranks follows the window's own order, but a step with
+    padding is the last one. `num_padding` positions beyond the samples are for repeated samples that are no longer than
+    the shortest; with them, there is a multiple of `num_ranks` samples.
+    """
+    padding = lengths.size + np.arange(num_padding)
+    longest_first = np.concatenate([ascending(lengths.astype(np.float64))[::-1], padding])
+    steps: list[Indices] = []
+    start = 0
+    while start < longest_first.size:
+        longest = max(int(lengths[longest_first[start]]), 1)
+        stop = start + num_ranks * max(max_tokens // longest, 1)
+        dealt = longest_first[start:stop].reshape(-1, num_ranks)
+        dealt[1::2] = dealt[1::2, ::-1].copy()
+        steps.append(dealt.T[np.argsort(dealt[0])])
+        start = stop
+    steps.sort(key=lambda step: (step.max() >= lengths.size, step[0, 0]))
+    positions = [np.sort(step, axis=1).ravel() for step in steps]
+    counts = [[step.shape[1]] * num_ranks for step in steps]
+    return Plan(np.concatenate([padding[:0], *positions]), np.reshape(counts, (-1, num_ranks)).astype(np.int64))
+
+
 def _dealt_batches(pool: Indices, costs: Costs, batch_size: int) -> Indices:
     """Deal the samples of a pool, costliest first, into batches of nearly equal cost; return these, costliest first.
 

@@ -80,6 +80,9 @@ class ElasticSampler:
         """Return the data and settings on which the order depends, as values that JSON can store."""
         return {"size": self.size, "seed": self.seed, "shuffle": self.shuffle}
 
+    def _take_up(self, state: Mapping[str, Any]) -> None:
+        """Take what else this kind of sampler needs from a state; its position is set."""
+
     def _pieces(self) -> Iterator[Sequence[Any]]:
         """Yield this rank's items of what is left of the epoch, in pieces that have a length."""
         raise NotImplementedError
@@ -92,15 +95,15 @@ class ElasticSampler:
 
     def _start_at(self, consumed: int, is_finished: bool = False) -> None:
         """Read the next iteration from this place in the epoch's order."""
-        self._iteration: _Iteration | None = None  # the last one that has begun
+        self._last_iteration_begun: _Iteration | None = None
         self._begin_epoch()
-        self._start = consumed
-        self._is_finished = is_finished
+        self._consumed_before = consumed
+        self._resumed_after_its_end = is_finished
 
     def _begin_epoch(self) -> None:
         """Read the next iteration from the beginning of the epoch's order."""
-        self._start = 0  # samples of the epoch's order that were consumed before the next or the present iteration
-        self._is_finished = False  # whether a state was loaded whose iterator had ended
+        self._consumed_before = 0  # samples, before the next or the present iteration
+        self._resumed_after_its_end = False
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next iteration reads. Raises ValueError if it is not a whole number.
@@ -115,19 +118,19 @@ class ElasticSampler:
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over what this rank reads. After a resumed epoch, the next iteration reads a whole epoch."""
-        if self._iteration is not None:  # one has begun at `_start` already
+        if self._last_iteration_begun is not None:  # it has begun at `_consumed_before` already
             self._begin_epoch()
         iteration = _Iteration(self)
-        if self._is_finished:
+        if self._resumed_after_its_end:
             # Nothing is left to read. This iteration counts as begun, because a StatefulDataLoader whose own iterator
             # has also ended asks for a second one, which must read a whole epoch.
             iteration.is_finished = True
-            self._iteration = iteration
+            self._last_iteration_begun = iteration
         return chain.from_iterable(iteration.pieces(self))
 
     def __len__(self) -> int:
         """The number of items that this rank reads in the epoch, or in what is left of a resumed one."""
-        num_steps, rest = divmod(self._order_length - self._start, self._samples_per_step)
+        num_steps, rest = divmod(self._order_length - self._consumed_before, self._samples_per_step)
         # A last step needs a sample for each rank. Without `drop_last`, padding adds those that are missing.
         least = self.num_replicas if self.drop_last else 1
         return num_steps + int(rest >= least)
@@ -137,7 +140,7 @@ class ElasticSampler:
         """The number of samples at the end of the epoch that all ranks together read a second time."""
         if self.drop_last:
             return 0
-        return (self._start - self._order_length) % self.num_replicas
+        return (self._consumed_before - self._order_length) % self.num_replicas
 
     def _key(self, purpose: str) -> str:
         """Return the key of a random order for this seed and epoch. Without shuffle, all epochs have one key."""
@@ -152,9 +155,9 @@ class ElasticSampler:
         A loader reads ahead, so ask the loader for the state, as StatefulDataLoader does it, or count the items that
         were trained on and use `state_after`.
         """
-        iteration = self._iteration
+        iteration = self._last_iteration_begun
         if iteration is None:
-            return self._state(self._start, self._is_finished)
+            return self._state(self._consumed_before, self._resumed_after_its_end)
         reader = iteration.reader
         if iteration.is_finished:
             return reader._state(reader._order_length, is_finished=True)
@@ -166,8 +169,8 @@ class ElasticSampler:
         Raises ValueError if the epoch has fewer items.
         """
         reader = self
-        if self._iteration is not None:
-            reader = self._iteration.reader
+        if self._last_iteration_begun is not None:
+            reader = self._last_iteration_begun.reader
         return reader._state(reader._consumed_after(whole("trained", trained, 0, len(reader))))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -188,6 +191,7 @@ class ElasticSampler:
         epoch_that_was_set = self.epoch
         self.epoch = whole("epoch", state["epoch"])
         self._start_at(consumed, truth("finished", state["finished"]))
+        self._take_up(state)
         if len(self) == 0 and epoch_that_was_set > self.epoch:
             self.set_epoch(epoch_that_was_set)
 
@@ -205,7 +209,7 @@ class ElasticSampler:
         """
         if num_items and num_items == len(self):
             return self._order_length
-        return self._start + num_items * self._samples_per_step
+        return self._consumed_before + num_items * self._samples_per_step
 
 
 class _Iteration:
@@ -213,27 +217,27 @@ class _Iteration:
 
     def __init__(self, sampler: ElasticSampler) -> None:
         self.reader = copy.copy(sampler)  # which a later `set_epoch` does not affect
-        self.reader._iteration = None
+        self.reader._last_iteration_begun = None
         self.is_finished = False  # whether an item after the last one was asked for
-        self._num_begun = 0  # items of all pieces so far
-        self._unread: Iterator[Any] = iter(())  # of the last one of them
+        self._num_items_of_pieces = 0
+        self._rest_of_piece: Iterator[Any] = iter(())
 
     def pieces(self, sampler: ElasticSampler) -> Iterator[Iterator[Any]]:
         """Yield an iterator over each piece. The iteration begins with its first item.
 
         DataLoader makes iterators that it never uses, and those must not count as begun.
         """
-        sampler._iteration = self
+        sampler._last_iteration_begun = self
         for piece in self.reader._pieces():
-            self._num_begun += len(piece)
-            self._unread = iter(piece)
-            yield self._unread
+            self._num_items_of_pieces += len(piece)
+            self._rest_of_piece = iter(piece)
+            yield self._rest_of_piece
         self.is_finished = True
 
     @property
     def num_read(self) -> int:
         """The number of items that were taken."""
-        return self._num_begun - length_hint(self._unread)
+        return self._num_items_of_pieces - length_hint(self._rest_of_piece)
 
 
 @contextmanager

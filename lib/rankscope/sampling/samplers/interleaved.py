@@ -26,8 +26,8 @@ class InterleavedSampler(ElasticSampler):
         raise NotImplementedError
 
     def _pieces(self) -> Iterator[Sequence[Any]]:
-        first = self._start + self.rank
-        stop = self._start + len(self) * self.num_replicas
+        first = self._consumed_before + self.rank
+        stop = self._consumed_before + len(self) * self.num_replicas
         own = range(first, min(stop, self._order_length), self.num_replicas)  # positions without padding
         if not self.shuffle:
             yield own
@@ -38,11 +38,11 @@ class InterleavedSampler(ElasticSampler):
         yield self._padding_at(range(first + len(own) * self.num_replicas, stop, self.num_replicas)).tolist()
 
     def all_ranks(self) -> RankReads:
-        stop = self._start + len(self) * self.num_replicas
+        stop = self._consumed_before + len(self) * self.num_replicas
         stop_of_order = min(stop, self._order_length)
-        parts: list[NDArray[Any]] = [np.arange(self._start, stop_of_order)]
+        parts: list[NDArray[Any]] = [np.arange(self._consumed_before, stop_of_order)]
         if self.shuffle and parts[0].size:
-            parts = list(self._blocks(self._start, stop_of_order, 1))
+            parts = list(self._blocks(self._consumed_before, stop_of_order, 1))
         if stop > stop_of_order:
             parts.append(self._padding_at(range(stop_of_order, stop)))
         order = parts[0] if len(parts) == 1 else np.concatenate(parts)
