@@ -150,7 +150,8 @@ KINDS = {
     "state": Kind(
         "COLLECTIVE_STATE_MISMATCH",
         r"sequence number: (?P<call>\d+).*\n(?:.*\n){0,9}?expected ranks: \{(?P<ranks>[\d, ]+)\}\n(?:.*\n){0,3}?"
-        r"error msg: (?P<errors>.*?COLLECTIVE_STATE.*?'(?P<first>\w+)' does not match found state: '(?P<other>\w+)'.*)",
+        r"error msg: (?P<errors>.*?COLLECTIVE_STATE.*?'(?P<first>scheduled|started|completed)' does not match "
+        r"found state: '(?P<other>scheduled|started|completed)'.*)",
     ),
     "around": Kind(
         "Mismatched collective",

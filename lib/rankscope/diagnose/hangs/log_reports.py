@@ -106,12 +106,13 @@ def _fell_behind(collective: str, launched: _Launched, fact: Fact) -> HangFindin
     """Name the ranks that launched the fewest operations of a collective, if they are listed."""
     fewest, most = min(launched), max(launched)
     behind = launched[fewest]
+    ahead = [rank for count in launched if count > fewest for rank in launched[count]]
     each = "; ".join(f"rank {rank}: {where}" for rank, where in [*behind.items()][:_MOST_LISTED])
-    if not behind:
-        ahead = [rank for ranks in launched.values() for rank in ranks]
+    if ahead and not behind:
         each = f"listed are only {listed('rank', ahead)}, which are ahead, so all others are behind"
     advice = "look there first"
     if most - fewest == 1:
         advice = "a gap of one in a single report is normal while a job runs: ask again, and look there if it stays"
-    words = f"some ranks launched {fewest} {collective} operations, and others up to {most}; {each}; {advice}"
+    counts = f"some ranks launched {fewest} {collective} operations, and others up to {most}"
+    words = "; ".join(filter(None, [counts, each, advice]))
     return finding_of("behind", behind, words, [fact], is_certain=False)
