@@ -192,7 +192,7 @@ REAL = [
 def follow_advice(options, read_s, step_s, part, may_doubt):
     """Record a loader, take the advice, and run both loaders in turn: the better one is faster.
 
-    How exact the predictions are, tests/benchmarks/dataloader.py shows on a quiet machine. On a busy one, the model
+    How exact the predictions are, tests/benchmarks/advice.py shows on a quiet machine. On a busy one, the model
     does not reproduce the recording, and the advice must say so.
     """
     recorded = record_dataloader(DataLoader(Waiting(read_s), batch_size=2, **options))
