@@ -64,8 +64,8 @@ def epoch_of(now: Now) -> Assignment:
 
 def max_tokens(now: Now) -> int:
     """Return the tokens of as many samples of mean length as a batch has; the longest sample fits, too."""
-    longest: int = LENGTHS[now.lengths](now.size).max()
-    return max(now.batch_size * MEAN_LENGTH, longest)
+    longest = LENGTHS[now.lengths](now.size).max()
+    return int(max(now.batch_size * MEAN_LENGTH, longest))
 
 
 def draw(now: Now) -> list[Drawing]:
