@@ -18,10 +18,7 @@ def pipeline(now: Any) -> Truths:
     path = pipeline_of(now)
     seen = reference(path, BATCHES, now.seed)
     whole_s = max(left for _, _, left in seen.values())
-    bounds = {"decode": now.num_workers / now.decode_ms if now.decode_ms else 1e9}
-    for name, mean_ms in (("read", now.read_ms), ("copy", now.copy_ms), ("train", now.train_ms)):
-        bounds[name] = 1 / mean_ms if mean_ms else 1e9
-    bound = 1e3 * min(bounds.values())
+    bound = 1e3 / max(now.read_ms, now.decode_ms / now.num_workers, now.copy_ms, now.train_ms)
     rate = BATCHES / whole_s
     truths: Truths = [("bottleneck: # batches/s", rate), ("batches; # of the # that it can reach", rate / bound, bound)]
     for stage in path.stages:
@@ -34,30 +31,23 @@ def pipeline(now: Any) -> Truths:
 
 
 def parts(now: Any) -> Truths:
-    """Trainers that load parts themselves, step by step, all in lock step; loads take equally long."""
+    """In lock step, all wait for each load; loads take equally long, and those of aligned trainers begin together.
+
+    Counted for trainers that load parts themselves: the first load, and one a part for each different first part.
+    """
     load_s, step_s = now.load_ms / 1e3, now.step_ms / 1e3
-    left = []  # the steps of each part that a trainer still has to take, the next part last
-    for rank in range(now.num_trainers):
-        shorter = 0 if now.aligned else rank % now.steps_per_part
-        left.append([now.steps_per_part] * (PARTS - 1) + [now.steps_per_part - shorter])
-    ready_s = [load_s] * now.num_trainers
-    num_steps = sum(map(sum, left))
-    stop_s = 0.0
-    while any(left):
-        training = [rank for rank in range(now.num_trainers) if left[rank]]
-        stop_s = max(ready_s[rank] for rank in training) + step_s
-        for rank in training:
-            ready_s[rank] = stop_s
-            left[rank][-1] -= 1
-            if not left[rank][-1]:
-                left[rank].pop()
-                ready_s[rank] += load_s
-    idle = 1 - num_steps * step_s / now.num_trainers / stop_s
-    return [
+    shorter = [0 if now.aligned else rank % now.steps_per_part for rank in range(now.num_trainers)]
+    num_steps = PARTS * now.steps_per_part
+    num_loads = 1 + (PARTS - 1) * len(set(shorter))
+    taken = num_steps - sum(shorter) / now.num_trainers
+    idle = 1 - taken * step_s / (num_loads * load_s + num_steps * step_s)
+    truths: Truths = [
         ("a part arrives every # and lasts #", load_s / now.num_loaders, step_s * now.steps_per_part),
         ("are idle # with a queue of 0", idle),
-        *([("idle #", idle)] if not now.queue_size else []),
     ]
+    if not now.queue_size:
+        truths.append(("Trainers are idle #", idle))
+    return truths
 
 
 TRUTHS = {

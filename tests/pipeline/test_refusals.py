@@ -46,9 +46,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("lock-step", lambda: simulate(Pipeline([THREE]), 9, num_ranks=2)),
     ("4 items", lambda: simulate(Pipeline([Stage("read", [1.0] * 3)]), 4)),
     ("length", lambda: run(ROAD, count())),
-    ("loader", lambda: record_dataloader([1, 2])),  # type: ignore[arg-type]
     ("no batch", lambda: record_dataloader(DataLoader([1])).profile()),  # type: ignore[arg-type]
-    ("recorded", lambda: advise("loader")),  # type: ignore[arg-type]
     ("num_workers", lambda: advise(PROFILE, num_workers=4)),  # type: ignore[arg-type]
     ("group", lambda: next(in_step([1]))),
     ("batch_size", lambda: AsyncPartDataset(["a"], 0)),

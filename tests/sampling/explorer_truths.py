@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from rankscope.sampling.work.explorer import epoch_of
 from rankscope.sampling.work.lengths import LENGTHS
 
@@ -30,28 +32,22 @@ def samplers(now: Any) -> Truths:
 
 def unequal_lengths(now: Any) -> Truths:
     """Costs and padding, sample by sample."""
-    lengths = LENGTHS[now.lengths](now.size).tolist()
+    lengths = LENGTHS[now.lengths](now.size)
     epoch = epoch_of(now)
-    padded = longest = 0
-    costs: list[list[int]] = []
-    for rank in range(now.num_ranks):
-        costs.append([])
-        for batch in epoch.batches(rank):
-            tokens = [lengths[sample] for sample in batch]
-            padded += sum(max(tokens) - one for one in tokens)
-            longest += max(tokens) * len(tokens)
-            costs[-1].append(sum(one**2 if now.cost == "quadratic" else one for one in tokens))
-    steps = list(zip(*costs, strict=True))
-    if not steps:
+    ranks = [[lengths[batch] for batch in epoch.batches(rank)] for rank in range(now.num_ranks)]
+    if not ranks[0]:
         return []
-    mean = sum(map(sum, steps)) / now.num_ranks
-    slowest = sum(map(max, steps))
-    worst = max(max(step) * now.num_ranks / sum(step) for step in steps)
+    costs = np.array([[sum(batch**2 if now.cost == "quadratic" else batch) for batch in rank] for rank in ranks])
+    mean = costs.mean(axis=0)
+    slowest = costs.max(axis=0)
+    processed = sum(batch.max() * batch.size for rank in ranks for batch in rank)
+    padding = 1 - sum(batch.sum() for rank in ranks for batch in rank) / processed
+    longer = slowest.sum() / mean.sum()
     return [
-        ("Ranks wait for #", 1 - mean / slowest),
-        ("# of tokens are padding", padded / longest),
-        ("takes # times as long as with equal work, and the worst step # times", slowest / mean, worst),
-        ("# of the tokens that are processed are padding", padded / longest),
+        ("Ranks wait for #", 1 - 1 / longer),
+        ("# of tokens are padding", padding),
+        ("takes # times as long as with equal work, and the worst step # times", longer, max(slowest / mean)),
+        ("# of the tokens that are processed are padding", padding),
         ("the longest has #", max(lengths)),
     ]
 

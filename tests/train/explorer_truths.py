@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate
 from typing import Any
 
 from rankscope.common.units import parse_bytes
@@ -17,6 +17,8 @@ from .ddp.simpy_reference import reference
 Truths = list[tuple[Any, ...]]
 WIDTHS = {"fp32": (4, 4, 0, 4), "mixed": (2, 2, 4, 4), "bf16": (2, 2, 0, 2)}  # parameter, gradient, master, state
 NUM_STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+KEPT = {"F": 1, "B": -1, "I": 0, "W": -1}  # the activations that a pass adds
+NEXT = {"F": 1, "B": -1, "I": -1, "W": 0}  # how many stages further its result goes
 
 
 def ddp(now: Any) -> Truths:
@@ -58,29 +60,24 @@ def zero(now: Any) -> Truths:
 
 
 def pipeline_parallel(now: Any) -> Truths:
-    """Counted pass by pass; a rank is idle between its passes."""
+    """Counted pass by pass; a rank works for three forward times a micro-batch, and is idle for the rest."""
     schedule, timeline = step(now)
+    chunks = schedule.num_stages / now.num_ranks
+    work_s = 3e-3 * now.forward_ms * now.num_microbatches
+    home = {one.stage: rank for rank, row in enumerate(schedule.ranks) for one in row}
     idle = []
     kept = []
     sent = []
-    home = {one.stage: rank for rank, row in enumerate(schedule.ranks) for one in row}
     for rank, row in enumerate(schedule.ranks):
-        passes = sorted(
-            (span.start_s, span.stop_s) for span in timeline if span.rank == rank and span.lane == "compute"
-        )
-        pauses_s = sum(after[0] - before[1] for before, after in pairwise(passes))
-        idle.append(pauses_s / (passes[-1][1] - passes[0][0]))
-        held = [0]
-        for one in row:
-            held.append(held[-1] + {"F": 1, "B": -1, "I": 0, "W": -1}[one.kind])
-        kept.append(max(held) / (schedule.num_stages / now.num_ranks))
-        to = [home.get(one.stage + {"F": 1, "B": -1, "I": -1}.get(one.kind, 0), rank) for one in row]
+        idle.append(1 - work_s / timeline.select(rank=rank, lane="compute").makespan_s)
+        kept.append(max(accumulate(KEPT[one.kind] for one in row)) / chunks)
+        to = [home.get(one.stage + NEXT[one.kind], rank) for one in row]
         sent.append(sum(other != rank for other in to))
     numbers = ", ".join(["#"] * now.num_ranks)
     return [
         ("ranks idle at most #", max(idle)),
         ("last pass: at most # of that time", max(idle)),
-        ("# per step; idle", max(span.stop_s for span in timeline)),
+        ("# per step; idle", timeline.stop_s.max()),
         (f"in micro-batches: {numbers}\\n", *kept),
         ("at most # messages per step", max(sent)),
     ]
