@@ -14,7 +14,6 @@ import pytest
 from rankscope.box import Profile, bank, read_log
 from rankscope.box.logs import merged
 from rankscope.box.machines import FILE
-from rankscope.cli import main
 from rankscope.common.files import read_json
 from tests.measurements import MEASUREMENTS
 from tests.tools import make_bank
@@ -55,17 +54,6 @@ def test_four_collectives_of_the_boxes_that_were_measured_with_all_of_them() -> 
             assert len(profile.select(collective)) == 21
             curve = profile.curve(collective)
             assert curve.seconds(3 * 2**20) > curve.seconds(2**20) > 0
-
-
-def test_the_command_line_takes_a_name_where_it_takes_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Profile.load("bank:h100_8").save("box.json")
-    assert main(["show", "bank:dgx_h100_8"]) == main(["compare", "box.json", "bank:dgx_h100_8"]) == 0
-    assert bank()["dgx_h100_8"] in capsys.readouterr().out
-    assert main(["show", "bank:dgx_h100"]) == 2
-    assert "dgx_h100" in capsys.readouterr().err
 
 
 @pytest.mark.slow
