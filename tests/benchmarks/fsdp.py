@@ -69,7 +69,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "bottleneck": (bottleneck, torch.randn(128, 1024)),
 }
 WARM_UP = 3
-NAMES = ("as usual", "root alone", "no resharding", "prefetch", "every second", "every second, no resharding")
+NAMES = ("as usual", "root alone", "no resharding", "every second", "every second, no resharding")
 
 
 def ways_of(module: nn.Module) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def ways_of(module: nn.Module) -> list[dict[str, Any]]:
     every = {"wrap": ["*"]}
     second = {"wrap": [name for name, child in module.named_children() if list(child.parameters())][::2]}
     kept = {"reshard_after_forward": False}
-    return [every, {"wrap": []}, every | kept, every | {"prefetch": 1}, second, second | kept]
+    return [every, {"wrap": []}, every | kept, second, second | kept]
 
 
 def runs_in_turn(module: nn.Module, loss: Any, steps: Sequence[fsdp.Step], ways: Any, *where: int) -> list[Run]:
@@ -111,27 +111,22 @@ def runs_in_turn(module: nn.Module, loss: Any, steps: Sequence[fsdp.Step], ways:
 def main(ranks: list[int], num_steps: int) -> None:
     go_before_others()
     for num_ranks in ranks:
-        errors: dict[str, list[float]] = {"from the first": [], "from both": []}
-        print(f"\n{num_ranks} ranks: step measured (median), errors predicted from the first way, and from both")
+        errors: list[float] = []
+        print(f"\n{num_ranks} ranks: step measured (median), and the error of the prediction from the first way")
         for name, (make, batch) in CASES.items():
             module = make()
             its_loss = partial(loss, batch)
             ways = ways_of(module)
             steps = [fsdp.observe(module, its_loss, num_ranks=num_ranks, **way) for way in ways]
             runs = runs_in_turn(module, its_loss, steps, ways, num_ranks, num_steps)
-            costs = {"from the first": runs[0].cost(), "from both": runs[0].cost(runs[1])}
+            cost = runs[0].cost()
             for way, step, run in zip(NAMES, steps, runs, strict=True):
                 assert run.collectives == step.collectives
-                words = []
-                for source, cost in costs.items():
-                    error = step.timeline(cost, overlap=False).makespan_s / run.step_s - 1
-                    words.append(f"{error:+7.1%}")
-                    if way not in NAMES[:2]:  # from which the predictions come
-                        errors[source].append(error)
-                print(f"  {name:28} {way:28} {run.step_s * 1e3:7.1f} ms {' '.join(words)}", flush=True)
-        for source, found in errors.items():
-            absolute = [abs(error) for error in found]
-            print(f"  {source}: median error {median(absolute):.1%}, largest {max(absolute):.1%}")
+                error = step.timeline(cost, overlap=False).makespan_s / run.step_s - 1
+                if way != NAMES[0]:  # from which the predictions come
+                    errors.append(abs(error))
+                print(f"  {name:28} {way:28} {run.step_s * 1e3:7.1f} ms {error:+7.1%}", flush=True)
+        print(f"  median error {median(errors):.1%}, largest {max(errors):.1%}")
 
 
 if __name__ == "__main__":

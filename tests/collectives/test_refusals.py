@@ -57,7 +57,6 @@ REFUSED: list[tuple[Call, str]] = [
     (header(collective="scatter", num_chunks=4), "num_chunks"),
     (lambda: Step.of(0, 1, 0.2), "whole numbers"),
     (lambda: build("allreduce", "ring", 8, num_segments=2), "num_segments"),
-    (lambda: build("allsum", "ring", 4), "collective"),
     (lambda: build("allreduce", "torus_2d", 8, shape=(3, 3)), "shape"),
     (lambda: build("allreduce", "hierarchical_ring", 8, gpus_per_node=3), "gpus_per_node"),
     (lambda: build("allreduce", "segmented_ring", 8, num_segments=0), "num_segments"),
@@ -70,11 +69,8 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda: simulate(RING, math.inf, FOUR), "num_bytes"),
     (lambda: simulate(RING, 8.0, SIX), "4 ranks, got 6"),
     (lambda: simulate(RING, 8.0, FOUR, detail="all"), "detail"),
-    (lambda: simulate("ring", 8.0, FOUR), "schedule"),  # type: ignore[arg-type]
-    (lambda: simulate(RING, 8.0, LINK), "cluster"),  # type: ignore[arg-type]
     (lambda: execute("ring", torch.zeros(8)), "schedule"),  # type: ignore[arg-type]
     (lambda: execute(RING, [0.0] * 8), "tensor"),  # type: ignore[arg-type]
-    (lambda: closed_form("allreduce", "ring", 6, 8.0, 1e9), "link"),  # type: ignore[arg-type]
     (lambda: best(1e6, 8), "cluster"),  # type: ignore[arg-type]
     (lambda: best(1e6, SIX, algorithms=["rung"]), "algorithm"),
     (lambda: best(1e6, SIX, algorithms="ring"), "a list"),
@@ -83,7 +79,6 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda: playback(IDLE, 1.0, FOUR), "rank 0, chunk 0"),
     (local(op="mean"), "op"),
     (lambda: run_local(RING, []), "tensors"),
-    (lambda: run_local("ring", ZEROS), "schedule"),  # type: ignore[arg-type]
     (local(torch.zeros(9)), "shape"),
     (local(torch.zeros(8, dtype=torch.int8)), "dtype"),
     (local(*[torch.zeros(3)] * 4), "4 elements"),

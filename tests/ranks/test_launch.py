@@ -188,26 +188,6 @@ def test_what_was_printed_before_a_failure_is_shown(capsys):
     assert capsys.readouterr().out == "[rank 0] about to fail\n[rank 1] about to fail\n"
 
 
-def test_progress_shows_lines_as_they_come(monkeypatch, tmp_path):
-    """The ranks go on only once their first lines have been shown."""
-    mark, seen = tmp_path / "seen", []
-
-    def twice():
-        print("early")
-        while not mark.exists():
-            time.sleep(0.01)
-        print("late")
-
-    def shown(text):
-        seen.append(text)
-        if "".join(seen).count("early\n") == 2:
-            mark.touch()
-
-    monkeypatch.setattr(sys.stdout, "write", shown)
-    launch(twice, 2, progress=True)
-    assert sorted("".join(seen).splitlines()) == [f"[rank {r}] {word}" for r in range(2) for word in ("early", "late")]
-
-
 # ---- surroundings
 
 

@@ -72,8 +72,6 @@ REFUSED = [
     ("'b'", lambda: shard_files(["b", "a", "b"], 2, 0)),
     ("epoch", lambda: audit([])),
     ("ranks", lambda: audit([assign(10, 2), assign(10, 4)])),
-    ("padding", lambda: audit(assign(10, 2)).check(allow=["padding"])),
-    ("assignments", lambda: audit([assign(10, 2), 3])),
     ("rank 1", lambda: epoch_work(Assignment(3, ([0, 1], [2, -1])), ONES)),
     ("loader", lambda: audit_loader([])),
     ("key", lambda: audit_loader([DataLoader(Rows([{"id": 0}]), batch_size=1)] * 2)),

@@ -95,15 +95,6 @@ def test_no_slices_of_the_trace_cross(tmp_path, whole):
     assert {event["tid"] for event in events if event["ph"] == "X"} == {0}  # spans that only touch share a thread
 
 
-def test_a_mark_is_on_the_thread_of_its_lane(tmp_path):
-    mark = {"ph": "i", "name": "here", "pid": 0, "tid": "a", "ts": 1.5}
-    path = Timeline.of(PAIR).to_chrome_trace(tmp_path / "run.json", marks=[mark])
-    *events, written = json.loads(path.read_text())["traceEvents"]
-    (on_lane,) = [event for event in events if event.get("cat") == "x"]
-    assert written == mark | {"tid": on_lane["tid"]}
-    assert list(Timeline.from_chrome_trace(path)) == PAIR
-
-
 # ---- traces of others
 
 

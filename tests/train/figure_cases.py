@@ -63,7 +63,7 @@ FIGURES: dict[str, Callable[..., Axes]] = {
 DRAWINGS: dict[str, Drawing] = {
     "buckets": draw_buckets(BUCKETS),
     "caps": draw_caps(recommendation(), 8),
-    "fsdp_step": draw_fsdp_step(sharded_step(prefetch=1), ON_A_GPU),
+    "fsdp_step": draw_fsdp_step(sharded_step(), ON_A_GPU),
 }
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..common.checks import function, number, one_of, several, truth, whole
+from ..common.checks import function, number, one_of, several, whole
 from ..common.extras import naming_extra
 from ..common.words import error_words
 from . import joined
@@ -38,7 +38,6 @@ def launch(
     args: Sequence[Any] = (),
     backend: str = "gloo",
     timeout_s: float = 60.0,
-    progress: bool = False,
 ) -> list[Result]:
     """Call ``fn(*args)`` in `num_ranks` processes that have a default process group, and return the results by rank.
 
@@ -47,8 +46,7 @@ def launch(
     ``__main__`` guard; arguments and results are pickled. To record all ranks on one time axis, pass a `Recorder` and
     record with ``recorder.for_rank(dist.get_rank())``.
 
-    Output of the ranks is printed at the end, rank by rank, as ``[rank 2] …``. If `progress` is true, it is printed
-    line by line as the ranks run.
+    Output of the ranks is printed at the end, rank by rank, as ``[rank 2] …``.
 
     Raises RankError, with the rank's number and traceback, if a rank raises, its process ends, or its result cannot be
     unpickled here; also if ranks have not returned `timeout_s` after the start: the message then states where in their
@@ -67,7 +65,6 @@ def launch(
     args = several("args", args, "what fn is called with")
     one_of("backend", backend, ("gloo", "nccl"))
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
-    truth("progress", progress)
     if joined.place():
         return joined.run(fn, num_ranks, args, backend, timeout_s)
     num_ranks = whole("num_ranks", num_ranks, 1, MOST_RANKS)
@@ -96,6 +93,6 @@ def launch(
         except OSError as error:  # for example, of a process that may open no more files
             raise MachineError(f"ranks cannot be started: {error}") from error
         ranks = Ranks(folder, num_ranks)
-        stack.callback(ranks.show, last=True)  # also after an error: what ranks have printed may say more about it
+        stack.callback(ranks.show)  # also after an error: what ranks have printed may say more about it
         supervisor.wait_for_start()
-        return ranks.wait(supervisor, timeout_s, progress)
+        return ranks.wait(supervisor, timeout_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import sys
 import time
 from pathlib import Path
@@ -28,9 +27,8 @@ class Ranks:
         self._folder = folder
         self._num_ranks = num_ranks
         self._outcomes: dict[int, Any] = {}  # results, and failures
-        self._num_shown: collections.Counter[Path] = collections.Counter()  # bytes of each file of output
 
-    def wait(self, supervisor: Supervisor, timeout_s: float, progress: bool) -> list[Any]:
+    def wait(self, supervisor: Supervisor, timeout_s: float) -> list[Any]:
         """Return the results by rank. Raises RankError, and MachineError if the supervisor fails."""
         deadline_s = time.monotonic() + timeout_s
         while self._running():
@@ -40,8 +38,6 @@ class Ranks:
                 raise self._failure()
             if is_late and self._running():
                 raise self._late(supervisor, timeout_s)
-            if progress:
-                self.show(last=False)
         return [self._outcomes[rank] for rank in range(self._num_ranks)]
 
     def _running(self) -> list[int]:
@@ -79,23 +75,15 @@ class Ranks:
         path = self._folder / f"{rank}.stack"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def show(self, last: bool) -> None:
-        """Print what is new of the output, by rank; a line that does not end yet only if this is the last time."""
+    def show(self) -> None:
+        """Print the output, by rank."""
         for stream in ("stdout", "stderr"):
-            text = "".join(self._new_lines(rank, stream, last) for rank in range(self._num_ranks))
+            text = "".join(self._lines(rank, stream) for rank in range(self._num_ranks))
             if text:
                 print(text, end="", file=getattr(sys, stream), flush=True)
 
-    def _new_lines(self, rank: int, stream: str, last: bool) -> str:
+    def _lines(self, rank: int, stream: str) -> str:
         path = self._folder / f"{rank}.{stream}"
-        if not path.exists():
-            return ""
-        with open(path, "rb") as file:
-            file.seek(self._num_shown[path])
-            new = file.read()
-        if not last:
-            end_of_line = new.rfind(b"\n") + 1
-            new = new[:end_of_line]
-        self._num_shown[path] += len(new)
-        lines = new.decode("utf-8", "replace").removesuffix("\n").split("\n")
-        return "".join(f"[rank {rank}] {line}\n" for line in lines) if new else ""
+        output = path.read_bytes() if path.exists() else b""
+        lines = output.decode("utf-8", "replace").removesuffix("\n").split("\n")
+        return "".join(f"[rank {rank}] {line}\n" for line in lines) if output else ""

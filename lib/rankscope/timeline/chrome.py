@@ -37,9 +37,8 @@ def write(
     threads: Sequence[tuple[int, int, int]],
     lanes: Sequence[str],
     kinds: Sequence[str],
-    marks: Iterable[Mapping[str, Any]],
 ) -> Path:
-    """Write spans and additional events, `marks`, as a trace with one event per line.
+    """Write spans as a trace with one event per line.
 
     The thread of a span is its rank, the index of its lane, and the number of the thread in the lane.
     """
@@ -53,8 +52,6 @@ def write(
         }
         events += [{"ph": "M", "name": name, "pid": rank, "tid": tid, "args": args} for name, args in metadata.items()]
     events += map(_slice, spans, [tid_of[thread] for thread in threads])
-    for mark in marks:
-        events.append({**mark, "tid": tid_of[mark["pid"], lanes.index(mark["tid"]), 0]})  # the lane's first thread
     head = json.dumps({"format": FORMAT, "lanes": lanes, "kinds": kinds})
     body = ",\n".join(map(json.dumps, events))
     content = f'{{"displayTimeUnit": "ms", "otherData": {head}, "traceEvents": [\n{body}\n]}}\n'.encode()
@@ -71,20 +68,11 @@ def _slice(span: Span, tid: int) -> dict[str, Any]:
         "cat": span.kind,
         "pid": span.rank,
         "tid": tid,
-        "ts": start_us(span.start_s),
+        "ts": (round(span.start_s * 1e9) + _ADDED_TO_START_NS) / 1000,
         "dur": (length_ns + _ADDED_TO_LENGTH_NS) / 1000,
         # Those are rounded, so the exact times are stored, too.
         "args": {"item": span.item, "start_s": span.start_s, "stop_s": span.stop_s},
     }
-
-
-def start_us(time_s: float) -> float:
-    """Return the time at which a slice begins, or at which a mark is, in microseconds.
-
-    >>> int(start_us(1.001e-6) * 1000)
-    1001
-    """
-    return (round(time_s * 1e9) + _ADDED_TO_START_NS) / 1000
 
 
 # ---- reading

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,9 +19,6 @@ from .chrome import COMMUNICATION, read, write
 from .events import readable
 from .intervals import Intervals, intersect, length_s, merge, nested
 from .spans import Ints, Span, Times, column, encoded
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 WAITS = ("blocked", "barrier", "wait")  # kinds of span in which a lane waits: for room, for other ranks, for an item
 _NO_WORK = (*WAITS, "gpu_user_annotation", "cuda_sync")  # also a profiler's labels and waits on a GPU's streams
@@ -102,12 +99,6 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
             return to_svg(draw_timeline(self))
         except ValueError:
             return None
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a DataFrame with a row per span and the fields of `Span` as columns."""
-        import pandas as pd
-
-        return pd.DataFrame(list(self), columns=Span._fields)
 
     def __len__(self) -> int:
         return self.start_s.size
@@ -239,16 +230,15 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
             if span[:2] == next_span[:2] and span.stop_s - next_span.start_s > tolerance_s:
                 raise ValueError(f"spans overlap on one lane: {span} and {next_span}")
 
-    def to_chrome_trace(self, path: str | os.PathLike[str], marks: Iterable[Mapping[str, Any]] = ()) -> Path:
+    def to_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
         """Write a trace that chrome://tracing and Perfetto open, gzipped if the name ends in .gz; return its path.
 
         `from_chrome_trace` restores the timeline bit for bit. Spans that run at once on a lane are on several threads
-        of its name, as Perfetto drops one of two slices that cross. `marks` are additional events, such as flows, whose
-        `pid` is a rank and whose `tid` is the name of a lane. They are skipped when the trace is read.
+        of its name, as Perfetto drops one of two slices that cross.
         """
         numbers = nested(self.rank * len(self.lanes) + self.lane, self.start_s, self.stop_s)
         threads = zip(self.rank.tolist(), self.lane.tolist(), numbers.tolist(), strict=True)
-        return write(path, self, list(threads), self.lanes, self.kinds, marks)
+        return write(path, self, list(threads), self.lanes, self.kinds)
 
     @classmethod
     def from_chrome_trace(cls, path: str | os.PathLike[str]) -> Timeline:

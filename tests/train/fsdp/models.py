@@ -176,7 +176,7 @@ class DrawnCase(NamedTuple):
 
 
 def drawn_case(seed: int, num_ranks: int) -> DrawnCase:
-    """Return a random case: nesting, wrapping, resharding, prefetching, frozen parameters, mixed precision, HSDP."""
+    """Return a random case: nesting, wrapping, resharding, frozen parameters, mixed precision, HSDP."""
     draw = random.Random(seed)
     torch.manual_seed(seed)
     makers = [
@@ -208,7 +208,6 @@ def drawn_case(seed: int, num_ranks: int) -> DrawnCase:
     settings: dict[str, Any] = {
         "num_ranks": num_ranks,
         "reshard_after_forward": draw.choice([True, False, None]),
-        "prefetch": draw.randint(0, 2),
     }
     if draw.random() < 0.4:
         settings["param_dtype"] = draw.choice([torch.bfloat16, torch.float16, torch.float32])

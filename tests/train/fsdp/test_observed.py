@@ -137,8 +137,8 @@ def test_one_group_needs_everything_at_once() -> None:
     assert step.peak_bytes == pytest.approx(4 * LAYER * 2.5, rel=0.01)
 
 
-def test_resharding_saves_memory_and_prefetching_takes_some() -> None:
-    settings: list[dict[str, Any]] = [{"reshard_after_forward": False}, {"prefetch": 2}, {}]
+def test_resharding_saves_memory() -> None:
+    settings: list[dict[str, Any]] = [{"reshard_after_forward": False}, {}]
     peaks = []
     for options in settings:
         step = fsdp.observe(equal_layers(), of_one_row, num_ranks=2, wrap=["*"], **options)
@@ -147,8 +147,7 @@ def test_resharding_saves_memory_and_prefetching_takes_some() -> None:
         assert {term for term, num_bytes in last.items() if num_bytes} <= {"parameters", "gradients", "inputs"}
         assert last["parameters"] == 4 * LAYER // 2
         assert all((num_bytes >= 0).all() for num_bytes in step.memory().values())
-    assert peaks == sorted(peaks, reverse=True)
-    assert peaks[0] > peaks[1] > peaks[2]
+    assert peaks[0] > peaks[1]
 
 
 def tracked_peak(module: nn.Module, loss: Callable[[nn.Module], Tensor], settings: dict[str, Any]) -> int:

@@ -100,8 +100,8 @@ class WeightedSampler(InterleavedSampler):
         if self.num_samples == 0:  # there may be no weight above 0 to divide by
             return shares
         unit = 1 << self._fraction_bits  # stands for one draw
-        expected = expected_counts(self.weights, self.num_samples)
-        shares[:] = np.rint(expected * unit)
+        scaled = self.weights / self.weights.max()  # their sum cannot overflow
+        shares[:] = np.rint(self.num_samples * (scaled / scaled.sum()) * unit)
         # Rounding errors go to the samples whose expected count is no whole number, so that the others stay exact.
         total = self.num_samples * unit
         missing = total - int(shares.sum())  # below 0 if the sum is too large
@@ -143,17 +143,6 @@ def _add_in_equal_parts(shares: NDArray[np.int64], missing: int, adjustable: NDA
             shares[adjustable] = adjusted
             return
         adjustable = adjustable[is_possible]
-
-
-def expected_counts(weights: NDArray[np.float64], num_samples: int) -> NDArray[np.float64]:
-    """Return how often each sample is expected in so many draws.
-
-    >>> expected_counts(np.array([2.0, 1.0, 1.0]), 2).tolist()
-    [1.0, 0.5, 0.5]
-    """
-    scaled = weights / weights.max()  # their sum cannot overflow
-    expected: NDArray[np.float64] = num_samples * (scaled / scaled.sum())
-    return expected
 
 
 def _random_below(bound: int, key: str) -> int:

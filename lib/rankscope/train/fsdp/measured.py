@@ -45,36 +45,32 @@ class Run(NamedTuple):
         steps_s = self._seconds(lane="step").max(axis=0)
         return self.recording.timeline.select(item=int(steps_s.argsort()[steps_s.size // 2]))
 
-    def cost(self, other: Run | None = None) -> Cost:
+    def cost(self) -> Cost:
         """Return the cost of works on these ranks, for a step that is sharded in another way and does not overlap.
 
         A collective takes as long for each byte as those of its kind have taken here, on the rank that came last and so
         did not wait in it. Everything else shares the rest of the median step, in proportion to its operations and
-        bytes; what follows a collective on its stream is part of it. `other` is a run that is wrapped in another way,
-        such as with the root alone: with it, each collective and each operator also takes a time of its own, such that
-        both runs agree as far as no time gets below 0. Predict with ``step.timeline(cost, overlap=False)``.
-        The cost raises KeyError for a collective of a kind that these ranks did not run.
+        bytes; what follows a collective on its stream is part of it. Predict with
+        ``step.timeline(cost, overlap=False)``. The cost raises KeyError for a collective of a kind that these ranks did
+        not run.
         """
         totals = self._totals()
-        others = (other or self)._totals()
-        rates = {kind: _rates(total, others.get(kind, total)) for kind, total in totals.items()}
+        rates = {kind: seconds / amount for kind, (amount, seconds) in totals.items()}
 
         def cost(work: Work) -> float:
-            each_s, unit_s = rates[_kind(work)]
-            amount = _amount(work)
-            return (each_s + unit_s * amount) * (amount > 0)
+            return rates[_kind(work)] * _amount(work)
 
         return cost
 
-    def _totals(self) -> dict[str, tuple[int, float, float]]:
-        """Return how many works of each kind a step has, their amounts, and the median of their seconds."""
-        amounts: dict[str, list[float]] = {}
+    def _totals(self) -> dict[str, tuple[float, float]]:
+        """Return the amount of all works of each kind in a step, and the median of their seconds."""
+        amounts: dict[str, float] = {}
         for work in self.observed[0].works:
             if _amount(work):
-                amounts.setdefault(_kind(work), []).append(_amount(work))
+                amounts[_kind(work)] = amounts.get(_kind(work), 0.0) + _amount(work)
         seconds = {kind: float(np.median(self._seconds(kind=kind).min(axis=0))) for kind in amounts}
         seconds[_COMPUTING] = self.step_s - sum(seconds.values())
-        return {kind: (len(own), sum(own), seconds[kind]) for kind, own in amounts.items()}
+        return {kind: (amount, seconds[kind]) for kind, amount in amounts.items()}
 
     def _seconds(self, **selected: Any) -> NDArray[np.float64]:
         """Return the seconds that the selected spans take together, as an array of shape (ranks, steps)."""
@@ -98,18 +94,6 @@ def _amount(work: Work) -> float:
     if work.lane in COLLECTIVES:
         return 0.0
     return max(work.flops / 10, work.num_bytes)
-
-
-def _rates(own: tuple[int, float, float], other: tuple[int, float, float]) -> tuple[float, float]:
-    """Return the seconds of each and of a unit of its amount, neither below 0, with which both totals hold."""
-    number, amount, seconds = own
-    others_number, others_amount, others_seconds = other
-    each_s = 0.0
-    determinant = number * others_amount - others_number * amount
-    if determinant:  # else they have the same amount on average
-        each_s = (seconds * others_amount - others_seconds * amount) / determinant
-    each_s = min(max(each_s, 0.0), seconds / number)
-    return each_s, (seconds - number * each_s) / amount
 
 
 def run(

@@ -27,7 +27,6 @@ class Sharding(NamedTuple):
 
     num_ranks: int
     wrap: Iterable[str] = ()
-    prefetch: int = 0
     num_replicas: int = 1
     reshard_after_forward: bool | int | None = True
     param_dtype: torch.dtype | None = None
@@ -37,7 +36,6 @@ class Sharding(NamedTuple):
         """Return it with the names of all wrapped parts. Raises ValueError if an argument of `observe` is wrong."""
         of_type("module", module, nn.Module)
         function("loss", loss, "of the module")
-        whole("prefetch", self.prefetch, 0)
         num_ranks = whole("num_ranks", self.num_ranks, 1)
         if num_ranks % whole("num_replicas", self.num_replicas, 1):
             raise ValueError(f"num_replicas must divide the {num_ranks} ranks, got {self.num_replicas}")
@@ -54,10 +52,6 @@ class Sharding(NamedTuple):
         for part in [*sorted(parts, key=lambda part: len(list(part.modules()))), module]:
             fully_shard(part, mesh=mesh, reshard_after_forward=self.reshard_after_forward, mp_policy=policy)
             part.set_force_sum_reduction_for_comms(True)  # Gloo cannot average
-        if self.prefetch:
-            for index, part in enumerate(parts):
-                part.set_modules_to_forward_prefetch(parts[index + 1 : index + 1 + self.prefetch])
-                part.set_modules_to_backward_prefetch(parts[max(index - self.prefetch, 0) : index][::-1])
 
 
 def matching(module: nn.Module, wrap: Iterable[str]) -> tuple[str, ...]:
@@ -81,7 +75,6 @@ def observe(
     num_ranks: int,
     wrap: Iterable[str] = (),
     optimizer: Optimizer | None = None,
-    prefetch: int = 0,
     num_replicas: int = 1,
     reshard_after_forward: bool | int | None = True,
     param_dtype: torch.dtype | None = None,
@@ -89,8 +82,7 @@ def observe(
 ) -> Step:
     """Take a step of ``loss(module)`` under `fully_shard`, after one that warms up, and return what rank 0 does.
 
-    `wrap` are the names of the submodules to shard before the module itself, where "*" is one part of a name. With
-    `prefetch`, each of them gathers so many of those that follow it in forward and precede it in backward.
+    `wrap` are the names of the submodules to shard before the module itself, where "*" is one part of a name.
     `num_replicas` above 1 is HSDP. ``optimizer(parameters)`` makes the optimizer, whose states are counted. Other
     settings are those of `fully_shard`.
 
@@ -101,7 +93,7 @@ def observe(
     Raises ValueError for a wrong argument, also `fully_shard`'s own; RuntimeError if the process has a process group.
     """
     optional("optimizer", optimizer, function)
-    sharding = Sharding(num_ranks, wrap, prefetch, num_replicas, reshard_after_forward, param_dtype, reduce_dtype)
+    sharding = Sharding(num_ranks, wrap, num_replicas, reshard_after_forward, param_dtype, reduce_dtype)
     sharding = sharding.checked(module, loss)
     with fake_group(num_ranks):
         return observe_rank(module, loss, sharding, optimizer)
