@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .pastes import Paste
+from .pastes import Paste, tagged
 
 _WAITS = (
     "[rank{0}]:[E816 01:45:40.18 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation timeout: "
@@ -56,10 +56,6 @@ _READY = (
     "lora_B.weight has been marked as ready twice.\n"
 )
 _STALL = "submitted by subset of ranks and are waiting for remainder of ranks.\n"
-
-
-def _tagged(tag: str, text: str) -> str:
-    return "".join(f"{tag}{line}\n" for line in text.splitlines())
 
 
 REPORTS = [
@@ -121,16 +117,15 @@ REPORTS = [
     # errors that were caught, and others
     Paste(
         "an error and more steps",
-        _tagged("[default1]:", "step 40\n" + _CAUGHT + "step 41\nstep 42\n")
-        + _tagged("[default0]:", "step 40\nstep 41"),
+        tagged("[default1]:", "step 40\n" + _CAUGHT + "step 41\nstep 42\n") + tagged("[default0]:", "step 40\nstep 41"),
         (),
         False,
         "^No line",
     ),
     Paste(
         "an error before a wait of others",
-        _tagged("[rank1]: ", _CAUGHT + "step 2\nstep 3\n" + _GLOO)
-        + _tagged("[rank2]: ", "step 3\n" + _GLOO)
+        tagged("[rank1]: ", _CAUGHT + "step 2\nstep 3\n" + _GLOO)
+        + tagged("[rank2]: ", "step 3\n" + _GLOO)
         + "[rank0]: step 2\n",
         (0,),
         False,
@@ -139,7 +134,7 @@ REPORTS = [
     Paste(
         "an optional import",
         "".join(
-            _tagged(f"[default{rank}]:", _CAUGHT.replace("ValueError", "ImportError") + "using the slow path\n")
+            tagged(f"[default{rank}]:", _CAUGHT.replace("ValueError", "ImportError") + "using the slow path\n")
             for rank in range(4)
         ),
         (),
@@ -147,17 +142,17 @@ REPORTS = [
         "^No line",
     ),
     Paste(
-        "an error with a long message", _tagged("3: ", f"{_CAUGHT}CUDA kernel errors might be late\n"), (3,), True, "7"
+        "an error with a long message", tagged("3: ", f"{_CAUGHT}CUDA kernel errors might be late\n"), (3,), True, "7"
     ),
-    Paste("an error and a remark", _tagged("3: ", f"{_CAUGHT}skipping it\n"), (3,), False, "caught"),
+    Paste("an error and a remark", tagged("3: ", f"{_CAUGHT}skipping it\n"), (3,), False, "caught"),
     Paste("Open MPI", "Process name: [[43264,1],2]\n  Exit code:    1\n", (), False, "Rank 2 ended"),
     Paste("out of memory at a task", "srun: error: n1: task 13: Out Of Memory\n", (), True, "task 13"),
     # DDP
     Paste("three models", _MODEL.format(2, 2, 1, 1) + _MODEL.format(0, 2, 1, 1), (1,), True, "1 params"),
     Paste("two models", _MODEL.format(1, 160, 0, 158), (0, 1), False, "158 params.*160 params"),
-    Paste("two shapes", _tagged("[rank1]: ", _SHAPE.format(1)) + "[rank0]: step 1\n", (0, 1), False, "5, 4"),
-    Paste("three shapes", _tagged("[rank1]: ", _SHAPE.format(1)) + "[rank2]: step 1\n", (1,), True, "5, 4"),
-    Paste("ready twice", _tagged("[rank5]: ", _READY), (5,), True, "use_reentrant.*lora_B"),
+    Paste("two shapes", tagged("[rank1]: ", _SHAPE.format(1)) + "[rank0]: step 1\n", (0, 1), False, "5, 4"),
+    Paste("three shapes", tagged("[rank1]: ", _SHAPE.format(1)) + "[rank2]: step 1\n", (1,), True, "5, 4"),
+    Paste("ready twice", tagged("[rank5]: ", _READY), (5,), True, "use_reentrant.*lora_B"),
     # NCCL's RAS
     Paste(
         "RAS, a rank with its count",
