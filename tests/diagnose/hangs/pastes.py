@@ -207,7 +207,6 @@ PASTES = [
         False,
         "there is no line",
     ),
-    Paste("wrapped", _WAIT.format(1, "ALLREDUCE", 9).replace("milli", "milli\n"), (), False, "rank 1 that"),
     # checks of torch
     Paste(
         "other sizes",
@@ -222,13 +221,6 @@ PASTES = [
         (2,),
         True,
         "number 0",
-    ),
-    Paste(
-        "old mismatch",
-        _MISMATCH.split(", but")[0].replace("running", "running inconsistent").format(3, _PRINT.format(1, "SEND", 1)),
-        (3,),
-        True,
-        "SEND",
     ),
     Paste(
         "fr_trace",
@@ -251,7 +243,6 @@ PASTES = [
         True,
         "same store",
     ),
-    Paste("Horovod", "Stalled ops:HorovodBroadcast_kernel_0 [missing ranks: 1, 3]", (1, 3), True, "others wait"),
     Paste("Horovod, each waits", "a [missing ranks: 1]\nb [missing ranks: 0]", (), False, "differ"),
     # networks, GPUs, NCCL
     Paste(

@@ -1,4 +1,4 @@
-"""A line of a log for each kind of evidence that no paste and no job has."""
+"""A line of a log for each kind of evidence in a wording that no paste and no job has."""
 
 SAMPLES = {
     "actor": "The actor died because its node has died. Node Id: 12ab, node IP address: 10.0.0.7",
@@ -14,4 +14,12 @@ SAMPLES = {
     "NCCL's CUDA error": "node1:163028:166152 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'",
     "connect": "socketStartConnect: Connect to fe80::16d%ib1<279> failed : Software caused connection abort",
     "link": "NCCL WARN NET/IB : Got completion from peer 10.0.0.7<43> with error 12, opcode 0, len 0, vendor err 129",
+    "out of memory": (
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0. Some of the step tasks have been OOM Killed."
+    ),
+    "truncated": (
+        "gpu-a:812:901 [2] include/socket.h:403 NCCL WARN Message truncated : received 524288 bytes instead of 65536"
+    ),
+    "stopped": "torch.distributed.elastic.multiprocessing.api.SignalException: Process 84933 got signal: 1",
+    "timeout": "[E ProcessGroupNCCL.cpp:488] Some NCCL operations have failed or timed out.",
 }
