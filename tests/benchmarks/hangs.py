@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rankscope.diagnose import explain_hang, read_dumps, read_hang_text
 from tests.diagnose.hangs.hang_checks import CANNOT_TELL, RIGHT, WRONG, judged
-from tests.diagnose.hangs.hang_inputs import made, recorded
+from tests.diagnose.hangs.hang_inputs import interleaved, made, recorded
 from tests.diagnose.hangs.made_dumps import CAUSES, sick, write
 from tests.diagnose.hangs.pastes import PASTES
 from tests.diagnose.hangs.public import PUBLIC
@@ -33,10 +33,7 @@ def main() -> None:
         counts[f"log: {job.kind}"][judged(hang, job.truths)] += 1
     for _ in range(MIXED):
         first, second = draw.sample(jobs, 2)
-        left = [first.mixed(draw), second.mixed(draw)]
-        lines = []
-        while any(left):
-            lines.append(draw.choice([part for part in left if part]).pop(0))
+        lines = interleaved(draw, [first.mixed(draw), second.mixed(draw)])
         hang = explain_hang(logs=read_hang_text("\n".join(lines)))
         counts["log: two jobs in one"][judged(hang, first.truths | second.truths)] += 1
     for kind, pastes in (("pastes", PASTES), ("reports and errors", REPORTS), ("public threads", PUBLIC)):

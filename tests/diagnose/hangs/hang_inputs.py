@@ -65,16 +65,19 @@ class HangLog(NamedTuple):
 
     def mixed(self, draw: random.Random) -> list[str]:
         """Return the lines of all ranks in one log, in a random order that keeps that of each, with srun's labels."""
-        left = {name: text.splitlines() for name, text in self.logs.items() if text}
-        lines = []
-        while left:
-            name = draw.choice(sorted(left))
+        parts = []
+        for name, text in sorted(self.logs.items()):
             label = re.sub(r"\D", "", name)
-            line = left[name].pop(0)
-            lines.append(f"{label}: {line}" if label else line)
-            if not left[name]:
-                del left[name]
-        return lines
+            parts.append([f"{label}: {line}" if label else line for line in text.splitlines()])
+        return interleaved(draw, parts)
+
+
+def interleaved(draw: random.Random, parts: list[list[str]]) -> list[str]:
+    """Return the lines of all parts in a random order that keeps that of each."""
+    lines = []
+    while left := [part for part in parts if part]:
+        lines.append(draw.choice(left).pop(0))
+    return lines
 
 
 def recorded() -> list[HangLog]:

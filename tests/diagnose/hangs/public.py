@@ -135,10 +135,8 @@ PUBLIC = [
     Paste(
         "vllm-project/vllm#5484",  # colours whose first byte is lost, and Ray's labels
         "[36m(RayWorkerWrapper pid=4009)[0m [rank1]:[E ProcessGroupNCCL.cpp:563] [Rank 1] Watchdog "
-        "caught collective operation "
-        "timeout: WorkNCCL(SeqNum=158046, OpType=GATHER, NumelIn=2867200, NumelOut=0, "
-        "Timeout(ms)=600000) ran for 600027 "
-        "milliseconds before timing out.\n(RayWorkerWrapper pid=4009) [rank1]:[E "
+        "caught collective operation timeout: WorkNCCL(SeqNum=158046, OpType=GATHER, NumelIn=2867200, NumelOut=0, "
+        "Timeout(ms)=600000) ran for 600027 milliseconds before timing out.\n(RayWorkerWrapper pid=4009) [rank1]:[E "
         "ProcessGroupNCCL.cpp:1537] [PG 1 Rank 1] Timeout "
         "at NCCL work: 158046, last enqueued NCCL work: 158046, last completed NCCL work: 158045.\n",
         (),
@@ -148,8 +146,7 @@ PUBLIC = [
     Paste(
         "vllm-project/vllm#1957",
         "(RayWorkerVllm pid=409241) [E ProcessGroupNCCL.cpp:474] [Rank 1] Watchdog caught collective "
-        "operation timeout: "
-        "WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for "
+        "operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for "
         "1800762 milliseconds before "
         "timing out.\n(RayWorkerVllm pid=409240) [E ProcessGroupNCCL.cpp:488] Some NCCL operations have "
         "failed or timed out.\n"
@@ -183,8 +180,7 @@ PUBLIC = [
     Paste(
         "NVIDIA/nccl#531",
         "n136-1:201800:202100 [2] transport/net_ib.cc:757 NCCL WARN NET/IB : collective mismatch error "
-        "local size 4096 remote 8192 "
-        "addr 7f33f878 rkey 1811 seq 3/3\n",
+        "local size 4096 remote 8192 addr 7f33f878 rkey 1811 seq 3/3\n",
         (),
         False,
         "GPU 2 of n136-1",
@@ -203,8 +199,7 @@ PUBLIC = [
     Paste(
         "NVIDIA/nccl#1730",  # RAS is content, and one rank waits
         "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors\n    0         1      "
-        "  32         8       256       "
-        "256   RUNNING      OK\n\nErrors\n======\n\nWarnings\n========\n\n"
+        "  32         8       256       256   RUNNING      OK\n\nErrors\n======\n\nWarnings\n========\n\n"
         + _WAIT.format(118, 2398459, "ALLREDUCE", 8652160, _AT),
         (),
         False,
@@ -310,8 +305,7 @@ PUBLIC = [
         "[rank0]:[E ProcessGroupNCCL.cpp:1316] [PG 5 Rank 0] Heartbeat monitor timed out! Process will "
         "be terminated after dumping "
         "debug info. workMetaList_.size()=3\n[rank4]:[E ProcessGroupNCCL.cpp:1316] [PG 5 Rank 0] "
-        "Heartbeat monitor timed out! "
-        "Process will be terminated\n",
+        "Heartbeat monitor timed out! Process will be terminated\n",
         (),
         True,
         "anks 0 and 4: the watchdog",

@@ -7,7 +7,6 @@ import io
 import json
 import random
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from rankscope.diagnose.hangs.log_kinds import KINDS
 from rankscope.diagnose.hangs.log_lines import clean_lines
 
 from .hang_checks import CANNOT_TELL, RIGHT, WRONG, judged
-from .hang_inputs import HangLog, made, recorded
+from .hang_inputs import HangLog, interleaved, made, recorded
 from .made_dumps import sick, write
 from .pastes import PASTES, Paste
 from .public import PUBLIC
@@ -43,13 +42,14 @@ def files_of(folder: Path, logs: dict[str, str]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_the_sample_of_a_kind_is_of_this_kind(name: str) -> None:
-    kind = KINDS[name]
-    facts = facts_of(clean_lines({"": SAMPLES[name]}))
-    assert len(facts[name]) == 1
-    if name not in ("failure", "exit", "Open MPI", "address", "last line"):  # which say more together with other lines
-        assert kind.cause in ["", *(finding.cause for finding in explained(SAMPLES[name]).findings)]
+def test_each_kind_of_evidence_is_found() -> None:
+    for kind, text in SAMPLES.items():
+        assert len(facts_of(clean_lines({"": text}))[kind]) == 1
+        assert KINDS[kind].cause in [finding.cause for finding in explained(text).findings]
+    texts = ["\n".join(job.mixed(random.Random(3))) for job in JOBS]
+    texts += [paste.text for paste in PASTES + REPORTS + PUBLIC]
+    all_facts = [facts_of(clean_lines({"": text})) for text in [*texts, *SAMPLES.values()]]
+    assert [kind for kind in KINDS if not any(facts[kind] for facts in all_facts)] == []
 
 
 @pytest.mark.parametrize("paste", PASTES + REPORTS + PUBLIC, ids=lambda paste: paste.name)
@@ -77,12 +77,6 @@ def test_a_job_that_hung(job: HangLog, tmp_path: Path) -> None:
         assert not job.is_clear or judged(hang, job.truths) == RIGHT, str(hang)
 
 
-def test_most_recorded_hangs_that_show_a_rank_are_explained() -> None:
-    answers = Counter(judged(explained("\n".join(job.mixed(random.Random(3)))), job.truths) for job in recorded())
-    assert sum(answers.values()) == 73
-    assert answers[RIGHT] >= 26
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_lines_that_are_missing_or_out_of_order_make_no_answer_wrong(seed: int) -> None:
     draw = random.Random(seed)
@@ -102,10 +96,7 @@ def test_the_lines_of_two_jobs_in_one_log_make_no_answer_wrong() -> None:
     draw = random.Random(5)
     for _ in range(300):
         first, second = draw.sample(JOBS, 2)
-        left = [first.mixed(draw), second.mixed(draw)]
-        lines = []
-        while any(left):
-            lines.append(draw.choice([part for part in left if part]).pop(0))
+        lines = interleaved(draw, [first.mixed(draw), second.mixed(draw)])
         hang = explained("\n".join(lines))
         assert judged(hang, first.truths | second.truths) != WRONG, "\n".join([first.name, second.name, str(hang)])
 
