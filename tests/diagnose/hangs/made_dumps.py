@@ -17,7 +17,7 @@ STEPS, SICK = 5, 3  # steps, and the one in which something is wrong
 CALL = 3 * SICK + 2  # the second allreduce of that step
 TIMEOUT_S = 600.0
 _DESCRIPTIONS = {"0": "default_pg", "1": "part"}
-CAUSES = ("missing", "left out", "late", "collective", "size", "dtype", "group", "dead")
+CAUSES = ("missing", "left out", "order", "late", "collective", "size", "dtype", "group", "dead")
 
 
 class QueuedCall(NamedTuple):
@@ -54,6 +54,8 @@ def sick(cause: str, num_ranks: int, rank: int, part: Sequence[int] = ()) -> Job
         del calls[at:]
     elif cause == "left out":
         del calls[at]
+    elif cause == "order":
+        calls[at : at + 2] = calls[at + 1], calls[at]
     elif cause == "late":
         calls[at:] = [call._replace(at_s=call.at_s + TIMEOUT_S + 1) for call in calls[at:]]
     elif cause == "group":  # and its host waits for the call of the other group

@@ -10,8 +10,7 @@ SAMPLES = {
     "CUDA error": (
         "[PG 3 Rank 3] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access"
     ),
-    "Xid": "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.",
-    "NCCL's CUDA error": "node1:163028:166152 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'",
+    "GPU": "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.",
     "connect": "socketStartConnect: Connect to fe80::16d%ib1<279> failed : Software caused connection abort",
     "link": "NCCL WARN NET/IB : Got completion from peer 10.0.0.7<43> with error 12, opcode 0, len 0, vendor err 129",
     "out of memory": (

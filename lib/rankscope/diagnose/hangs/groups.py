@@ -137,7 +137,11 @@ def _explain(stop: _Stop) -> HangFinding:
     """Say what is wrong at one call: ranks that are missing, that called something else, or that came late."""
     who_called = _who_called(stop.calls)
     if stop.behind:
-        last = [f"The last call of rank {rank} there was {_last_call(stop, rank)}." for rank in sorted(stop.behind)]
+        last = []
+        for rank in sorted(stop.behind):
+            _, number, calls = stop.group.progress[rank]
+            call = f", {calls[number]}" if number in calls else ""
+            last.append(f"The last call of rank {rank} there was number {number}{call}.")
         return _finding("missing", stop.behind, stop, f"did not reach {stop}", [*last[:_MOST_CALLS], *who_called])
     if stop.unknown:
         words = f"left no dump that can be read, and {stop} does not end"
@@ -182,12 +186,6 @@ def _finding(
     who = f"{listed('Rank', ranks)} " if ranks else ""
     lines = [f"{who}{words}.", *more, *filter(None, [_ADVICE.get(cause)])]
     return HangFinding(cause, ranks, "\n  ".join(lines), stop.group.name, stop.number, is_certain)
-
-
-def _last_call(stop: _Stop, rank: int) -> str:
-    progress = stop.group.progress[rank]
-    call = progress.calls.get(progress.enqueued)
-    return f"number {progress.enqueued}, {call}" if call else f"number {progress.enqueued}"
 
 
 def _who_called(calls: Mapping[int, Call]) -> list[str]:

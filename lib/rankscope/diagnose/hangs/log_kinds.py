@@ -212,15 +212,11 @@ KINDS = {
         r"(?:watchdog thread terminated with exception|^ *what\(\)): +(?P<what>CUDA error: .*)",
         "error", "speaker", "{who} ended with {what}",
     ),
-    "Xid": Kind(
-        "NVRM: Xid",
-        r"NVRM: Xid \((?P<gpu>PCI:[\w:.]+)[^)]*\): (?P<what>\d+, .*)",
-        "error", "", "the driver reports an error of GPU {gpu}: Xid {what}",
-    ),
-    "NCCL's CUDA error": Kind(
-        "Cuda failure",
-        r"\b(?P<host>[\w.-]{1,99}):\d+:\d+ \[(?P<gpu>\d+)\] .*NCCL WARN Cuda failure (?P<what>.*)",
-        "error", "", "GPU {gpu} of {host} failed in NCCL: {what}",
+    "GPU": Kind(
+        "NVRM: Xid|Cuda failure",
+        r"NVRM: (?P<what>Xid \(PCI:[\w:.]+[^)]*\): \d+, .*)"
+        r"|(?P<what2>\b[\w.-]{1,99}:\d+:\d+ \[\d+\] .*NCCL WARN Cuda failure .*)",
+        "error", "", "the driver or NCCL reports that a GPU failed: {what}",
     ),
     "connect": Kind(
         "onnect to",

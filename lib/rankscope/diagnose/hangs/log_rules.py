@@ -188,8 +188,10 @@ def _stacks(facts: Facts) -> list[HangFinding]:
     for fact in found:
         rank = fact.number("local") if fact.line.rank is None else fact.line.rank
         # a traceback ends with the innermost call, where a stack begins
-        frames[-1 if rank is None else rank] = fact.values.get("frames") or _reversed(fact.values["calls"])
-    where = {rank: _innermost(frames[rank]) for rank in sorted(frames)}
+        calls = re.findall(r"[ \t]+File .*\n(?:(?![ \t]+File ).*\n)*", fact.values.get("calls", ""))
+        frames[-1 if rank is None else rank] = fact.values.get("frames") or "".join(reversed(calls))
+    innermost = re.compile(r"^\s*(File .*|\S+ \(.*:\d+\))$", re.MULTILINE)
+    where = {rank: ", called by ".join(innermost.findall(frames[rank])[:4]) for rank in sorted(frames)}
     inside = {rank for rank in frames if _IN_COLLECTIVE.search(frames[rank])}
     outside = {*frames} - inside - speakers(facts["wait"])
     is_whole = len(frames) == len(found) and -1 not in frames
@@ -206,15 +208,6 @@ def _stacks(facts: Facts) -> list[HangFinding]:
     if any("calls" in fact.values for fact in found):
         why = f"someone pressed Ctrl-C, which is no cause; {why}"
     return [unknown(why, found)] if found else []
-
-
-def _reversed(calls: str) -> str:
-    """Return the frames of a traceback, the innermost first."""
-    return "".join(reversed(re.findall(r"[ \t]+File .*\n(?:(?![ \t]+File ).*\n)*", calls)))
-
-
-def _innermost(frames: str) -> str:
-    return ", called by ".join(re.findall(r"^\s*(File .*|\S+ \(.*:\d+\))$", frames, re.MULTILINE)[:4])
 
 
 def _joins(facts: Facts) -> list[HangFinding]:
@@ -255,8 +248,7 @@ _RULES: tuple[str | Callable[[Facts], list[HangFinding]], ...] = (
     "around",
     "truncated",
     "unused",
-    "Xid",
-    "NCCL's CUDA error",
+    "GPU",
     "link",
     "connect",
     "store",

@@ -39,8 +39,8 @@ class JobDiagnosis(Lateness, frozen=True, eq=False, kw_only=True):
     """Why a job's steps take as long as they do. ``str()`` says it in words.
 
     `steps` are the numbers of the compared steps. `waiting_s` (exposed communication) and `covered_s` (hidden
-    communication) have a row per step and a column per rank, as the times of `Lateness`. `missing` are ranks of the job
-    without a trace. `problems` are sentences on traces that do not fit together.
+    communication) have a row per step and a column per rank, as the times of `Lateness`. `problems` are sentences on
+    ranks without a trace, and on traces that do not fit together.
     """
 
     steps: tuple[int, ...]
@@ -48,7 +48,6 @@ class JobDiagnosis(Lateness, frozen=True, eq=False, kw_only=True):
     covered_s: Seconds
     calls: tuple[CallCost, ...]
     problems: tuple[str, ...]
-    missing: tuple[int, ...]
 
     @property
     def exposed_s(self) -> float:
@@ -119,7 +118,7 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         return np.stack([getattr(times, name)[np.isin(times.steps, steps)] for times in times_of_ranks], axis=1)
 
     num_ranks = max(trace.num_ranks for trace in traces)
-    missing = tuple(sorted(set(range(num_ranks)) - set(ranks)))
+    missing = set(range(num_ranks)) - set(ranks)
     problems = [f"Left out {error}." for trace in traces for error in trace.left_out]
     if missing:
         problems.append(f"The job has {num_ranks} ranks; there is no trace of {listed('rank', missing)}.")
@@ -132,7 +131,6 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         covered_s=stacked("hidden_s"),
         calls=_call_costs(traces, times_of_ranks, steps),
         problems=tuple(problems),
-        missing=missing,
     )
 
 

@@ -257,9 +257,6 @@ class _Loader:
     def __len__(self) -> int:
         return len(self._loader)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
 
 def _trace(rank: int, steps: Sequence[list[Span]]) -> Trace:
     """Return the trace of these steps. DDP waits at the end of the backward, which so ends with its last collective."""
