@@ -5,10 +5,8 @@ On a narrow page the column is a grid above the drawings. The look is that of a 
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from html import escape
 from itertools import count
 from pathlib import Path
@@ -22,7 +20,6 @@ from .explorer import Explorer, Now, Setting, Steps
 
 _MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 NUM_BESIDE = 7  # controls in the column, below the list of examples; the others are folded
-_IDLE_S = 0.02  # in which no further movement of a control has come
 _NO_EXAMPLE = ""  # of the list of examples, when a control was moved
 _STYLE = """
 .rankscope-explorer { flex-flow: row wrap; gap: 8px 24px; align-items: flex-start; max-width: 1080px; }
@@ -117,7 +114,6 @@ class Panel(widgets.Box):  # type: ignore[misc]
         self.presets = {name: explorer.at(**preset) for name, preset in presets.items()}
         self.controls: dict[str, Any] = {}  # by the name of the setting
         self._painted: Now = None
-        self._ahead: asyncio.TimerHandle | None = None
         self._drawings: Sequence[Drawing] = ()
         self._ratio = 0.0  # the height of the tallest drawings so far, divided by their width
         self.example = widgets.Dropdown(
@@ -174,21 +170,6 @@ class Panel(widgets.Box):  # type: ignore[misc]
             control.observe(self._paint, "value")
         self._paint()
 
-    def _look_ahead(self, before: Now, now: Now) -> None:
-        """Once the kernel is idle, compute what one more step of the same control would show: explorers remember it."""
-        if self._ahead is not None:
-            self._ahead.cancel()
-        settings = self.explorer.settings
-        moved = [moves for moves in zip(settings, before or now, now, strict=True) if moves[1] != moves[2]]
-        if len(moved) != 1:
-            return
-        setting, old, new = moved[0]
-        values = setting.values
-        with suppress(ValueError, IndexError, RuntimeError):  # typed, at the end, or no loop that could be idle
-            further = values[2 * values.index(new) - values.index(old)]
-            loop = asyncio.get_running_loop()
-            self._ahead = loop.call_later(_IDLE_S, self.explorer.shown, now._replace(**{setting.name: further}))
-
     @property
     def code(self) -> str:
         """The line that opens the panel as it is."""
@@ -217,7 +198,6 @@ class Panel(widgets.Box):  # type: ignore[misc]
         now = self.now
         if now == self._painted:
             return
-        self._look_ahead(self._painted, now)
         self._painted = now
         self._drawings, drawn, report = self.explorer.shown(now, self._drawings)
         # What is below keeps its place: drawings have at least the room that they had before.

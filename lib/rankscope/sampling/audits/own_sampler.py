@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import random
 from collections.abc import Callable, Iterator
 from typing import Any
-
-import numpy as np
-import torch
 
 from ...common.checks import function
 from ...common.words import and_joined, one_line
@@ -45,7 +41,7 @@ class OwnSampler:
         fixed = getattr(make, "keywords", {})  # of a functools.partial
         self.arguments: dict[str, str] = {}
         lacking = []
-        for name, parameter in _parameters(make).items():
+        for name, parameter in inspect.signature(make).parameters.items():
             role = _ALIASES.get(name, name)
             if role in _ROLES and name not in fixed:
                 self.arguments.setdefault(role, name)
@@ -71,8 +67,6 @@ class OwnSampler:
         samplers: list[Any] = []
         assignments = []
         with left_alone([]):
-            untouched = _next_numbers()
-        with left_alone([]):
             try:
                 _check_items(self._made(0, 0, settings))
                 for number in range(epoch + 1):
@@ -85,12 +79,9 @@ class OwnSampler:
                     assignments.append(Assignment.collect(samplers, settings["size"], number))
             except Exception as error:
                 raise ValueError(one_line(f"{self.name} raised {type(error).__name__}: {error}")) from error
-            is_unseeded = _next_numbers() != untouched
         notes = []
         if not settable and "epoch" not in self.arguments:
             notes.append(f"{self.name} has no set_epoch: its epochs differ only if it counts them itself")
-        if is_unseeded:
-            notes.append(f"{self.name} draws from generators of the process, which here differ from rank to rank")
         if assignments[0].batch_stops is None:
             assignments = [assignment.with_loader(batch_size) for assignment in assignments]
         return assignments[-2:], notes
@@ -100,19 +91,6 @@ class OwnSampler:
         return self.make(**{name: values[role] for role, name in self.arguments.items()})
 
 
-def _parameters(make: Any) -> dict[str, inspect.Parameter]:
-    """Return the arguments by name, with those of the base classes to which a class passes its keyword arguments on."""
-    parameters: dict[str, inspect.Parameter] = {}
-    bases = getattr(getattr(make, "func", make), "__mro__", ())[1:]
-    for maker in (make, *bases):
-        signature = inspect.signature(maker)
-        for name, parameter in signature.parameters.items():
-            parameters.setdefault(name, parameter)
-        if "**" not in str(signature):
-            break
-    return parameters
-
-
 def _check_items(sampler: Any) -> None:
     """Raise ValueError if a sampler may not end, or yields what might be a batch or a name."""
     for number, item in enumerate(sampler):
@@ -120,7 +98,3 @@ def _check_items(sampler: Any) -> None:
             raise ValueError(f"it yields more than {_MOST_ITEMS:,} times, and may never end")
         if isinstance(item, str | tuple):
             raise ValueError(f"it yields {item!r}, but must yield whole numbers, or lists of them as batches")
-
-
-def _next_numbers() -> tuple[float, ...]:
-    return float(torch.rand(1)), random.random(), np.random.random()
