@@ -1,13 +1,13 @@
-"""Figures: functions that draw a value. Without `ax` a diagram is a `Drawing`, which Jupyter shows as SVG.
+"""Figures: functions that draw a value. A diagram is a `Drawing`, which Jupyter shows as SVG; a chart has numeric axes.
 
-Every function takes the value first, and as an option `ax`, the Axes of matplotlib on which it then draws and which it
-returns. Charts with numeric axes make their own Axes without it. Matplotlib is imported by what needs it.
+Every function takes the value first. Charts are matplotlib's and draw on the Axes `ax`, or on their own without it;
+matplotlib is imported by what needs it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
@@ -33,29 +33,13 @@ _FIGURES = {
 __all__ = list(_FIGURES)
 
 
-def _figure(name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the figure of a drawing: `draw` with an option `ax`."""
-
-    @wraps(draw)
-    def figure(*args: Any, ax: Any = None, **options: Any) -> Any:
-        drawing = draw(*args, **options)
-        if ax is None:
-            return drawing
-        from .drawing.axes import to_axes  # imports matplotlib
-
-        return to_axes(drawing, ax)
-
-    figure.__name__ = figure.__qualname__ = name
-    return figure
-
-
 @cache
 @naming_extra()
 def __getattr__(name: str) -> Callable[..., Any]:
     if name not in _FIGURES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     function: Callable[..., Any] = resolve_name(_FIGURES[name])
-    return _figure(name, function) if function.__name__.startswith("draw_") else function
+    return function
 
 
 def __dir__() -> list[str]:

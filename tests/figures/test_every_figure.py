@@ -6,7 +6,6 @@ The figures of each room are in its `figure_cases`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import signature
 from typing import Any
 from xml.etree import ElementTree
 
@@ -35,11 +34,8 @@ for module in cases_of_rooms("figure_cases"):
     REFUSED.extend(module.REFUSED)
 
 
-def test_there_is_a_call_of_each_public_figure_and_ax_is_a_keyword_of_each() -> None:
+def test_there_is_a_call_of_each_public_figure() -> None:
     assert {name.split()[0] for name in FIGURES} == set(figures.__all__)
-    for name in figures.__all__:
-        parameter = signature(getattr(figures, name), follow_wrapped=False).parameters["ax"]
-        assert parameter.kind is parameter.KEYWORD_ONLY, name
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -47,18 +43,17 @@ def test_a_figure_says_what_it_shows_can_be_read_and_is_never_shown(name: str, m
     for owner in (plt, Figure):
         monkeypatch.setattr(owner, "show", lambda *_, **__: pytest.fail("shown"))
     drawn = FIGURES[name]()
-    _, given = plt.subplots()
-    assert FIGURES[name](ax=given, title="mine") is given
-    texts = [text.get_text() for text in given.texts]
-    assert "mine" in [given.get_title(loc="left"), *texts]
     if isinstance(drawn, Axes):
         assert drawn.get_title(loc="left")
         ticks = " ".join(label.get_text() for label in drawn.get_xticklabels())
         assert "[" in drawn.get_xlabel() + drawn.get_ylabel() or " MiB" in ticks  # a unit
         assert figure_problems(drawn.figure) == []  # type: ignore[arg-type]
+        _, given = plt.subplots()
+        assert FIGURES[name](ax=given, title="mine") is given
+        assert given.get_title(loc="left") == "mine"
     else:
         assert repr(drawn) == "<Drawing>"
-        assert {word.replace("*", "") for word in words_of(drawn)} <= set(texts)
+        assert FIGURES[name](title="mine").title == "mine"
 
 
 @pytest.mark.parametrize("name", DRAWINGS)

@@ -13,7 +13,7 @@ from .palette import DARK, TONES
 FONT = "Inter,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 OPACITY = {"tint": 0.4, "work": 0.52, "hole": 0.1, "solid": 1.0}
 HATCH_EVERY_PX = 7
-HATCH_OPACITY = 0.34
+_HATCH_OPACITY = 0.34
 
 
 def _variables(tones: dict[str, str], tint: float, work: float) -> str:
@@ -77,7 +77,7 @@ def _box(box: Box) -> str:
     svg = f'{at} class="{box.look} {tone}" {fill} fill-opacity="{OPACITY[box.look]}"/>'
     if box.hatched:
         lines = "".join(f"M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" for x0, y0, x1, y1 in hatching(box))
-        svg += f'<path d="{lines}" class="s-ink" stroke="{TONES["ink"]}" stroke-opacity="{HATCH_OPACITY}"/>'
+        svg += f'<path d="{lines}" class="s-ink" stroke="{TONES["ink"]}" stroke-opacity="{_HATCH_OPACITY}"/>'
     if box.look == "work":
         edge = f'<path d="M{box.x + 1:.1f} {box.y:.1f}v{box.height:.1f}"'
         svg += f'{edge} {_paint("s", box.fill)[1]} stroke-width="2"/>'
