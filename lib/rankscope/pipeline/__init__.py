@@ -18,7 +18,7 @@ from .service import Lognormal
 from .stages.model import simulate
 from .stages.run import StageError, run
 from .stages.stages import Pipeline, Stage
-from .transfers.model import overlap_share, simulate_transfer
+from .transfers.model import simulate_transfer
 
 if TYPE_CHECKING:
     from .dataloader.measured import record_dataloader
@@ -36,7 +36,6 @@ __all__ = [
     "advise",
     "idle_share",
     "in_step",
-    "overlap_share",
     "prefetched",
     "record_dataloader",
     "run",

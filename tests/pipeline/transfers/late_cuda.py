@@ -102,9 +102,6 @@ class LateCuda:
         for tensor in tensors:
             self._memory[id(tensor)].recorded = True
 
-    def clock(self) -> Callable[[LateEvent], int]:
-        return lambda event: round(event.at_s * 1e9)
-
     # ---- what a test asks for
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:

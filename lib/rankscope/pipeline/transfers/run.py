@@ -11,9 +11,8 @@ waits for the step before the last one.
 from __future__ import annotations
 
 import itertools
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,15 +20,11 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...common.checks import whole
-from ...timeline import Recorder
 
 T = TypeVar("T")
-COPY = "copy"  # a lane, and the kind of its spans
-COMPUTE = "compute"  # the same for steps
-_now = time.perf_counter_ns
 
 
-def prefetched(loader: Iterable[T], device: str | torch.device, recorder: Recorder | None = None) -> Iterable[T]:
+def prefetched(loader: Iterable[T], device: str | torch.device) -> Iterable[T]:
     """Return an iterable that replaces `loader`: its batches on the device, with the next one already in flight.
 
     A batch is a tensor, or tensors nested in lists, tuples, named tuples, dictionaries, and other containers that are
@@ -43,12 +38,7 @@ def prefetched(loader: Iterable[T], device: str | torch.device, recorder: Record
     use a DataLoader's workers and pin thread for these. Batches belong to the stream that is current when they are
     requested.
 
-    `recorder` gets a span for each copy and each step when an iteration ends, on lanes "copy" and "compute". A step
-    lasts from the arrival of its batch until the device has finished all work enqueued before the next batch was
-    requested. The step in which the loop is left is not recorded with its copy, because its end is unknown. Items are
-    batch numbers, which continue over several iterations.
-
-    For the CPU, the result is `loader` itself, and nothing is recorded. Raises ValueError if the device does not exist
+    For the CPU, the result is `loader` itself. Raises ValueError if the device does not exist
     or is neither CPU nor CUDA; RuntimeError, by torch, if `device` is not the name of one.
 
     >>> batches = prefetched([{"x": torch.ones(2)}, {"x": torch.zeros(1)}], "cpu")
@@ -58,17 +48,15 @@ def prefetched(loader: Iterable[T], device: str | torch.device, recorder: Record
     where = torch.device(device)
     if where.type == "cpu":
         return loader
-    return Prefetched(loader, PrefetchGpu(where, recorder is not None), recorder)
+    return Prefetched(loader, PrefetchGpu(where))
 
 
 class Prefetched:
     """A loader with its batches on the device; created by `prefetched`. Each iteration starts the loader again."""
 
-    def __init__(self, loader: Iterable[Any], gpu: PrefetchGpu, recorder: Recorder | None) -> None:
+    def __init__(self, loader: Iterable[Any], gpu: PrefetchGpu) -> None:
         self.loader = loader
         self.gpu = gpu
-        self.recorder = recorder
-        self._numbers = itertools.count()  # of batches, over all iterations
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -78,32 +66,17 @@ class Prefetched:
         gpu = self.gpu
         batches = iter(self.loader)
         arriving: deque[_Sent] = deque()
-        steps: deque[_Work] = deque()  # that may still run
-        works: list[_Work] = []  # all of them, for the recorder
-        try:
-            # No variable may hold a batch, because the consumer decides how long it needs memory.
+        step_ends: deque[Any] = deque()  # events at the ends of the steps that may still run
+        # No variable may hold a batch, because the consumer decides how long it needs memory.
+        arriving.extend(map(self._sent, itertools.islice(batches, 1)))
+        while arriving:
+            if len(step_ends) > 1:  # the host is too far ahead of the device
+                step_ends.popleft().synchronize()
             arriving.extend(map(self._sent, itertools.islice(batches, 1)))
-            while arriving:
-                if len(steps) > 1:  # the host is too far ahead of the device
-                    steps.popleft().end.synchronize()
-                arriving.extend(map(self._sent, itertools.islice(batches, 1)))
-                copy = arriving[0].copy
-                gpu.wait_for(copy.end)
-                gpu.hand_over(arriving[0].tensors)
-                start = gpu.mark()
-                yield arriving.popleft().batch
-                # The consumer has enqueued its step, and asks for the next batch.
-                steps.append(_Work(COMPUTE, copy.item, start, gpu.mark()))
-                if self.recorder is not None:
-                    works += [copy, steps[-1]]
-        finally:
-            if self.recorder is not None:
-                to_ns = gpu.clock()
-                for work in works:
-                    work.end.synchronize()
-                    start_ns = to_ns(work.start)
-                    end_ns = max(to_ns(work.end), start_ns)  # a consumer may change its stream during a step
-                    self.recorder.add(work.lane, work.lane, work.item, start_ns, end_ns)
+            gpu.wait_for(arriving[0].copied)
+            gpu.hand_over(arriving[0].tensors)
+            yield arriving.popleft().batch
+            step_ends.append(gpu.mark())  # the consumer has enqueued its step, and asks for the next batch
 
     def _sent(self, batch: Any) -> _Sent:
         """Start copying a batch."""
@@ -113,32 +86,22 @@ class Prefetched:
         for place in places:
             leaves[place] = gpu.pinned(leaves[place])
         with gpu.copying():
-            start = gpu.mark()
             for place in places:
                 leaves[place] = gpu.copy(leaves[place])
-            copy = _Work(COPY, next(self._numbers), start, gpu.mark())
+            copied = gpu.mark()
         tensors = [leaves[place] for place in places]
         for place, leaf in enumerate(leaves):
             if place not in places and hasattr(leaf, "to"):
                 leaves[place] = leaf.to(gpu.device)
-        return _Sent(tree_unflatten(leaves, structure), tensors, copy)
-
-
-class _Work(NamedTuple):
-    """A copy or a step that was enqueued, with the events before and after it."""
-
-    lane: str
-    item: int
-    start: Any
-    end: Any
+        return _Sent(tree_unflatten(leaves, structure), tensors, copied)
 
 
 class _Sent(NamedTuple):
-    """A batch on the device whose copy was started, and the tensors that are being copied."""
+    """A batch on the device whose copy was started, the tensors that are being copied, and the event at the end."""
 
     batch: Any
     tensors: list[torch.Tensor]
-    copy: _Work
+    copied: Any
 
 
 def _is_plain(leaf: Any) -> bool:
@@ -155,12 +118,11 @@ class PrefetchGpu:
     not exist.
     """
 
-    def __init__(self, device: torch.device, timed: bool) -> None:
+    def __init__(self, device: torch.device) -> None:
         if device.type != "cuda" or not torch.cuda.is_available():
             raise ValueError(f"device must be the CPU or a CUDA device of this machine, got {str(device)!r}")
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", whole("the device's number", index, 0, torch.cuda.device_count() - 1))
-        self._timed = timed
         self._copy_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     def copying(self) -> AbstractContextManager[object]:
@@ -180,7 +142,7 @@ class PrefetchGpu:
     def mark(self) -> torch.cuda.Event:
         """Return an event that completes when the current stream has finished all work enqueued so far."""
         # A host that waits for a blocking event yields its core.
-        event = torch.cuda.Event(enable_timing=self._timed, blocking=True)  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
 
@@ -192,17 +154,3 @@ class PrefetchGpu:
         """Keep the allocator from reusing the tensors' memory until the current stream has finished with it."""
         for tensor in tensors:
             tensor.record_stream(torch.cuda.current_stream(self.device))
-
-    def clock(self) -> Callable[[torch.cuda.Event], int]:
-        """Return a function from a completed, timed event to its time on the clock of `time.perf_counter_ns`.
-
-        Both clocks are read now, to about 10 µs; before, only the device's clock is used. It states times in single
-        precision: those that are 100 s ago to 8 µs.
-        """
-        with self.copying():
-            self.mark().synchronize()  # the first one may take longer
-            before_ns = _now()
-            now = self.mark()
-            now.synchronize()
-        now_ns = (before_ns + _now()) // 2
-        return lambda event: now_ns - round(event.elapsed_time(now) * 1e6)
