@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from rankscope.pipeline import advise, record_dataloader
 from rankscope.pipeline.dataloader.advice import SettingsForecast, best_of
-from rankscope.pipeline.dataloader.profile import LoaderProfile, LoaderSettings, PinningCosts
+from rankscope.pipeline.dataloader.profile import LoaderProfile, LoaderSettings
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
@@ -21,7 +21,7 @@ pytestmark = [
 BATCHES = 60
 
 
-def profile(num_workers=1, cores=64, pinning=None, startup_s=0.0, **means_s):
+def profile(num_workers=1, cores=64, startup_s=0.0, **means_s):
     """A profile of batches whose times vary by a fifth; what is not named takes next to nothing.
 
     Its epoch takes as long as is predicted, or `total` for each batch.
@@ -30,7 +30,7 @@ def profile(num_workers=1, cores=64, pinning=None, startup_s=0.0, **means_s):
     names = ("read", "collate", "cpu", "receive", "pin", "wait", "step", "step_cpu", "handover", "total")
     columns = {f"{name}_s": means_s.get(name, 1e-5) * rng.uniform(0.8, 1.2, BATCHES) for name in names}
     settings = LoaderSettings(num_workers, pin_memory="pin" in means_s)
-    recorded = LoaderProfile(settings, BATCHES, cores, startup_s=startup_s, pinning=pinning, **columns)
+    recorded = LoaderProfile(settings, BATCHES, cores, startup_s=startup_s, **columns)
     if "total" in means_s:
         return recorded
     return replace(recorded, total_s=np.full(BATCHES, recorded.reproduced_s / BATCHES))
@@ -55,17 +55,6 @@ def profile(num_workers=1, cores=64, pinning=None, startup_s=0.0, **means_s):
 )
 def test_the_bottleneck_is_the_part_that_takes_longest(part, settings):
     assert advise(profile(**settings)).bottleneck == part
-
-
-def test_pinning_is_tried_where_it_is_known_and_left_out_where_there_is_nothing_to_pin_for():
-    assert not any(row.settings.pin_memory for row in advise(profile(read=0.01)).rows)
-    costs = PinningCosts(pageable_copy_s=0.010, pin_s=0.004, pinned_copy_s=0.002)
-    advice = advise(profile(read=0.02, step=0.02, num_workers=2, pinning=costs))
-    assert advice.best.settings.pin_memory
-    assert advice.best.speedup > 1.3
-    expensive = PinningCosts(pageable_copy_s=0.003, pin_s=0.040, pinned_copy_s=0.002)  # a copy that is itself slow
-    advice = advise(profile(read=0.02, step=0.02, num_workers=2, pinning=expensive))
-    assert not advice.best.settings.pin_memory
 
 
 # ---- which settings are recommended

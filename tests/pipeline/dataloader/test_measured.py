@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from rankscope.pipeline import record_dataloader
 from rankscope.pipeline.dataloader import fetched
 from rankscope.pipeline.dataloader.fetched import UNKNOWN
-from rankscope.pipeline.dataloader.measured import pinning_costs
 from rankscope.timeline import Recorder
 from tests.extents import first_in_test
 from tests.processes import NOT_HANGING_S
@@ -261,11 +260,3 @@ def test_pinning_is_recorded_where_it_happens(monkeypatch, num_workers):
     assert pins.item.tolist() == list(range(11))
     assert recorded.profile().settings.pin_memory
     assert (recorded.profile().pin_s > 0).all()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_what_pinning_costs():
-    costs = pinning_costs(64 * 3 * 224 * 224 * 4)
-    assert 0 < costs.pinned_copy_s < costs.pageable_copy_s
-    assert costs.pin_s > 0

@@ -95,9 +95,9 @@ def advise(
 
     By default, `num_batches` is that of the longest recorded epoch. If you recorded part of an epoch, pass
     ``num_batches=len(loader)``. `advise` tries these `num_workers` and `prefetch_factors`, with and without in_order,
-    with and without pinning if both are known, with persistent_workers if making workers takes time, and the recorded
-    settings. By default, `num_workers` are the recorded number and 0, 1, 2, 4, … up to 8, twice the cores or twice the
-    recorded number, but no more than the cores can serve, by the measured CPU time of a fetch.
+    with persistent_workers if making workers takes time, and the recorded settings. By default, `num_workers` are the
+    recorded number and 0, 1, 2, 4, … up to 8, twice the cores or twice the recorded number, but no more than the cores
+    can serve, by the measured CPU time of a fetch.
 
     Of the settings within 5 % of the fastest, it recommends the recorded ones if they are among them, else those with
     the fewest workers. It recommends in_order=False only if that gains more than 10 %. Persistent workers are predicted
@@ -167,17 +167,15 @@ def _candidates(
     profile: LoaderProfile, num_workers: Iterable[int], prefetch_factors: Iterable[int]
 ) -> list[LoaderSettings]:
     """Return the different settings to try besides the recorded ones, in a fixed order."""
-    pins = {profile.settings.pin_memory}
-    if profile.pinning is not None:
-        pins = {False, True}
+    pin_memory = profile.settings.pin_memory
     persistent = {profile.settings.persistent_workers}
     if profile.startup_s + profile.startup_each_s:
         persistent.add(True)
     different: dict[LoaderSettings, None] = {}
-    for choice in product(num_workers, prefetch_factors, (True, False), sorted(pins), sorted(persistent)):
+    for choice in product(num_workers, prefetch_factors, (True, False), [pin_memory], sorted(persistent)):
         settings = LoaderSettings(*choice)
         if not settings.num_workers:  # the others have no effect
-            settings = LoaderSettings(0, pin_memory=settings.pin_memory)
+            settings = LoaderSettings(0, pin_memory=pin_memory)
         different[settings] = None
     different.pop(profile.settings, None)
     return list(different)
@@ -197,11 +195,11 @@ def best_of(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> Se
     if current in near_fastest:
         return current
 
-    def effort(row: SettingsForecast) -> tuple[bool, int, bool, bool, int, bool, float]:
+    def effort(row: SettingsForecast) -> tuple[bool, int, bool, bool, int, float]:
         """Return a key that is smaller for settings to be preferred. An earlier entry decides before a later one.
 
         Of settings that are about as fast, those that ask for less are better: an order that is kept, fewer processes,
-        no change of persistent_workers and of the prefetch_factor, or else fewer batches read ahead, and no pin thread.
+        no change of persistent_workers and of the prefetch_factor, or else fewer batches read ahead.
         """
         settings = row.settings
         return (
@@ -210,7 +208,6 @@ def best_of(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> Se
             settings.persistent_workers != current.settings.persistent_workers,
             settings.prefetch_factor != current.settings.prefetch_factor,
             settings.prefetch_factor,
-            settings.pin_memory,
             row.predicted_s,
         )
 

@@ -6,19 +6,16 @@ worker with it, in an envelope that is opened before the user sees the batch. Th
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 import time
-import timeit
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from ...common.checks import of_type
@@ -26,11 +23,10 @@ from ...ranks import host
 from ...timeline import Recorder, Timeline
 from .fetched import UNKNOWN, Fetched, TimedCollate, TimedDataset, TimedQueue, WorkerInit, reading
 from .model import LOOP, PIN_THREAD
-from .profile import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts
+from .profile import COLUMNS, LoaderProfile, LoaderSettings
 
 _DEFAULT_PREFETCH_FACTOR = 2  # torch's, for a loader without workers, which has none
 _NO_ITEM = -1  # of a span that belongs to no batch
-_REPEATS = 6  # of a copy that is measured; torch keeps pinned memory for the next batch, so the first takes longer
 _now = time.perf_counter_ns
 
 
@@ -90,9 +86,8 @@ class RecordedLoader:
     def profile(self) -> LoaderProfile:
         """Return the measurements so far, for `advise`. A batch counts once its step has ended.
 
-        Cores are those that this process may use; a limit on its CPU time is not taken into account. On a machine with
-        an accelerator, it measures pinned and pageable copies of the size of a batch. Raises ValueError if no batch has
-        been recorded.
+        Cores are those that this process may use; a limit on its CPU time is not taken into account. Raises ValueError
+        if no batch has been recorded.
         """
         return self._recording.profile()
 
@@ -108,7 +103,6 @@ class _Recording:
         self.epochs: list[int] = []  # how many batches of each have been recorded
         self.startups: list[int] = []  # of each worker: nanoseconds from when all workers were made to its reading
         self.creations: list[int] = []  # of each iterator: the nanoseconds to make its workers
-        self.batch_bytes = 0  # of the tensors in the last batch
 
     def profile(self) -> LoaderProfile:
         if not self.rows:
@@ -119,46 +113,20 @@ class _Recording:
         if self.startups:
             startup_each_s = float(np.mean(self.creations)) / loader.num_workers / 1e9
             startup_s = max(float(np.mean(self.startups)) / 1e9, 0.0)  # a worker may read before the last one is made
-        has_accelerator = torch.accelerator.is_available()
-        pinning = None
-        if has_accelerator and self.batch_bytes:
-            with contextlib.suppress(RuntimeError):  # for example, if the device is full
-                pinning = pinning_costs(self.batch_bytes)
         return LoaderProfile(
             settings=LoaderSettings(
                 num_workers=loader.num_workers,
                 prefetch_factor=loader.prefetch_factor or _DEFAULT_PREFETCH_FACTOR,
                 in_order=loader.in_order,
-                pin_memory=bool(loader.pin_memory and has_accelerator),
+                pin_memory=bool(loader.pin_memory and torch.accelerator.is_available()),
                 persistent_workers=loader.persistent_workers,
             ),
             num_batches=max(self.epochs),
             num_cores=host.num_cores(),
             startup_s=startup_s,
             startup_each_s=startup_each_s,
-            pinning=pinning,
             **dict(zip(COLUMNS, np.array(self.rows).T / 1e9, strict=True)),
         )
-
-
-def pinning_costs(num_bytes: int) -> PinningCosts:
-    """Measure the time to copy this many bytes to the device, pageable and pinned, and to pin them: the best times."""
-    plain = torch.zeros(num_bytes, dtype=torch.uint8)
-    pinned = plain.pin_memory()
-    device = torch.accelerator.current_accelerator()
-
-    def best_s(work: Callable[[], object]) -> float:
-        def finished_work() -> None:
-            work()
-            torch.accelerator.synchronize()
-
-        return min(timeit.repeat(finished_work, number=1, repeat=_REPEATS))
-
-    return PinningCosts(
-        pageable_copy_s=best_s(lambda: plain.to(device)),
-        pin_s=best_s(plain.pin_memory),
-        pinned_copy_s=best_s(lambda: pinned.to(device, non_blocking=True)),
-    )
 
 
 class _Failure(NamedTuple):
@@ -232,7 +200,6 @@ def _epoch(recording: _Recording, inner: Any, start_ns: int, ready_ns: int) -> I
         arrived_ns = _now()
         wait_ns += arrived_ns - request.wall
         number = next(recording.numbers)
-        recording.batch_bytes = sum(leaf.nbytes for leaf in filter(torch.is_tensor, tree_leaves(fetched.data)))
         data = [fetched.data]
         fetched = fetched._replace(data=None)
         if has_workers:

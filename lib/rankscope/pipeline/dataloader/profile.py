@@ -41,14 +41,6 @@ class LoaderSettings(msgspec.Struct, frozen=True):
         return ", ".join(arguments)
 
 
-class PinningCosts(msgspec.Struct, frozen=True):
-    """Seconds to copy one batch to the accelerator, as it is and from pinned memory, and to pin it (also a copy)."""
-
-    pageable_copy_s: float
-    pin_s: float
-    pinned_copy_s: float
-
-
 class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     """The measured times of a loader and its training loop: columns with a time per batch, in seconds.
 
@@ -76,7 +68,6 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
     total_s: Seconds
     startup_s: float = 0.0
     startup_each_s: float = 0.0
-    pinning: PinningCosts | None = None
 
     @property
     def waiting_share(self) -> float:
@@ -112,8 +103,7 @@ def predicted_s(profile: LoaderProfile, settings: LoaderSettings, faster: str | 
     """Return the seconds of an epoch with other settings; `faster` is one of `PARTS`, which is made twice as fast.
 
     Batches have the times that were recorded last. If the epoch has more batches, these times are repeated. A loader
-    with persistent_workers is past its first epoch. `pin_memory` may differ from that of the recording, in either
-    direction, only if the profile has the costs of pinning.
+    with persistent_workers is past its first epoch. `pin_memory` must be that of the recording.
     """
 
     def factor(part: str) -> int:
@@ -123,16 +113,6 @@ def predicted_s(profile: LoaderProfile, settings: LoaderSettings, faster: str | 
         """Return a time for each batch of this epoch: the last ones, repeated if they are too few."""
         return np.resize(values_s[-profile.num_batches :], profile.num_batches) / factor(part)
 
-    pin_s = profile.pin_s
-    step_s = profile.step_s
-    if settings.pin_memory != profile.settings.pin_memory:
-        costs = profile.pinning
-        assert costs is not None
-        pin_s = np.full_like(step_s, costs.pin_s)
-        gain_s = costs.pageable_copy_s - costs.pinned_copy_s  # of the copy in a step, which pinning makes shorter
-        # A driver copies pageable memory by way of pinned memory, so a gain below 0 is noise. It makes no step without
-        # pinning shorter, but those with pinning longer, so that pinning seems no better.
-        step_s = np.maximum(step_s - gain_s, 0.0) if settings.pin_memory else step_s + max(gain_s, 0.0)
     alone_s = np.minimum(profile.receive_s, _RECEIVE_ALONE * profile.receive_s.min())
     held_s = float(np.quantile(profile.receive_s - alone_s, _HELD_QUANTILE))
     handover_s = profile.handover_s[profile.handover_s >= 0]  # of those batches for which the loop was waiting
@@ -141,10 +121,10 @@ def predicted_s(profile: LoaderProfile, settings: LoaderSettings, faster: str | 
     fetch_s = column("reading", profile.read_s) + column("collating", profile.collate_s)
     work = BatchTimes(
         fetch=fetch_s.tolist(),
-        step=column("training step", step_s).tolist(),
+        step=column("training step", profile.step_s).tolist(),
         handover=column("hand-over", handover_s).tolist(),
         receive=column("hand-over", alone_s).tolist(),
-        pin=column("pinning", pin_s).tolist() if settings.pin_memory else None,
+        pin=column("pinning", profile.pin_s).tolist() if settings.pin_memory else None,
         held_s=held_s / factor("hand-over"),
         startup_s=profile.startup_of_s(settings) / factor("worker start-up"),
     )

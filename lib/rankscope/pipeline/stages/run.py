@@ -1,4 +1,4 @@
-"""`run`: a pipeline executed for real, by threads and processes; the timeline is of the same kind as `simulate`'s."""
+"""`run`: a pipeline executed for real, by threads; the timeline is of the same kind as `simulate`'s."""
 
 from __future__ import annotations
 
@@ -14,28 +14,22 @@ from ...common.checks import of_type, whole
 from ...common.words import error_words
 from ...sampling.samplers.permutation import SEEDS
 from ...timeline import Recorder, Timeline
-from ..processes import Process
 from .stages import Pipeline, Stage
 
 _now_ns = time.perf_counter_ns
 _GRACE_S = 5.0  # for the threads that are in the middle of an item when a run is stopped
 
 
-def run(pipeline: Pipeline, items: Iterable[Any], seed: int = 0, timeout_s: float = 300.0) -> Timeline:
+def run(pipeline: Pipeline, items: Iterable[Any], seed: int = 0) -> Timeline:
     """Run the pipeline on real items and return its timeline. The results of the last stage are discarded.
 
     The timeline has the lanes and kinds of `simulate`, in seconds from the start of the run. Stages without `fn` sleep
     for the times that `simulate` draws from the same seed, and pass items on unchanged; `items` must then have a
     length.
 
-    Each worker is a thread. If the stage has `processes`, the thread hands its items to a process of its own, which is
-    forked from this one. Items are pickled; arrays, of at most 1 GiB per item, pass through shared memory. A process
-    that needs more than `timeout_s` for an item is an error.
-
-    An error in a stage stops the run. It is raised as StageError, which names the stage and the item, with the error
-    itself as its cause. So are errors of `items`, and processes that die or hang. After an error or Ctrl-C, no process
-    is left, and no thread except one that is still inside `fn` or `items` 5 s later. However this process ends, those
-    of the stages end with it. Raises ValueError if the arguments cannot be run.
+    Each worker is a thread. An error in a stage stops the run. It is raised as StageError, which names the stage and
+    the item, with the error itself as its cause. So are errors of `items`. After an error or Ctrl-C, no thread is left
+    except one that is still inside `fn` or `items` 5 s later. Raises ValueError if the arguments cannot be run.
     """
     stages = of_type("pipeline", pipeline, Pipeline).stages
     if not isinstance(items, Iterable):
@@ -58,7 +52,7 @@ def run(pipeline: Pipeline, items: Iterable[Any], seed: int = 0, timeout_s: floa
             at_end.callback(workers.stop)
             source = workers.arrivals()
             for lane in stage.lanes():
-                work = _work_of(stage, times_s, timeout_s, at_end)
+                work = _work_of(stage, times_s)
                 threads.append(threading.Thread(target=workers.work, args=(lane, work), name=lane, daemon=True))
         begin_s = time.perf_counter()
         for thread in threads:
@@ -81,15 +75,11 @@ def _join(threads: Iterable[threading.Thread]) -> None:
             thread.join(max(deadline_s - time.monotonic(), 0))
 
 
-def _work_of(stage: Stage, times_s: Sequence[float], timeout_s: float, at_end: ExitStack) -> Callable[[int, Any], Any]:
-    """Return what a worker does with the number and the value of an item: sleep, ask its process, or call `fn`."""
+def _work_of(stage: Stage, times_s: Sequence[float]) -> Callable[[int, Any], Any]:
+    """Return what a worker does with the number and the value of an item: sleep, or call `fn`."""
     fn = stage.fn
     if fn is None:
         return lambda number, value: _sleep(times_s[number], value)
-    if stage.processes:
-        process = Process(fn, timeout_s)  # forked before there are threads
-        at_end.callback(process.end)
-        fn = process.call
     return lambda number, value: fn(value)
 
 

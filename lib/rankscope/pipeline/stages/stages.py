@@ -30,8 +30,7 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
 
     At most `capacity` results wait for the next stage. If the queue is full, the worker keeps its result and starts
     nothing new until there is space. `ordered` stages hand items on in the order in which they received them, so a
-    worker that finishes early waits for its turn; other stages hand on each item as soon as it is done. If `processes`
-    is true, the workers are processes instead of threads, for work that holds Python's interpreter lock.
+    worker that finishes early waits for its turn; other stages hand on each item as soon as it is done.
 
     With a `batch_size`, a worker collects so many results of the previous stage, or what is left at the end, and passes
     them to `fn` as a list; `service_s` is then the time of a batch. From there on, the items are batches, numbered in
@@ -46,7 +45,6 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
     num_workers: int = 1
     capacity: int = 2
     ordered: bool = True
-    processes: bool = False
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -56,7 +54,6 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
         check_field(self, "num_workers", whole, 1)
         check_field(self, "capacity", whole, 1)
         check_field(self, "ordered", truth)
-        check_field(self, "processes", truth)
         check_field(self, "batch_size", optional, whole, 1)
         if self.service_s is None and self.fn is None:
             raise ValueError(f"stage {self.name!r} must have a service_s, a fn or both")
