@@ -75,7 +75,7 @@ def opener(name: str) -> Callable[..., Panel]:
         for setting in explorer.settings:
             if setting.name in settings and not setting.when(now):
                 raise ValueError(f"{setting.name} has no effect with these settings")
-        return Panel(explorer, now, name, [_code(value) for value in inputs])
+        return Panel(explorer, now)
 
     keywords = [Parameter(setting.name, Parameter.KEYWORD_ONLY, default=setting.default) for setting in settings]
     show.__signature__ = Signature([*entry.inputs(), *keywords])  # type: ignore[attr-defined]
@@ -90,13 +90,6 @@ def opener(name: str) -> Callable[..., Panel]:
 {choices}
     """
     return show
-
-
-def _code(value: Any) -> str:
-    """Return an input as people name it, as far as it has a name."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_code, value))}]"
-    return getattr(value, "__name__", "…")
 
 
 @naming_extra()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from rankscope.panel import widgets as panel_module
 from rankscope.panel.explorer import Explorer, Now, Setting, Steps
 from rankscope.panel.widgets import Panel
 from tests.figures.readable import svg_problems
-from tests.sampling.own_samplers import Derived, in_batches
 
 from .cases import Case, all_cases
 
@@ -39,8 +37,7 @@ def test_an_explorer_draws_at_every_preset_and_its_panel_shows_that(case: Case) 
         panel.example.value = name
         shown = explorer.shown(now)
         seen.add(shown[1:])
-        assert panel.now == now == explorer.at(**eval(f"dict({explorer.line(now)})"))
-        assert panel.code.endswith(f"{explorer.line(now)})")
+        assert panel.now == now == explorer.at(**eval(f"dict({panel.line.value})"))
         assert shown.report in panel.shown.value
         assert "<svg" in panel.shown.value
         assert shown.drawings
@@ -117,7 +114,7 @@ def test_a_number_can_be_typed_and_its_slider_follows() -> None:
     assert number is size
     size.value = 500
     assert slider.value == 9
-    assert panel.code == "explorers.explorer(size=500)"
+    assert panel.line.value == "size=500"
     assert "500 &gt; 4" in panel.shown.value
     slider.value = 4
     assert size.value == 4
@@ -142,35 +139,6 @@ def test_a_panel_paints_once_for_a_preset_and_keeps_its_height(monkeypatch: pyte
     panel.example.value = "the defaults"
     assert len(painted) == 2
     assert panel.shown.value.partition(">")[0] == tall
-
-
-def test_buttons_copy_the_state_as_code_save_its_pictures_and_unfold_the_report(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    panel = explorers.samplers([Derived, in_batches], epoch=2)
-    assert 'title="explorers.samplers([Derived, in_batches], epoch=2)"' in panel.copying.value
-    (tmp_path / "samplers_2.svg").write_text("mine")
-    panel.saving.click()
-    first, second = panel.explorer.draw(panel.now)
-    saved = [(tmp_path / f"samplers_{number}.svg").read_text() for number in (1, 2, 3)]
-    assert saved == [to_svg(first), "mine", to_svg(second)]
-    with pytest.raises(ValueError, match="svg"):
-        first.save("picture.png")
-    panel.details.value = True
-    assert "rankscope-open" in panel.shown._dom_classes
-
-
-def test_values_that_cannot_apply_are_not_offered() -> None:
-    panel = explorers.player(num_nodes=2)
-    assert panel.controls["gpus_per_node"].max == 4
-    panel.go(panel.explorer.at(gpus_per_node=8))
-    assert panel.controls["num_nodes"].max == 1
-    panel.go(panel.explorer.at(num_nodes=4, gpus_per_node=2))
-    assert panel.now[2:4] == (4, 2)
-    refused = explorers.player(num_nodes=2, gpus_per_node=5)
-    assert refused.now[2:4] == (2, 5)
-    assert "<svg" not in refused.shown.value
 
 
 def test_a_picture_is_stored_unless_it_is_missing_or_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

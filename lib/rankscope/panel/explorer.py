@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import lru_cache
 from html import escape
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -18,7 +17,6 @@ from ..common.words import run_words
 from ..drawing.drawing import Drawing, to_svg
 
 Now = Any  # the values of all settings: a named tuple, so that it can be the key of a cache
-_REMEMBERED = 16  # states whose drawings and reports an explorer keeps
 _REPORT_STYLE = "margin:8px 0 0 8px;line-height:1.4;font-size:12px;white-space:pre-wrap;word-break:normal"
 
 
@@ -45,8 +43,7 @@ class Setting(NamedTuple):
 
     A bool is a switch. A `range` of whole numbers and `Steps` are sliders. Other choices are a list; a choice may be a
     pair (label, value). If `most` is not 0, any whole number up to it can be typed next to the slider, whose choices
-    are then ascending numbers. The control is disabled where `when`, a predicate of all settings, is false. The slider
-    of a `range` ends at the `limit` that follows from all settings, if there is one.
+    are then ascending numbers. The control is disabled where `when`, a predicate of all settings, is false.
 
     >>> Setting("num_ranks", 4, range(1, 65), "ranks").check(65)
     Traceback (most recent call last):
@@ -61,7 +58,6 @@ class Setting(NamedTuple):
     label: str
     when: Callable[[Now], bool] = always
     most: int = 0
-    limit: Callable[[Now], int] | None = None
 
     @property
     def options(self) -> tuple[tuple[str, Any], ...]:
@@ -128,8 +124,8 @@ class Explorer:
         play: Callable[[Now], str] | None = None,
     ) -> None:
         self.settings = settings
-        self.draw = lru_cache(maxsize=_REMEMBERED)(draw)
-        self.report = lru_cache(maxsize=_REMEMBERED)(report)
+        self.draw = draw
+        self.report = report
         self.presets = presets
         self.play = play
         self._now_class: Any = namedtuple("Now", [setting.name for setting in settings])  # type: ignore[misc]
@@ -156,9 +152,7 @@ class Explorer:
                 drawn = "".join(to_svg(drawing, old, style=False) for drawing, old in pairs)
             else:
                 drawn = self.play(now)
-            first, *others = self.report(now)
+            report = escape("\n".join(self.report(now)))
         except ValueError as error:
             return Shown((), f"<p>{escape(str(error))}</p>", "")
-        rest = "".join(f"\n{escape(line)}" for line in others)
-        report = f"<pre style='{_REPORT_STYLE}'>{escape(first)}<span class='rankscope-rest'>{rest}</span></pre>"
-        return Shown(drawings, drawn, report)
+        return Shown(drawings, drawn, f"<pre style='{_REPORT_STYLE}'>{report}</pre>")

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from html import escape
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
@@ -25,7 +22,7 @@ _STYLE = """
 .rankscope-explorer { flex-flow: row wrap; gap: 8px 24px; align-items: flex-start; max-width: 1080px; }
 .rankscope-side { flex: 1 1 190px; display: grid !important; overflow: visible; align-content: start; gap: 6px 20px;
   grid-template-columns: repeat(auto-fill, minmax(120px, 1fr)); }
-.rankscope-shown { overflow: visible; }
+.rankscope-shown { flex: 1000 1 340px; min-width: 0; max-width: 800px; overflow: visible; }
 .rankscope-shown svg { display: block; width: 100%; height: auto; }
 .rankscope-shown svg + svg { margin-top: 16px; }
 .rankscope-side > * { width: auto !important; min-width: 0; margin: 0 !important; overflow: visible; }
@@ -44,14 +41,7 @@ _STYLE = """
 .rankscope-more { grid-column: 1 / -1; }
 .rankscope-more .lm-Widget.jupyter-widgets-Collapse-contents { padding: 8px; }
 .rankscope-side :disabled, .rankscope-side [disabled] { opacity: 0.45; }
-.rankscope-main { flex: 1000 1 340px; min-width: 0; max-width: 800px; overflow: visible; }
-.rankscope-shown:not(.rankscope-open) .rankscope-rest { display: none; }
-.rankscope-tools { flex-flow: row wrap; gap: 4px 8px; overflow: visible; margin: 4px 8px; }
-.rankscope-tools > * { margin: 0; height: 24px; line-height: 24px; }
-.rankscope-tools button { display: block; width: auto; margin: 0; font-size: 12px; line-height: 24px; height: 24px; }
 """
-_COPY = """<button class="jupyter-button" title="{}" onclick="navigator.clipboard.writeText(this.title)">
-copy as code</button>"""  # its tooltip is the code
 
 
 def height_of(html: str) -> float:
@@ -101,15 +91,10 @@ def _control(setting: Setting, value: Any) -> widgets.Widget:
 
 
 class Panel(widgets.Box):  # type: ignore[misc]
-    """Controls, and what the explorer shows at their values, which is `shown`.
+    """Controls, and what the explorer shows at their values, which is `shown`; `line` has them as arguments."""
 
-    `name` is that of the function that opens it, and `inputs` are its first arguments as code.
-    """
-
-    def __init__(self, explorer: Explorer, start: Now, name: str = "explorer", inputs: Sequence[str] = ()) -> None:
+    def __init__(self, explorer: Explorer, start: Now) -> None:
         self.explorer = explorer
-        self.name = name
-        self.inputs = inputs
         presets = {"the defaults": {}, **explorer.presets}
         self.presets = {name: explorer.at(**preset) for name, preset in presets.items()}
         self.controls: dict[str, Any] = {}  # by the name of the setting
@@ -127,27 +112,17 @@ class Panel(widgets.Box):  # type: ignore[misc]
             else:
                 self.controls[setting.name] = field = _control(setting, value)
             fields.append(field)
-        side = widgets.Box(fields[: 1 + NUM_BESIDE])
+        self.line = widgets.Text(description="these settings, as arguments", layout={"width": "auto"})
+        folded = widgets.Box([*fields[1 + NUM_BESIDE :], self.line])
+        folded.add_class("rankscope-side")
+        more = widgets.Accordion([folded], titles=("more settings",), selected_index=None)
+        more.add_class("rankscope-more")
+        side = widgets.Box([*fields[: 1 + NUM_BESIDE], more])
         side.add_class("rankscope-side")
-        if fields[1 + NUM_BESIDE :]:
-            folded = widgets.Box(fields[1 + NUM_BESIDE :])
-            folded.add_class("rankscope-side")
-            more = widgets.Accordion([folded], titles=("more settings",), selected_index=None)
-            more.add_class("rankscope-more")
-            side.children += (more,)
         self.shown = widgets.HTML()
         self.shown.add_class("rankscope-shown")
         style = widgets.HTML(f"<style>{STYLE}{_STYLE}</style>", layout={"display": "none"})
-        self.details = widgets.ToggleButton(description="details")
-        self.details.observe(self._unfold, "value")
-        self.copying = widgets.HTML()
-        self.saving = widgets.Button(description="save picture")
-        self.saving.on_click(self._save)
-        tools = widgets.Box([self.details, self.copying, self.saving])
-        tools.add_class("rankscope-tools")
-        main = widgets.Box([self.shown, tools], layout={"flex_flow": "column"})
-        main.add_class("rankscope-main")
-        super().__init__([style, side, main])
+        super().__init__([style, side, self.shown])
         self.add_class("rankscope-explorer")
         for control in self.controls.values():
             control.observe(self._paint, "value")
@@ -160,35 +135,12 @@ class Panel(widgets.Box):  # type: ignore[misc]
 
     def go(self, now: Now) -> None:
         """Set all controls, and paint once."""
-        for setting in self.explorer.settings:
-            control = self.controls[setting.name]
+        for control in self.controls.values():
             control.unobserve(self._paint, "value")
-            if setting.limit is not None:
-                control.max = setting.values[-1]
         for control, value in zip(self.controls.values(), now, strict=True):
             control.value = value
             control.observe(self._paint, "value")
         self._paint()
-
-    @property
-    def code(self) -> str:
-        """The line that opens the panel as it is."""
-        arguments = ", ".join(filter(None, [*self.inputs, self.explorer.line(self.now)]))
-        return f"explorers.{self.name}({arguments})"
-
-    def _unfold(self, _change: Any) -> None:
-        """Show or hide what follows the first line of the report."""
-        if self.details.value:
-            self.shown.add_class("rankscope-open")
-        else:
-            self.shown.remove_class("rankscope-open")
-
-    def _save(self, _button: Any) -> None:
-        """Write the drawings into this folder, under new names; the last one is then that of the button."""
-        for drawing in self._drawings:
-            paths = (Path(f"{self.name}_{number}.svg") for number in count(1))
-            path = drawing.save(next(path for path in paths if not path.exists()))
-            self.saving.description = f"saved as {path.name}"
 
     def _choose(self, _change: Any) -> None:
         if self.example.value != _NO_EXAMPLE:
@@ -204,13 +156,8 @@ class Panel(widgets.Box):  # type: ignore[misc]
         self._ratio = max(self._ratio, height_of(drawn))
         self.shown.value = f'<div style="aspect-ratio:1/{self._ratio:.3f}">{drawn}</div>{report}'
         for setting in self.explorer.settings:
-            control = self.controls[setting.name]
-            control.disabled = not setting.when(now)
-            if setting.limit is not None:
-                control.max = max(setting.limit(now), control.value)
-        self.details.layout.display = "" if "\n" in report else "none"
-        self.saving.disabled = not self._drawings
-        self.copying.value = _COPY.format(escape(self.code))
+            self.controls[setting.name].disabled = not setting.when(now)
+        self.line.value = self.explorer.line(now)
         self.example.value = next((name for name, preset in self.presets.items() if preset == now), _NO_EXAMPLE)
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
