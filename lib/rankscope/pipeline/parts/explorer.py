@@ -44,8 +44,25 @@ _LONG = 40  # parts of each trainer in the report
 
 
 def predicted(now: Now, num_parts: int) -> Timeline:
-    """Return the timeline of `num_parts` parts per trainer; a queue of 0 is the synchronous dataset."""
-    return simulate_parts(**_inputs(now, num_parts))
+    """Return the timeline of `num_parts` parts per trainer; a queue of 0 is the synchronous dataset.
+
+    Unless parts end together, the first part of each trainer is a step shorter than that of the rank before it, down to
+    one step, and then begins again with a whole part.
+    """
+    steps_of_trainers = []
+    for rank in range(now.num_trainers):
+        steps = [now.steps_per_part] * num_parts
+        if not now.aligned:
+            steps[0] -= rank % now.steps_per_part
+        steps_of_trainers.append(steps)
+    return simulate_parts(
+        Lognormal(now.load_ms / 1e3, now.jitter / 100),
+        steps_of_trainers,
+        now.step_ms / 1e3,
+        queue_size=now.queue_size or None,  # None: parts are loaded when they are needed
+        num_loaders=now.num_loaders,
+        seed=now.seed,
+    )
 
 
 def draw(now: Now) -> list[Drawing]:
@@ -66,28 +83,6 @@ def report(now: Now) -> list[str]:
 @lru_cache(maxsize=64)
 def _idle_share(now: Now) -> float:
     return idle_share(predicted(now, _LONG))
-
-
-def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
-    """Return the arguments of the simulation.
-
-    Unless parts end together, the first part of each trainer is a step shorter than that of the rank before it, down to
-    one step, and then begins again with a whole part.
-    """
-    steps_of_trainers = []
-    for rank in range(now.num_trainers):
-        steps = [now.steps_per_part] * num_parts
-        if not now.aligned:
-            steps[0] -= rank % now.steps_per_part
-        steps_of_trainers.append(steps)
-    return {
-        "load_s": Lognormal(now.load_ms / 1e3, now.jitter / 100),
-        "steps_per_part": steps_of_trainers,
-        "step_s": now.step_ms / 1e3,
-        "queue_size": now.queue_size if now.queue_size > 0 else None,  # None: parts are loaded when they are needed
-        "num_loaders": now.num_loaders,
-        "seed": now.seed,
-    }
 
 
 def parts() -> Explorer:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...common.checks import each, number, of_type, whole
+from ...common.checks import each, of_type, whole
 from ...sampling.samplers.permutation import SEEDS
 from ...timeline import Tape, Timeline
 from ..service import Service, draw
@@ -42,7 +42,6 @@ def simulate_parts(
     *,
     queue_size: int | None = None,
     num_loaders: int = 1,
-    barrier_s: float = 0.0,
     seed: int = 0,
 ) -> Timeline:
     """Simulate trainers that take steps together, each on the parts of its own shard, and return the timeline.
@@ -55,7 +54,7 @@ def simulate_parts(
     "trainer". If it is a number, loaders load ahead (`AsyncPartDataset`). Loader n modulo `num_loaders` then loads part
     n, once it has loaded its previous part and the trainer has taken the part that is
     ``parts_ahead(queue_size, num_loaders)`` parts earlier. A trainer's other kinds are "wait" for a part, "barrier" for
-    the other trainers and "step". The all-reduce before each step and at the end takes `barrier_s`. A trainer without
+    the other trainers and "step". A trainer without
     batches does not delay the others.
 
     Raises ValueError if a number is out of range, a time is negative, or `load_s` has fewer parts than
@@ -71,7 +70,6 @@ def simulate_parts(
     if queue_size is not None:
         num_ahead = parts_ahead(whole("queue_size", queue_size, 1), num_loaders)
         lanes += map(loader_lane, range(num_loaders))
-    barrier_s = number("barrier_s", barrier_s, 0)
     seed = whole("seed", seed, *SEEDS)
     counts_of_trainers = each("steps_per_part", steps_per_part, each, whole, 0)
     num_trainers = len(counts_of_trainers)
@@ -101,7 +99,7 @@ def simulate_parts(
     trainers = list(map(steps_of, range(num_trainers)))
     for step in range(max(map(sum, counts_of_trainers)) + 1):  # at one more barrier nobody has a batch
         seconds_of_steps = [next(trainer, None) for trainer in trainers]
-        begin_s = max(tape.free_s[rank, TRAINER] for rank in range(num_trainers)) + barrier_s
+        begin_s = max(tape.free_s[rank, TRAINER] for rank in range(num_trainers))
         for rank, seconds in enumerate(seconds_of_steps):
             tape.wait(rank, TRAINER, "barrier", step, begin_s)
             if seconds is not None:

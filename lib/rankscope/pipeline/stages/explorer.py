@@ -108,12 +108,11 @@ def _explorer(
     def draw(now: Now) -> list[Drawing]:
         """The first batches, and in the title and the deck what holds up all others."""
         pipeline = pipeline_at(now)
-        bottleneck, most_per_s = min(pipeline.bounds_per_s().items(), key=lambda bound: bound[1])
         rate = _num_items(pipeline, _LONG) / long_run(now).makespan_s
         num_shown = _num_items(pipeline, _SHOWN)
-        reached = percent_words(rate / most_per_s)
-        title = f"{bottleneck} is the bottleneck: {rate:.1f} batches/s"
-        deck = f"The first {num_shown} batches; {reached} of the {most_per_s:.1f} that it can reach"
+        reached = percent_words(rate / pipeline.bound_per_s)
+        title = f"{pipeline.bottleneck} is the bottleneck: {rate:.1f} batches/s"
+        deck = f"The first {num_shown} batches; {reached} of the {pipeline.bound_per_s:.1f} that it can reach"
         return [draw_timeline(simulate(pipeline, num_shown, now.seed), title=title, deck=deck)]
 
     def report(now: Now) -> list[str]:

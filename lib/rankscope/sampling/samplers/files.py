@@ -27,23 +27,12 @@ def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed:
     >>> [shard_files(["a", "b", "c", "d", "e"], 2, trainer) for trainer in range(2)]
     [['e', 'b', 'c'], ['a', 'd']]
     """
-    ordered = sorted_files(files)
     num_trainers = whole("num_trainers", num_trainers, 1)
     trainer_id = whole("trainer_id", trainer_id, 0, num_trainers - 1)
-    return shard_of_sorted(ordered, num_trainers, trainer_id, seed)
-
-
-def sorted_files(files: Iterable[Name]) -> list[Name]:
-    """Return the files, sorted. Raises ValueError for a single name, and for equal files."""
     ordered = sorted(several("files", files, "file names"), key=os.fspath)
     for name, next_name in pairwise(map(os.fspath, ordered)):
         if name == next_name:
             raise ValueError(f"files must differ from each other, got {name!r} twice")
-    return ordered
-
-
-def shard_of_sorted(ordered: list[Name], num_trainers: int, trainer_id: int, seed: int) -> list[Name]:
-    """Return what `shard_files` does, of files that `sorted_files` returned. Raises ValueError for the seed only."""
     blocks = torch_order_blocks(len(ordered), whole("seed", seed, *SEEDS), len(ordered))
     shuffled = [ordered[index] for block in blocks for index in block.tolist()]
     return shuffled[trainer_id::num_trainers]
