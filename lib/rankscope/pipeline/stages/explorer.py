@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence, Sized
 from functools import lru_cache
 from typing import Any
 
-from ...common.checks import of_type
-from ...common.units import percent_words, time_words
+from ...common.units import percent_words
 from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, jitter
 from ...timeline import Timeline
@@ -63,71 +60,27 @@ def pipeline_of(now: Now) -> Pipeline:
     )
 
 
-def pipeline(own: Pipeline | None = None) -> Explorer:
-    """Return controls over the first 24 batches of a pipeline, and its bottleneck in the long run.
-
-    Of a pipeline of your own, each of whose stages has a `service_s`, workers and queues are set.
-    """
-    if own is None:
-        return _explorer(SETTINGS, pipeline_of, PRESETS)
-    stages = of_type("a pipeline of your own", own, Pipeline).stages
-    settings = []
-    fields = {}  # the stage and the field that each setting changes
-    for stage in stages:
-        for field, words, usual in (("num_workers", "workers", 8), ("capacity", "queue length", 16)):
-            value = getattr(stage, field)
-            name = re.sub(r"\W", "_", f"{field}_{stage.name}")
-            fields[name] = stage.name, field
-            settings.append(Setting(name, value, range(1, max(usual, 2 * value) + 1), f"{stage.name}: {words}"))
-    is_random = any(isinstance(stage.service_s, Lognormal) for stage in stages)
-    settings[-1] = Setting("seed", 0, range(21), "seed", lambda now: is_random)
-    fields.popitem()  # nothing waits in the queue of the last stage
-
-    def changed(now: Now) -> Pipeline:
-        pipeline = own
-        for name, (stage, field) in fields.items():
-            pipeline = pipeline.changed(stage, **{field: getattr(now, name)})
-        return pipeline
-
-    return _explorer(settings, changed, {})
+def draw(now: Now) -> list[Drawing]:
+    """The first batches, and in the title and the deck what holds up all others."""
+    bottleneck, most_per_s = min(pipeline_of(now).bounds_per_s().items(), key=lambda bound: bound[1])
+    rate = _LONG / _long(now).makespan_s
+    title = f"{bottleneck} is the bottleneck: {rate:.1f} batches/s"
+    deck = f"The first {_SHOWN} batches; {percent_words(rate / most_per_s)} of the {most_per_s:.1f} that it can reach"
+    timeline = simulate(pipeline_of(now), _SHOWN, now.seed)
+    return [draw_timeline(timeline, title=title, deck=deck)]
 
 
-def _explorer(
-    settings: Sequence[Setting], pipeline_at: Callable[[Now], Pipeline], presets: dict[str, dict[str, Any]]
-) -> Explorer:
-    """Return an explorer of the pipeline at the settings, of which `seed` is one."""
-
-    @lru_cache(maxsize=8)
-    def long_run(now: Now) -> Timeline:
-        pipeline = pipeline_at(now)
-        timeline = simulate(pipeline, _num_items(pipeline, _LONG), now.seed)
-        if not timeline.makespan_s:
-            raise ValueError("no stage takes any time: there is no bottleneck")
-        return timeline
-
-    def draw(now: Now) -> list[Drawing]:
-        """The first batches, and in the title and the deck what holds up all others."""
-        pipeline = pipeline_at(now)
-        rate = _num_items(pipeline, _LONG) / long_run(now).makespan_s
-        num_shown = _num_items(pipeline, _SHOWN)
-        reached = percent_words(rate / pipeline.bound_per_s)
-        title = f"{pipeline.bottleneck} is the bottleneck: {rate:.1f} batches/s"
-        deck = f"The first {num_shown} batches; {reached} of the {pipeline.bound_per_s:.1f} that it can reach"
-        return [draw_timeline(simulate(pipeline, num_shown, now.seed), title=title, deck=deck)]
-
-    def report(now: Now) -> list[str]:
-        """How the workers of each stage spend their time in the long run."""
-        pipeline = pipeline_at(now)
-        shares = [_shares(long_run(now), stage) for stage in pipeline.stages]
-        took = time_words(long_run(now).makespan_s)
-        return [f"{_num_items(pipeline, _LONG)} batches take {took}", *shares]
-
-    return Explorer(settings, draw, report, presets)
+def report(now: Now) -> list[str]:
+    """How the workers of each stage spend their time in the long run."""
+    return [f"in {_LONG} batches:", *[_shares(_long(now), stage) for stage in pipeline_of(now).stages]]
 
 
-def _num_items(pipeline: Pipeline, most: int) -> int:
-    """Return the number of batches, or that of the shortest list of times."""
-    return min([most, *(len(stage.service_s) for stage in pipeline.stages if isinstance(stage.service_s, Sized))])
+@lru_cache(maxsize=8)
+def _long(now: Now) -> Timeline:
+    timeline = simulate(pipeline_of(now), _LONG, now.seed)
+    if not timeline.makespan_s:
+        raise ValueError("no stage takes any time: there is no bottleneck")
+    return timeline
 
 
 def _shares(timeline: Timeline, stage: Stage) -> str:
@@ -137,3 +90,8 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
     work = sum(lane.work().busy_s for lane in lanes) / whole_s
     blocked = sum(lane.select(kind="blocked").busy_s for lane in lanes) / whole_s
     return f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage"
+
+
+def pipeline() -> Explorer:
+    """Return controls over the first 24 batches of a pipeline, and its bottleneck in the long run."""
+    return Explorer(SETTINGS, draw, report, PRESETS)
