@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from rankscope.pipeline.parts.processes import Process
+from rankscope.pipeline.processes import Process
 from tests.processes import gone
 
 

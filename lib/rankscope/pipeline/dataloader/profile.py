@@ -92,12 +92,6 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
         """The average number of cores that a worker keeps busy while it fetches."""
         return _share(self.cpu_s, self.read_s + self.collate_s)
 
-    def startup_of_s(self, settings: LoaderSettings) -> float:
-        """Return the seconds until workers begin to read. Those of persistent workers have passed long ago."""
-        if settings.persistent_workers:
-            return 0.0
-        return self.startup_s + self.startup_each_s * settings.num_workers
-
 
 def predicted_s(profile: LoaderProfile, settings: LoaderSettings, faster: str | None = None) -> float:
     """Return the seconds of an epoch with other settings; `faster` is one of `PARTS`, which is made twice as fast.
@@ -118,6 +112,9 @@ def predicted_s(profile: LoaderProfile, settings: LoaderSettings, faster: str | 
     handover_s = profile.handover_s[profile.handover_s >= 0]  # of those batches for which the loop was waiting
     if not handover_s.size:
         handover_s = np.zeros(1)
+    startup_s = 0.0  # that of persistent workers has passed long ago
+    if not settings.persistent_workers:
+        startup_s = profile.startup_s + profile.startup_each_s * settings.num_workers
     fetch_s = column("reading", profile.read_s) + column("collating", profile.collate_s)
     work = BatchTimes(
         fetch=fetch_s.tolist(),
@@ -126,7 +123,7 @@ def predicted_s(profile: LoaderProfile, settings: LoaderSettings, faster: str | 
         receive=column("hand-over", alone_s).tolist(),
         pin=column("pinning", profile.pin_s).tolist() if settings.pin_memory else None,
         held_s=held_s / factor("hand-over"),
-        startup_s=profile.startup_of_s(settings) / factor("worker start-up"),
+        startup_s=startup_s / factor("worker start-up"),
     )
     cores = Cores(
         profile.num_cores * factor("CPU cores"),

@@ -17,9 +17,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ...common.checks import several, whole
 from ...sampling.samplers.files import shard_files
 from ...timeline import Recorder
+from ..processes import Process
 from .files import Load, Part, PartError, checked_part, load_part, num_rows, part_error
 from .model import TRAINER, loader_lane, parts_ahead
-from .processes import Process
 
 Batch = TypeVar("Batch")
 

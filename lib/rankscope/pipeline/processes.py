@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...common.checks import number
-from ...common.portable import portable
-from ...ranks.errors import MachineError
-from ...ranks.host import end_with, how_it_ended, kill_group
+from ..common.checks import number
+from ..common.portable import portable
+from ..ranks.errors import MachineError
+from ..ranks.host import end_with, how_it_ended, kill_group
 
 _ROOM_BYTES = 1 << 30  # for the arrays of a value, of which only what is used takes memory
 _Packed: TypeAlias = tuple[bytes, list[int]]  # a value, pickled without its arrays, and the sizes of these in bytes
