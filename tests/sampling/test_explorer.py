@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import random
-from functools import partial
-from itertools import count, repeat
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from torch.utils.data import DistributedSampler
 
 from rankscope import explorers
 from rankscope.drawing.drawing import to_svg
-from rankscope.explorers import EXPLORERS
 from rankscope.sampling import assign, audit
-from rankscope.sampling.audits.own_sampler import OwnSampler
 from rankscope.sampling.explorer import epochs
 from rankscope.sampling.kinds import SAMPLERS as KINDS
 from rankscope.sampling.picture import draw_assignment
 from tests.explorers.cases import Case, report, svg
-
-from .own_samplers import Counting, Derived, in_batches, refusing, unseeded, windows
 
 SAMPLERS = Case("samplers").made()
 
@@ -58,67 +50,3 @@ def test_drop_last_may_have_an_effect_although_ranks_divide_the_samples(monkeypa
     before = panel.shown.value
     panel.controls["drop_last"].value = True
     assert panel.shown.value != before
-
-
-def test_torchs_own_class_and_a_subclass_are_shown_as_the_built_in_one() -> None:
-    for own in (DistributedSampler, Derived):
-        explorer = EXPLORERS["samplers"].make(own)
-        name = f"{own.__name__}: "
-        for settings in ({}, {"size": 3, "num_ranks": 8}, {"epoch": 3, "seed": 5}, {"shuffle": False, "epoch": 1}):
-            assert svg(explorer, **settings).replace(name, "") == svg(SAMPLERS, **settings)
-            assert report(explorer, **settings)[1:] == report(SAMPLERS, **settings)[1:]
-
-
-def test_own_samplers_read_what_their_ranks_read_one_after_another() -> None:
-    counting = [Counting(range(23), 3, rank) for rank in range(3)]
-    expected = [[list(sampler) for sampler in counting] for _ in range(5)]
-    settings = {"epoch": 4, "size": 23, "num_ranks": 3, "batch_size": 5}
-    epochs, notes = OwnSampler(Counting).epochs(**settings)
-    assert [[indices.tolist() for indices in one.ranks] for one in epochs] == expected[-2:]
-    assert len(notes) == 1  # it has no set_epoch
-    (_, last), notes = OwnSampler(in_batches).epochs(**settings)
-    for rank in range(3):
-        batches = in_batches(range(23), 3, rank, 5)
-        batches.sampler.set_epoch(4)
-        assert [batch.tolist() for batch in last.batches(rank)] == list(batches)
-    assert notes == []
-
-
-def test_a_partial_keeps_what_it_sets() -> None:
-    explorer = EXPLORERS["samplers"].make(partial(Derived, shuffle=False))
-    assert [one.name for one in explorer.settings] == ["num_ranks", "size", "batch_size", "epoch", "drop_last", "seed"]
-    assert svg(explorer, epoch=1).replace("Derived: ", "") == svg(SAMPLERS, shuffle=False, epoch=1)
-
-
-def test_an_unseeded_sampler_differs_between_ranks_and_generators_are_left_alone() -> None:
-    before = random.getstate()
-    epochs, _ = OwnSampler(unseeded).epochs(0, 1, num_ranks=4, size=40)
-    assert audit(epochs).overlap > 0
-    assert random.getstate() == before
-
-
-@pytest.mark.parametrize(
-    ("own", "words"),
-    [
-        (refusing, "RuntimeError: 50 samples &amp; 4 ranks"),
-        (lambda n, rank, world_size: count(rank), "may never end"),
-        (lambda n, rank, world_size: repeat([rank] * 8), "may never end"),
-        (lambda n, rank, world_size: [(rank, n)], "as batches"),
-    ],
-)
-def test_what_an_own_sampler_raises_is_shown(own: Any, words: str) -> None:
-    assert words in explorers.samplers(own).shown.value
-
-
-def test_what_is_no_sampler_of_a_rank_is_refused() -> None:
-    for own in (
-        windows,
-        "torch",
-        Counting(range(4), 2, 0),
-        lambda rank, world_size: range(rank),
-        lambda n, **others: n,
-    ):
-        with pytest.raises(ValueError, match="window|sampler of your own|dataset|num_ranks"):
-            explorers.samplers(own)
-    with pytest.raises(ValueError, match="first argument"):
-        explorers.samplers(sampler=Counting)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import chain
-from typing import Any, NamedTuple
-
-from msgspec.structs import replace
+from typing import Any
 
 from ..common.words import count_of
 from ..drawing.drawing import Drawing
-from ..panel.explorer import Explorer, Now, Setting, Steps, always
+from ..panel.explorer import Explorer, Now, Setting, Steps
 from .assignment import Assignment
 from .audits.audit import audit
 from .kinds import SAMPLERS, assign
@@ -19,7 +15,6 @@ from .picture import draw_assignment
 from .work.lengths import lognormal
 
 _MOST_SAMPLES = 10_000_000  # that are dealt in about a second
-_MOST_OWN_SAMPLES = 50_000  # of a sampler of one's own, which Python iterates
 _MOST_RANKS = 4096
 _SIZES = Steps((*range(65), 100, 128, 200, 256, 500, 512, 1000, 1024, 1797, 2000, 2048))
 PRESETS: dict[str, dict[str, Any]] = {
@@ -67,36 +62,22 @@ def epochs(now: Now) -> list[Assignment]:
     return assignments
 
 
-class _Shown(NamedTuple):
-    """What is read in one epoch or two, and of a sampler of one's own its name and what else to know."""
-
-    epochs: list[Assignment]
-    name: str = ""
-    notes: Sequence[str] = ()
-
-    def drawing(self, epoch: int) -> Drawing:
-        """Return the last epoch: which rank reads which sample at which step; the title says if it repeats another."""
-        title = None
-        if audit(self.epochs).repeated_orders:
-            title = f"Epoch {epoch} *repeats the order* of epoch {epoch - 1}"
-        drawing = draw_assignment(self.epochs[-1], title=title)
-        return replace(drawing, deck=self.name + drawing.deck)
-
-    def lines(self) -> list[str]:
-        """Return how much rank 0 reads, and in how many steps; then the audit."""
-        last = self.epochs[-1]
-        reads = count_of(last.ranks[0].size, "sample")
-        first = f"{self.name}rank 0 reads {reads} in {count_of(last.stops(0).size, 'step')}"
-        return [first, *str(audit(self.epochs)).splitlines(), *self.notes]
+def draw(now: Now) -> list[Drawing]:
+    """The epoch: which rank reads which sample at which step, and in the title if the epoch repeats the one before."""
+    title = None
+    if audit(epochs(now)).repeated_orders:
+        title = f"Epoch {now.epoch} *repeats the order* of epoch {now.epoch - 1}"
+    return [draw_assignment(epochs(now)[-1], title=title)]
 
 
-def samplers(own: Any = None) -> Explorer:
-    """Return controls over which rank reads which sample in an epoch, and the audit of it.
+def report(now: Now) -> list[str]:
+    """How much rank 0 reads, and in how many steps."""
+    last = epochs(now)[-1]
+    return [f"rank 0 reads {count_of(last.ranks[0].size, 'sample')} in {count_of(last.stops(0).size, 'step')}"]
 
-    `own` is a sampler of your own, or a list of them, which are shown above each other. Each is a class or a function
-    with torch's argument names: `dataset` or its `size`, `num_replicas`, `rank`, and any of `batch_size`, `shuffle`,
-    `drop_last`, `seed` and `epoch`. A `functools.partial` sets others.
-    """
+
+def samplers() -> Explorer:
+    """Return controls over which rank reads which sample in an epoch, and the audit of it."""
     kinds = [(sampler.title, name) for name, sampler in SAMPLERS.items()]
     settings = (
         Setting("sampler", "torch", kinds, "sampler"),
@@ -109,37 +90,4 @@ def samplers(own: Any = None) -> Explorer:
         Setting("seed", 0, range(21), "seed", when=lambda now: _has(now, "seed") and _is_random(now)),
         Setting("forget_set_epoch", False, (), "forget set_epoch", when=lambda now: now.epoch > 0),
     )
-    if own is None:
-        return _explorer(settings, lambda now: [_Shown(epochs(now))], PRESETS)
-    from .audits.own_sampler import OwnSampler  # imports torch
-
-    makers = own if isinstance(own, list | tuple) else [own]
-    own_samplers = [OwnSampler(make) for make in makers]
-    known = {"num_ranks", "size", "batch_size", "epoch"}.union(*[sampler.arguments for sampler in own_samplers])
-    controls = [
-        setting._replace(when=always, most=min(setting.most, _MOST_OWN_SAMPLES))
-        for setting in settings
-        if setting.name in known
-    ]
-
-    @lru_cache(maxsize=8)
-    def shown(now: Now) -> list[_Shown]:
-        found = []
-        for sampler in own_samplers:
-            assignments, notes = sampler.epochs(**now._asdict())
-            found.append(_Shown(assignments, f"{sampler.name}: ", notes))
-        return found
-
-    return _explorer(controls, shown, {"10 samples": {"size": 10}, "3 samples, 8 ranks": {"size": 3, "num_ranks": 8}})
-
-
-def _explorer(
-    settings: Sequence[Setting], shown: Callable[[Now], list[_Shown]], presets: dict[str, dict[str, Any]]
-) -> Explorer:
-    def draw(now: Now) -> list[Drawing]:
-        return [one.drawing(now.epoch) for one in shown(now)]
-
-    def report(now: Now) -> list[str]:
-        return list(chain.from_iterable(one.lines() for one in shown(now)))
-
-    return Explorer(settings, draw, report, presets)
+    return Explorer(settings, draw, report, PRESETS)
