@@ -36,7 +36,7 @@ def test_statistics_are_of_the_clean_iterations_if_there_are_enough() -> None:
     assert point.used_s == (5e-3, 1e-3, 4e-3, 3e-3)
     assert point.median_s == pytest.approx(statistics.median(point.used_s))
     low, _, high = statistics.quantiles(point.used_s, n=4, method="inclusive")
-    assert point.iqr_s == pytest.approx(high - low)
+    assert point.spread * point.median_s == pytest.approx(high - low)
     few = made(clean=(True, True, True, False, False))
     assert few.used_s == TIMES
     assert made().differs(made(seconds=[second + 3e-3 for second in TIMES]))

@@ -91,14 +91,9 @@ class Point(msgspec.Struct, frozen=True, dict=True):
         return self.percentile_s(50)
 
     @property
-    def iqr_s(self) -> float:
-        """The interquartile range in seconds."""
-        return self.percentile_s(75) - self.percentile_s(25)
-
-    @property
     def spread(self) -> float:
         """The interquartile range as a share of the median."""
-        return self.iqr_s / self.median_s
+        return (self.percentile_s(75) - self.percentile_s(25)) / self.median_s
 
     def differs(self, other: Point) -> bool:
         """Return whether the interquartile ranges of the two do not overlap."""

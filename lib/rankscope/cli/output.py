@@ -16,8 +16,6 @@ _PIPE_WIDTH = 100_000  # characters: more than any line has
 def table_of(title: str, *columns: str) -> Table:
     """Return an empty table with right-aligned numbers."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.caption_justify = "left"
-    table.caption_style = "dim"
     for name in columns:
         justify: JustifyMethod = "left" if name in _WORDS else "right"
         table.add_column(name, justify=justify, no_wrap=name != _WRAPPED, header_style="dim")

@@ -89,6 +89,12 @@ def test_loading_ahead_changes_no_bit_of_any_epoch(files, queue_size, num_loader
     assert not workers()
 
 
+@pytest.mark.parametrize("kind", [SyncPartDataset, AsyncPartDataset])
+def test_drop_last_leaves_out_the_short_last_batch_of_each_part(files, kind):
+    batches = [batch["x"].tolist() for batch in kind(files, 3, drop_last=True)]
+    assert sorted(batches) == [[row, row + 1, row + 2] for row in range(0, 32, 4)]
+
+
 @pytest.mark.parametrize(("queue_size", "num_loaders", "ahead"), [(2, 1, 3), (1, 3, 6)])
 def test_loaders_run_ahead_as_far_as_is_said_and_no_further(files, tmp_path, queue_size, num_loaders, ahead):
     def load(path):

@@ -118,8 +118,6 @@ def _half(where: str, row: re.Match[str], shared: Mapping[str, str], cells: Mapp
         float(cells["algbw"]),
         float(cells["busbw"]),
         num_wrong=None if wrong == "N/A" else float(wrong),
-        variation_percent=float(cells.get("i_cv%", 0)),
-        p99_us=float(cells.get("i_p99", 0)),
         iterations_us=iterations_us,
         is_cpu_time="cputime" in cells,
     )

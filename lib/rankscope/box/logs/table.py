@@ -44,8 +44,8 @@ class Rank(NamedTuple):
 class Half(msgspec.Struct, frozen=True):
     """The out-of-place or the in-place half of a row. `redop` and `root` are "" if the table has no such column.
 
-    `iterations_us` has the time of each iteration or, in a text, the shortest, the mean and the longest. A text has the
-    variation and the 99th percentile instead, and JSON the times of each process.
+    `iterations_us` has the time of each iteration or, in a text, the shortest, the mean and the longest. JSON also
+    has the times of each process.
     """
 
     where: str
@@ -59,8 +59,6 @@ class Half(msgspec.Struct, frozen=True):
     algbw: float
     busbw: float
     num_wrong: float | None = None
-    variation_percent: float = 0.0
-    p99_us: float = 0.0
     iterations_us: Sequence[float] = ()
     process_times_us: Sequence[Sequence[float]] = ()
     is_cpu_time: bool = False  # of the call, which returns before the GPU has done
@@ -232,12 +230,7 @@ def _notes(table: Table, num_ranks: int, num_wrong: float) -> list[str]:
         notes.append(f"{FAULT}the times are those of the CPU's calls (-C), not of the GPU, so they show no bandwidth")
     if num_wrong:
         notes.append(f"{FAULT}{num_wrong:g} elements of the results are wrong")
-    notes += _slow_process(table)
-    variation_percent = max(half.variation_percent for half in table.halves)
-    if variation_percent:
-        p99_us = max(half.p99_us for half in table.halves)
-        notes.append(f"the iterations vary by up to {variation_percent:g} % (i_cv%), and i_p99 is up to {p99_us:g} µs")
-    return notes
+    return notes + _slow_process(table)
 
 
 def _slow_process(table: Table) -> list[str]:

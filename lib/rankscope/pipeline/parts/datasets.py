@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ...common.checks import several, whole
+from ...common.checks import several, truth, whole
 from ...sampling.samplers.files import shard_files
 from ...timeline import Recorder
 from ..processes import Process
@@ -30,7 +30,7 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
     `files` are shuffled by `seed` plus epoch and distributed by `shard_files`, so each trainer has its own files.
     `load` takes a path and returns a dict of arrays or CPU tensors with the same number of rows. A batch is a dict of
     tensors of `batch_size` rows, which are views of the part. No batch has rows of two parts, so the last batch of a
-    part may be shorter. Spans are written to `recorder` as rank `trainer_id`, lane
+    part may be shorter; `drop_last` leaves such batches out. Spans are written to `recorder` as rank `trainer_id`, lane
     "trainer", kind "load"; their item is the part's index in the share.
 
     Pass it to a DataLoader with ``batch_size=None`` and no workers, because each worker would read the whole share
@@ -46,6 +46,7 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
         trainer_id: int = 0,
         seed: int = 0,
         *,
+        drop_last: bool = False,
         load: Load = load_part,
         recorder: Recorder | None = None,
     ) -> None:
@@ -54,6 +55,7 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
         self.num_trainers = whole("num_trainers", num_trainers, 1)
         self.trainer_id = whole("trainer_id", trainer_id, 0, self.num_trainers - 1)
         self.seed = whole("seed", seed)
+        self.drop_last = truth("drop_last", drop_last)
         self.load = load
         self.set_epoch(0)
         if recorder is not None:
@@ -78,14 +80,17 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
 
     def _batches(self, part: Part) -> Iterator[dict[str, Tensor]]:
         """Yield the batches of one part."""
-        for start in range(0, num_rows(part), self.batch_size):
+        stop = num_rows(part)
+        if self.drop_last:
+            stop -= stop % self.batch_size
+        for start in range(0, stop, self.batch_size):
             yield {name: torch.as_tensor(rows[start : start + self.batch_size]) for name, rows in part.items()}
 
 
 class AsyncPartDataset(SyncPartDataset):
     """The batches of `SyncPartDataset`, in the same order, from parts that worker processes load ahead.
 
-    The other arguments (`num_trainers`, `trainer_id`, `seed`, `load`, `recorder`) are those of
+    The other arguments (`num_trainers`, `trainer_id`, `seed`, `drop_last`, `load`, `recorder`) are those of
     `SyncPartDataset`. `num_loaders` workers load the parts in turn. At most `queue_size` + `num_loaders` parts, rounded
     up to a multiple of `num_loaders`, are loaded or being loaded ahead of the trainer. Kind "load" is recorded on lanes
     "loader 0", …; the trainer records kind "wait" on lane "trainer".
