@@ -179,7 +179,7 @@ def test_a_kill_loses_nothing(tmp_path: Path) -> None:
     assert profile == Profile.load(path)
 
 
-def test_ctrl_c_ends_a_run_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_run(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "rankscope", "profile", "-o", "machine.json", *SMALL[:-2], "--iterations", "10000"]
     with subprocess.Popen(words, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -187,7 +187,7 @@ def test_ctrl_c_ends_a_run_and_says_how_to_go_on(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=NOT_HANGING_S)
     assert process.returncode == 128 + signal.SIGINT
-    assert f"0 of {NUM_POINTS} points are in machine.json" in said
+    assert said.endswith("interrupted\n")
 
 
 # ---- torchrun

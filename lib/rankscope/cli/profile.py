@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from ..common.words import printable
-from .ending import interruptible
 from .options import check_profile_output
 from .output import print_parts
 
@@ -45,7 +44,6 @@ def profile(
     from ..box.measuring.run import writes
     from ..common.units import parse_bytes
     from ..provenance import command_words
-    from ..ranks import joined
     from . import tables
 
     protocol = Protocol(
@@ -56,28 +54,23 @@ def profile(
         algorithms=None if algorithms is None else algorithms.split(","),
     )
     check_profile_output(output, force)
-    stored = "nothing was measured"
 
     def report(progress: Progress) -> None:
         """Say how far measuring is, and how long it will take."""
-        nonlocal stored
         points = f"{progress.num_done} of {progress.num_points} points"
-        stored = f"{points} are in {printable(str(output))}, and the same command without --force continues from there"
         if writes():
             print(f"{points}, about {progress.left_s:.0f} s left: {progress.doing}", file=sys.stderr, flush=True)
 
-    # Under torchrun a rank may wait inside a collective, which only the default action of a signal ends.
-    with interruptible(signals=joined.place() is None, words=lambda: stored):
-        measured = measure(
-            output,
-            protocol,
-            num_ranks=num_ranks,
-            backend=backend,
-            fresh=force,
-            name=printable(output.stem),
-            command=printable(command_words(["rankscope", *sys.argv[1:]])),
-            report=report,
-        )
+    measured = measure(
+        output,
+        protocol,
+        num_ranks=num_ranks,
+        backend=backend,
+        fresh=force,
+        name=printable(output.stem),
+        command=printable(command_words(["rankscope", *sys.argv[1:]])),
+        report=report,
+    )
     if writes():
         print_parts(tables.overview(measured))
         print_parts([f"{printable(str(output))} contains this profile; `rankscope show` shows it again"])
