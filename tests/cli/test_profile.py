@@ -185,9 +185,8 @@ def test_ctrl_c_ends_a_run(tmp_path: Path) -> None:
         assert process.stderr is not None
         assert process.stderr.readline().startswith(f"0 of {NUM_POINTS} points")
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=NOT_HANGING_S)
+        process.communicate(timeout=NOT_HANGING_S)
     assert process.returncode == 128 + signal.SIGINT
-    assert said.endswith("interrupted\n")
 
 
 # ---- torchrun

@@ -62,12 +62,12 @@ def pipeline_of(now: Now) -> Pipeline:
 
 def draw(now: Now) -> list[Drawing]:
     """The first batches, and in the title and the deck what holds up all others."""
-    bottleneck, most_per_s = min(pipeline_of(now).bounds_per_s().items(), key=lambda bound: bound[1])
+    path = pipeline_of(now)
+    bound_per_s = path.bound_per_s
     rate = _LONG / _long(now).makespan_s
-    title = f"{bottleneck} is the bottleneck: {rate:.1f} batches/s"
-    deck = f"The first {_SHOWN} batches; {percent_words(rate / most_per_s)} of the {most_per_s:.1f} that it can reach"
-    timeline = simulate(pipeline_of(now), _SHOWN, now.seed)
-    return [draw_timeline(timeline, title=title, deck=deck)]
+    title = f"{path.bottleneck} is the bottleneck: {rate:.1f} batches/s"
+    deck = f"The first {_SHOWN} batches; {percent_words(rate / bound_per_s)} of the {bound_per_s:.1f} that it can reach"
+    return [draw_timeline(simulate(path, _SHOWN, now.seed), title=title, deck=deck)]
 
 
 def report(now: Now) -> list[str]:
