@@ -31,6 +31,7 @@ class LinkFacts(msgspec.Struct, frozen=True):
     name: str
     h2d_bytes_per_s: float
     d2h_bytes_per_s: float
+    host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S
     start_s: float = START_S
 
     def bytes_per_s(self, direction: str) -> float:
@@ -47,7 +48,7 @@ class LinkFacts(msgspec.Struct, frozen=True):
         """
         number("num_bytes", num_bytes, 0)
         one_of("method", method, METHODS)
-        host_s = num_bytes / HOST_COPY_BYTES_PER_S
+        host_s = num_bytes / self.host_copy_bytes_per_s
         bytes_s = num_bytes / self.bytes_per_s(direction)
         if method.startswith("pageable"):
             bytes_s = max(bytes_s, host_s)
