@@ -15,7 +15,6 @@ OF_TERMINALS = (
     *("CLICOLOR_FORCE", "COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "PY_COLORS"),
     *("TERMINAL_WIDTH", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "_TYPER_FORCE_DISABLE_TERMINAL"),
 )
-os.environ["MPLBACKEND"] = "Agg"  # figures are drawn without a screen
 for name in OF_TERMINALS:
     os.environ.pop(name, None)
 
