@@ -63,7 +63,7 @@ def test_shapes_follow_the_nodes() -> None:
 
 
 def random_cluster(rng: random.Random) -> Cluster:
-    """Up to 6 nodes of up to 3 ranks, some of which have links of their own."""
+    """Up to 6 nodes of up to 3 ranks."""
 
     def link() -> Link:
         return Link(rng.choice([0.0, 1e-6, 1e-4, 1.0]), rng.choice([1e9, 10e9, 200e9]))
@@ -71,10 +71,8 @@ def random_cluster(rng: random.Random) -> Cluster:
     nodes, gpus = rng.randint(1, 6), rng.choice([1, 1, 2, 3])
     intra = link()
     inter = rng.choice([intra, link(), link()])
-    pairs = [(a, b) for a in range(nodes * gpus) for b in range(nodes * gpus) if a != b]
-    own = {pair: link() for pair in rng.sample(pairs, min(rng.choice([0, 0, 1, 5]), len(pairs)))}
     gamma, ports = rng.choice([0.0, 1e-11]), rng.choice([1, 1, 2, None])
-    return Cluster(nodes, gpus, intra, inter, gamma, ports, rng.random() < 0.5, own, rng.random() < 0.5)
+    return Cluster(nodes, gpus, intra, inter, gamma, ports, rng.random() < 0.5, rng.random() < 0.5)
 
 
 @pytest.mark.oracle
