@@ -6,6 +6,7 @@ Each explorer of `EXPLORERS` is a function, like ``samplers(num_ranks=8)``, that
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from inspect import Parameter, Signature, signature
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,14 +25,15 @@ class Entry(NamedTuple):
     title: str
     notebook: str
 
-    def make(self, *inputs: Any) -> Explorer:
-        """Return the Explorer."""
-        explorer: Explorer = resolve_name(f"rankscope.{self.function}")(*inputs)
-        return explorer
+    @property
+    def make(self) -> Callable[..., Explorer]:
+        """The function itself, of the inputs."""
+        function: Callable[..., Explorer] = resolve_name(f"rankscope.{self.function}")
+        return function
 
     def inputs(self) -> list[Parameter]:
         """Return the parameters of what it can be opened with, which are positional."""
-        parameters = signature(resolve_name(f"rankscope.{self.function}")).parameters.values()
+        parameters = signature(self.make).parameters.values()
         return [parameter.replace(kind=Parameter.POSITIONAL_ONLY) for parameter in parameters]
 
     @property
@@ -55,6 +57,7 @@ _ENTRIES = (
 EXPLORERS = {entry.name: entry for entry in _ENTRIES}  # in the order of the notebooks
 
 
+@cache
 def opener(name: str) -> Callable[..., Panel]:
     """Return the function that opens a panel of an explorer, as ``samplers(num_ranks=8)`` does.
 
@@ -62,7 +65,6 @@ def opener(name: str) -> Callable[..., Panel]:
     with what they are at first and what else they can be.
     """
     entry = EXPLORERS[name]
-
     settings = entry.make().settings
     choices = "\n".join(f"    {setting.name}: {setting.allowed}" for setting in settings)
 
@@ -84,7 +86,7 @@ def opener(name: str) -> Callable[..., Panel]:
 
     Raises ValueError for a setting that is unknown, that no control offers, or that has no effect.
 
-    {resolve_name(f"rankscope.{entry.function}").__doc__}
+    {entry.make.__doc__}
     Settings are
 
 {choices}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 
 # Units from the largest to the smallest, each with its size in the basic unit.
 _SECONDS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -132,6 +133,15 @@ def rate_words(bytes_per_s: float) -> str:
     ('12.5 MB/s', '450 GB/s', '1 GB/s')
     """
     return _in_largest_unit(bytes_per_s, _RATES)
+
+
+def rate_range_words(bytes_per_s: Collection[float]) -> str:
+    """Return the lowest and the highest bandwidth, or one if they are written alike.
+
+    >>> rate_range_words([12.5e6, 450e9, 1e9]), rate_range_words([450e9, 450.1e9])
+    ('12.5 MB/s to 450 GB/s', '450 GB/s')
+    """
+    return " to ".join(dict.fromkeys([rate_words(min(bytes_per_s)), rate_words(max(bytes_per_s))]))
 
 
 def percent_words(share: float, digits: int = 0) -> str:

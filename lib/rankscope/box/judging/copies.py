@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from ...common.units import rate_words
+from ...common.units import rate_range_words
 from ..logs.log import COPY_BYTES
 from ..logs.p2p import HOST
 from ..profile import Profile
@@ -28,10 +28,6 @@ def of_copies(profile: Profile) -> Iterator[tuple[str, str]]:
     pairs = peer.keys() & host.keys()
     slow = [pair for pair in pairs if peer[pair] < _SAME * host[pair]]
     if pairs:
-        with_peer, through_host = (_range([rates[pair] for pair in slow or pairs]) for rates in (peer, host))
+        with_peer, through_host = (rate_range_words([rates[pair] for pair in slow or pairs]) for rates in (peer, host))
         words = f"peer-to-peer copies between GPUs reach {with_peer}, and through host memory {through_host}"
         yield (LOW, f"Low: {words}. {_CHECK}") if slow else ("copies", f"{words[:1].upper()}{words[1:]}.")
-
-
-def _range(rates: Sequence[float]) -> str:
-    return " to ".join(dict.fromkeys([rate_words(min(rates)), rate_words(max(rates))]))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ...common.checks import of_type
-from ...common.units import bytes_words, rate_words
+from ...common.units import bytes_words, rate_range_words, rate_words
 from ...common.words import and_joined
 from ..machines import origin_of
 from ..nccl.topology import Topology
@@ -46,22 +46,22 @@ def judge(profile: Profile, topology: Topology | None = None) -> list[Finding]:
     """Return stated causes, the verdict on each collective, and sizes at which its rate falls."""
     found = [Finding(kind, sentence) for kind, sentence in (*causes(profile), *of_copies(profile))]
     peers = peers_of(profile)
+    rates = rates_of(profile)
     falls = []
     for share in shares(profile, topology):
         expected = reached_by(peers, share.collective, share.num_bytes)
         words = ""
         if expected:
-            low = min(expected.values())
-            ends = " to ".join(dict.fromkeys([rate_words(low), rate_words(max(expected.values()))]))
-            words = f" Similar machines ({and_joined(list(expected))}) reach {ends}."
-            if share.rate < _FAR_BELOW * low and all(limit.is_guess for limit in share.limits):
+            reached = expected.values()
+            words = f" Similar machines ({and_joined(list(expected))}) reach {rate_range_words(reached)}."
+            if share.rate < _FAR_BELOW * min(reached) and all(limit.is_guess for limit in share.limits):
                 share = share._replace(verdict=LOW, limits=share.limits[-1:])
         found.append(Finding(share.verdict, f"{share}{words}"))
-        rates = rates_of(profile)[share.collective]
-        for before, after in fall(rates):
+        by_size = rates[share.collective]
+        for before, after in fall(by_size):
             falls.append(
-                f"{share.collective} falls from {rate_words(rates[before])} at {bytes_words(before)} to "
-                f"{rate_words(rates[after])} at {bytes_words(after)}, and stays low at all larger sizes."
+                f"{share.collective} falls from {rate_words(by_size[before])} at {bytes_words(before)} to "
+                f"{rate_words(by_size[after])} at {bytes_words(after)}, and stays low at all larger sizes."
             )
     return found + [Finding("fall", sentence) for sentence in falls]
 

@@ -160,9 +160,9 @@ def audit_loader(
     name. Without one, they are compared by index, so the dataset must be the same on all ranks.
 
     From the loaders of all ranks, in a list, the audit also says which samples are read twice or never, unless a
-    sampler draws with replacement (for weights, see `audit`). `size` is the number of samples that the ranks together
-    should read, by default those of the dataset. `read_before` are the names of rows, or the indices, that were read
-    before a stop, if the loaders have been resumed. Only the first epoch is then the rest of one.
+    sampler draws with replacement. `size` is the number of samples that the ranks together should read, by default
+    those of the dataset. `read_before` are the names of rows, or the indices, that were read before a stop, if the
+    loaders have been resumed. Only the first epoch is then the rest of one.
 
     Random numbers are those of NumPy, random and torch, and of each generator that is an attribute of the dataset or of
     one that it wraps. Afterwards, the loader, its samplers and its dataset have the attributes that they had, and so
