@@ -69,8 +69,8 @@ def compare(
     from ..box.judging.compare import changes, comparison
 
     profiles = Profile.load(before), Profile.load(after)
-    print_parts(comparison(*profiles))
     found = changes(*profiles)
+    print_parts(comparison(*profiles, found))
     if fail_above is not None and not found:
         raise ValueError(f"--fail-above: {before} and {after} have no operation at the same size in common")
     if fail_above is not None and any(change.ratio > 1 + fail_above / 100 for change in found.values()):

@@ -132,11 +132,11 @@ def test_an_error_of_the_items_surfaces():
 
 
 SCRIPT = """
-import sys, time
+import os, sys, time
 from rankscope.pipeline import Pipeline, Stage, run
 
 def work(value):
-    print("working", flush=True)
+    os.write(1, b"working\\n")  # in one piece, unlike print from three threads
     time.sleep(600 if sys.argv[1] == "long" else 0.05)
 
 try:

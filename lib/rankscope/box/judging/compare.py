@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 from statistics import median
 from typing import NamedTuple
@@ -114,11 +114,10 @@ def changes(before: Profile, after: Profile) -> dict[str, Change]:
     return found
 
 
-def comparison(before: Profile, after: Profile) -> Iterator[str]:
-    """Yield what changed from `before` (A) to `after` (B), operation by operation, and what A and B are."""
+def comparison(before: Profile, after: Profile, found: Mapping[str, Change]) -> Iterator[str]:
+    """Yield the `changes` from `before` (A) to `after` (B), operation by operation, and what A and B are."""
     if before.num_ranks != after.num_ranks:
         yield f"Ranks: {before.num_ranks} in A, {after.num_ranks} in B, so equal times are not expected."
-    found = changes(before, after)
     if not found:
         yield "A and B have no operation at the same size in common."
     for operation, one in found.items():
