@@ -16,7 +16,6 @@ import msgspec
 
 from . import __version__
 from .common.checks import while_processing
-from .common.words import printable
 from .ranks.host import num_cores
 
 _PATIENCE_S = 20.0  # with another program
@@ -82,7 +81,7 @@ SAME = tuple(name for name in FIELDS if name not in _FREE)  # these must agree f
 
 
 def converted(name: str, value: Any, kind: Any) -> Any:
-    """Return a copy of a mapping as this kind of mapping, with printable texts; fields unknown to it are left out.
+    """Return a copy of a mapping as this kind of mapping; fields unknown to it are left out.
 
     Raises ValueError for a value of another type, and if a field that is required is missing.
 
@@ -91,18 +90,7 @@ def converted(name: str, value: Any, kind: Any) -> Any:
     ValueError: provenance: Object missing required field `backend`
     """
     with while_processing(name):
-        return msgspec.convert(_printable(value), kind)
-
-
-def _printable(value: Any) -> Any:
-    """Return a value of JSON with printable texts: others could control the terminal on which they are shown."""
-    if isinstance(value, str):
-        return printable(value, keep="\n\t")
-    if isinstance(value, Mapping):
-        return {_printable(key): _printable(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return tuple(map(_printable, value))
-    return value
+        return msgspec.convert(value, kind)
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any], names: Sequence[str] = SAME) -> str:

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 from typer import Option
 
-from ..common.words import count_of, printable
+from ..common.words import count_of
 
 if TYPE_CHECKING:
     from ..diagnose.hangs.hangs import Hang
@@ -89,4 +89,4 @@ def _print_hang(hang: Hang, as_json: bool) -> None:
         }
         print(json.dumps(fields))
     else:
-        print_parts([Text(printable(line)) for line in str(hang).splitlines()])
+        print_parts([Text(str(hang))])

@@ -8,7 +8,6 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..common.words import printable
 from .options import Force, check_profile_output
 from .output import print_parts
 
@@ -54,4 +53,4 @@ def import_(
     print_parts(tables.imported(profiles))
     if output is not None:
         merged(profiles, name=output.stem).save(output)
-        print_parts([f"{printable(str(output))} contains all measurements; `rankscope show` shows them"])
+        print_parts([f"{output} contains all measurements; `rankscope show` shows them"])

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from ..common.words import printable
 from .options import check_profile_output
 from .output import print_parts
 
@@ -67,10 +66,10 @@ def profile(
         num_ranks=num_ranks,
         backend=backend,
         fresh=force,
-        name=printable(output.stem),
-        command=printable(command_words(["rankscope", *sys.argv[1:]])),
+        name=output.stem,
+        command=command_words(["rankscope", *sys.argv[1:]]),
         report=report,
     )
     if writes():
         print_parts(tables.overview(measured))
-        print_parts([f"{printable(str(output))} contains this profile; `rankscope show` shows it again"])
+        print_parts([f"{output} contains this profile; `rankscope show` shows it again"])

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ..common.units import times_in_one_unit
-from ..common.words import printable
 from .output import print_parts, table_of
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def diagnose_traces(paths: Sequence[Path], as_json: bool) -> None:
         tables.append(_rank_table(diagnosis))
     if diagnosis.calls:
         tables.append(_call_table(diagnosis))
-    print_parts([*(Text(printable(line), "bold") for line in str(diagnosis).splitlines()), *tables])
+    print_parts([*(Text(line, "bold") for line in str(diagnosis).splitlines()), *tables])
 
 
 def _fields(diagnosis: JobDiagnosis) -> dict[str, Any]:

@@ -96,8 +96,7 @@ class AsyncPartDataset(SyncPartDataset):
     "loader 0", …; the trainer records kind "wait" on lane "trainer".
 
     An iteration starts its workers. They end with it, also if it is abandoned, and with the thread that has asked for
-    its first batch. They are forked, so `load` may be defined in a notebook. The arrays of a part, of at most 1 GiB,
-    pass through memory that both processes share. In addition to the errors of `SyncPartDataset`, iterating raises
+    its first batch. They are forked, so `load` may be defined in a notebook. A part comes through a pipe. In addition to the errors of `SyncPartDataset`, iterating raises
     PartError, which names the file, if the worker that loads a part dies or takes longer than `timeout_s`; its cause
     names the process.
 
