@@ -96,9 +96,9 @@ class AsyncPartDataset(SyncPartDataset):
     "loader 0", …; the trainer records kind "wait" on lane "trainer".
 
     An iteration starts its workers. They end with it, also if it is abandoned, and with the thread that has asked for
-    its first batch. They are forked, so `load` may be defined in a notebook. A part comes through a pipe. In addition to the errors of `SyncPartDataset`, iterating raises
-    PartError, which names the file, if the worker that loads a part dies or takes longer than `timeout_s`; its cause
-    names the process.
+    its first batch. They are forked, so `load` may be defined in a notebook. A part comes through a pipe. In addition
+    to the errors of `SyncPartDataset`, iterating raises PartError, which names the file, if the worker that loads a
+    part dies or takes longer than `timeout_s`; its cause names the process.
 
     >>> AsyncPartDataset([], batch_size=32, queue_size=0)
     Traceback (most recent call last):
