@@ -57,7 +57,6 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("one per rank", lambda: run_local(RING, ZEROS)),
     ("ranks=3", lambda: Schedule.from_text("allreduce mine ranks=2 ranks=3 chunks=1")),
     ("chunks=2", lambda: Schedule.from_text("allreduce mine ranks=2 chunks=1 chunks=2")),
-    ("weights=1,2", lambda: Schedule.from_text("allreduce mine ranks=2 chunks=2 weights=1,1 weights=1,2")),
     ("text must be a str", lambda: Schedule.from_text(RING)),
     ("workers", lambda: PATH.changed("read", workers=2)),
     ("range(5)", lambda: run(PATH, 5)),  # type: ignore[arg-type]

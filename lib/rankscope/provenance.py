@@ -7,7 +7,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -75,11 +75,6 @@ class MeasuredHow(TypedDict, total=False):
     verified: bool
 
 
-_FREE = ("name", "date", "command", "python", "memory_bytes", "environment", "source")
-FIELDS = tuple(Provenance.__annotations__)
-SAME = tuple(name for name in FIELDS if name not in _FREE)  # these must agree for two runs to share a profile
-
-
 def converted(name: str, value: Any, kind: Any) -> Any:
     """Return a copy of a mapping as this kind of mapping; fields unknown to it are left out.
 
@@ -91,21 +86,6 @@ def converted(name: str, value: Any, kind: Any) -> Any:
     """
     with while_processing(name):
         return msgspec.convert(value, kind)
-
-
-def difference(first: Mapping[str, Any], second: Mapping[str, Any], names: Sequence[str] = SAME) -> str:
-    """Return in which of these fields two provenances or protocols differ; "" if they do not.
-
-    >>> difference({"torch": "2.6.0", "num_ranks": 4}, {"torch": "2.13.0", "num_ranks": 4})
-    "torch is '2.6.0' there and '2.13.0' here"
-    """
-    differences = []
-    for key in names:
-        there = first.get(key)
-        here = second.get(key)
-        if there != here:
-            differences.append(f"{key} is {there!r} there and {here!r} here")
-    return "; ".join(differences)
 
 
 # ---- the values for this machine and this run

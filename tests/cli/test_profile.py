@@ -69,26 +69,13 @@ def test_a_run_says_how_long_it_takes_and_ends_with_table_and_verdict(first: tup
     assert len(profile.points) == NUM_POINTS
 
 
-def test_a_second_run_measures_what_is_missing(first: tuple[Path, str, str], tmp_path: Path) -> None:
-    path = Path(shutil.copy(first[0], tmp_path))
-    before = Profile.load(path)
-    assert profile_command(path, *SMALL)[0] == 0
-    assert Profile.load(path) == before
-    assert profile_command(path, *SMALL, "--sizes", "8KiB")[0] == 0
-    found = Profile.load(path)
-    assert found.points[: len(before.points)] == before.points
-    assert {point.num_bytes for point in found.select("allreduce")} == {2**10, 2**12, 2**13}
-
-
-def test_a_file_of_another_setting_or_of_something_else_is_left_alone(
+def test_a_file_that_exists_is_left_alone_unless_it_is_to_be_replaced(
     first: tuple[Path, str, str], tmp_path: Path
 ) -> None:
     path = Path(shutil.copy(first[0], tmp_path))
     whole = path.read_bytes()
     for words, content, said in (
-        (["--num-ranks", "3"], whole, "num_ranks is 2 there and 3 here"),
-        (["--iterations", "4"], whole, "iterations is 3 there and 4 here"),
-        ([], whole[:-20], "machine"),
+        ([], whole, "--force"),
         ([], b"import torch", "--force"),
         (["--sizes", "much"], whole, "--sizes"),
         (["--backend", "tcp"], whole, "backend"),
@@ -145,9 +132,9 @@ def test_a_rank_that_hangs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         measure(tmp_path / "a.json", MANY, num_ranks=2, report=impatient)
 
 
-def on_two_nodes(stored: Any) -> Any:
-    machine, _, stored = rank.survey(stored)
-    return machine, [0, 0, 1], stored
+def on_two_nodes() -> Any:
+    machine, _ = rank.survey()
+    return machine, [0, 0, 1]
 
 
 def test_links_within_and_between_nodes_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,11 +159,7 @@ def test_a_kill_loses_nothing(tmp_path: Path) -> None:
         assert process.stdout is not None
         num_done = [int(process.stdout.readline()) for _ in range(3)][-1]
         process.kill()
-    known = Profile.load(path).points
-    assert len(known) >= num_done > 0
-    profile = measure(path, MANY, num_ranks=2)
-    assert profile.points[: len(known)] == known
-    assert profile == Profile.load(path)
+    assert len(Profile.load(path).points) >= num_done > 0
 
 
 def test_ctrl_c_ends_a_run(tmp_path: Path) -> None:

@@ -53,9 +53,6 @@ def options(collective: str, name: str, num_ranks: int) -> Iterator[dict[str, An
         yield from ({"num_segments": segments} for segments in (1, 2, 3, 7))
     if "root" in names:
         yield from ({"root": root} for root in range(1, num_ranks))
-    if "counts" in names:
-        yield {"counts": [[(rank + 2 * peer) % 4 for peer in range(num_ranks)] for rank in range(num_ranks)]}
-        yield {"counts": [[0] * num_ranks] * num_ranks}
 
 
 def cluster_of(name: str, num_ranks: int, link: Link, gamma: float) -> Cluster:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import random
 
 import pytest
@@ -142,20 +141,6 @@ def test_every_op_equals_torch(op: str, everything: bool) -> None:
             chosen = [draw.choice([schedule for schedule in adding if schedule.collective == name]) for name in SUMS]
         for schedule in chosen:
             assert_equal(run_local(schedule, tensors, op), expected(schedule, tensors, op))
-
-
-TOKENS = [[2, 0, 1], [0, 0, 5], [3, 1, 0]]  # what each rank has for each
-
-
-@pytest.mark.parametrize("row", [(), (4,)])
-def test_all_to_all_takes_counts_as_torch_does(row: tuple[int, ...]) -> None:
-    tensors = [
-        torch.arange(sum(own) * math.prod(row)).reshape(-1, *row) + 100 * rank for rank, own in enumerate(TOKENS)
-    ]
-    parts = [list(tensor.split(own)) for tensor, own in zip(tensors, TOKENS, strict=True)]
-    counts = [[count * math.prod(row) for count in own] for own in TOKENS]
-    results = run_local(build("all_to_all", "pairwise", 3, counts=counts), tensors)
-    assert_equal(results, [torch.cat([own[rank] for own in parts]) for rank in range(3)])
 
 
 @pytest.mark.parametrize("shape", [(6, 5), (12, 3), (4, 3, 5), (7, 9), (1, 60), (36,)])

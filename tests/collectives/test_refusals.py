@@ -49,7 +49,6 @@ REFUSED: list[tuple[Call, str]] = [
     (header(collective="sum"), "collective"),
     (header(num_ranks=0), "num_ranks"),
     (header(root=3), "root"),
-    (header(weights=(1, 2)), "weights"),
     (header(source=iter(())), "source"),
     (lambda: simulate(Schedule.from_text(f"{HEAD}\n0: 0>7:0="), 8.0, FOUR), "rank 7"),
     (lambda: simulate(Schedule.from_text(f"{HEAD}\n0: 0>1:9="), 8.0, FOUR, executor=True), "chunk 9"),
@@ -64,7 +63,6 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda: closed_form("allreduce", "rung", 6, 1.0, LINK), "algorithm"),
     (lambda: closed_form("allreduce", "ring", 6, 1.0, LINK, shape=(2, 3)), "shape"),
     (lambda: closed_form("broadcast", "flat", 6, 1.0, LINK, root=6), "root"),
-    (lambda: closed_form("all_to_all", "pairwise", 2, 8.0, LINK, counts=[[1, 3], [0, 2]]), "counts"),
     (lambda: lower_bounds("allreduce", 6, "8", LINK), "num_bytes"),
     (lambda: simulate(RING, math.inf, FOUR), "num_bytes"),
     (lambda: simulate(RING, 8.0, SIX), "4 ranks, got 6"),
@@ -83,10 +81,6 @@ REFUSED: list[tuple[Call, str]] = [
     (local(torch.zeros(8, dtype=torch.int8)), "dtype"),
     (local(*[torch.zeros(3)] * 4), "4 elements"),
     (local(*[torch.zeros(6)] * 4, schedule=build("all_to_all", "bruck", 4)), "multiple of 4"),
-    (local(*[torch.zeros(5)] * 4, schedule=build("all_to_all", "pairwise", 4, counts=[[1] * 4] * 4)), "4 elements"),
-    (lambda: build("all_to_all", "pairwise", 2, counts=[[1, 2], [3]]), "counts"),
-    (lambda: build("all_to_all", "pairwise", 2, counts=[[1, 2]]), "counts"),
-    (lambda: build("all_to_all", "pairwise", 2, counts=[[1, 2], [3, -1]]), "weights"),
 ]
 
 

@@ -59,7 +59,6 @@ MALFORMED = [
     ("allsum mine ranks=4 chunks=1", "line 1.*allsum"),
     ("allreduce mine ranks=4 root=1", "line 1.*chunks"),
     (f"{HEAD} root=4", "line 1.*root"),
-    (f"{HEAD} weights=1,,2", "line 1"),
     (f"{HEAD}\n1: 0>1:0+", "line 2.*0:"),
     (f"{HEAD}\n\n# a comment\n0: 0>1:0", "line 4.*0>1:0"),
 ]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from .options import check_profile_output
 from .output import print_parts
 
 if TYPE_CHECKING:
@@ -16,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def profile(
-    output: Annotated[
-        Path, Option("-o", "--output", help="The file to write. If it exists, measuring continues where it stopped.")
-    ] = Path("machine.json"),
+    output: Annotated[Path, Option("-o", "--output", help="The file to write.")] = Path("machine.json"),
     thorough: Annotated[
         bool, Option("--thorough/--quick", help="All algorithms and powers of two, or what takes about a minute.")
     ] = False,
@@ -30,12 +27,12 @@ def profile(
     ] = None,
     sizes: Annotated[str | None, Option(help="Buffer sizes, separated by commas, as in 4KiB,1MiB.")] = None,
     iterations: Annotated[int, Option(help="Maximum number of iterations per point.")] = 40,
-    force: Annotated[bool, Option("--force", help="Start again, and replace the file, whatever it is.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Measure this machine: links, collectives and copies to and from a GPU.
 
     A collective is timed only if its result is correct. The backend's own allreduce runs in place and out of place.
-    Under torchrun, its processes are the ranks. After Ctrl-C the same command continues where it stopped.
+    Under torchrun, its processes are the ranks. What is measured before Ctrl-C is in the file.
 
     At the end it prints what `rankscope show` prints; the help of that command explains the columns.
     """
@@ -52,7 +49,6 @@ def profile(
         collectives=collectives.split(","),
         algorithms=None if algorithms is None else algorithms.split(","),
     )
-    check_profile_output(output, force)
 
     def report(progress: Progress) -> None:
         """Say how far measuring is, and how long it will take."""

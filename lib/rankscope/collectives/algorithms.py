@@ -141,7 +141,7 @@ def closed_form(
     alone.
 
     Raises ValueError if a name or an option is unknown, or a number is out of range; NoClosedForm, a ValueError, if a
-    registered algorithm has no closed form at all, for this number of ranks, or for an option such as `counts`.
+    registered algorithm has no closed form at all, for this number of ranks, or for an option.
     `simulate` has no such limits.
 
     >>> closed_form("allreduce", "ring", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0))

@@ -34,8 +34,8 @@ def execute(
 ) -> Tensor | None:
     """Execute this rank's part of a collective and return its result, or None if the rank has none.
 
-    Every rank of `group` must call this with the same schedule, op, dtype and, unless the schedule has weights, number
-    of elements. Inputs and outputs are those of `run_local`, and so are the results, bit for bit: scatter and
+    Every rank of `group` must call this with the same schedule, op, dtype and number of
+    elements. Inputs and outputs are those of `run_local`, and so are the results, bit for bit: scatter and
     reduce_scatter take whole buffers and return the rank's own run; gather and allgather take own runs and return whole
     buffers; all_to_all takes and returns one run per rank; broadcast and scatter read only the root's tensor. allreduce
     works in place and returns the tensor itself; all others return a new tensor and leave the input unchanged. Tensors
@@ -71,10 +71,7 @@ def execute(
             "tensor must be contiguous, and no lazy conjugate or negative: call contiguous or resolve_conj"
         )
     plans = vars(schedule).setdefault("plans", WeakKeyDictionary()).setdefault(group, {})
-    num_elements = tensor.numel()
-    if schedule.collective == "scatter" and schedule.weights is not None and group.rank() != schedule.root:
-        num_elements = 0  # its tensor may have any size, so another one must not compare the call with all ranks again
-    key = (num_elements, tensor.dtype, tensor.device, op)
+    key = (tensor.numel(), tensor.dtype, tensor.device, op)
     if key not in plans:
         plans[key] = _agreed_plan(schedule, tensor, group, op)
     plan: Plan = plans[key]
@@ -174,13 +171,12 @@ def _agreed_plan(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Pla
 
     if schedule.num_ranks != group.size():
         raise ValueError(f"group must have the schedule's {schedule.num_ranks} ranks, got {group.size()}")
-    ends = checked_ends(schedule, group.rank(), tensor, op)
+    ends = checked_ends(schedule, tensor, op)
     verify(schedule)
     backend = backend_of(group, tensor)
     if tensor.device.type != "cpu" and not takes_batches(backend):  # it would read a GPU's addresses as its own
         raise ValueError(f"tensor must be on the CPU, from which {backend.name()} sends, got {tensor.device}")
-    num_common = tensor.numel() if schedule.weights is None else ends[-1]
-    call = f"{schedule!r}, {num_common} elements of {tensor.dtype}, op {op!r}"
+    call = f"{schedule!r}, {tensor.numel()} elements of {tensor.dtype}, op {op!r}"
     # This also is the collective of all ranks that NCCL needs before the first message.
     own = torch.tensor([zlib.crc32(f"{call} {schedule.to_text()}".encode())], device=tensor.device)
     calls = [torch.zeros_like(own) for _ in range(group.size())]

@@ -21,14 +21,11 @@ OPS = {"sum": "add", "min": "minimum", "max": "maximum", "prod": "mul"}  # torch
 def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor | None]:
     """Execute a collective in this process and return each rank's result: a new tensor, or None if it has none.
 
-    `tensors` contains the input of each rank; all have the same shape, dtype and device, except that with weights, the
-    first dimension may differ. As in MPI, scatter and reduce_scatter take whole buffers and return each rank's own run;
-    gather and allgather take own runs and return whole buffers; all_to_all takes and returns one run per rank;
-    broadcast and scatter read only the root's tensor. Results of whole rows keep the other dimensions, and other
-    results are flat. `op` is sum, min, max or prod, in the dtype of the tensors.
-
-    The flattened elements are cut into chunks as evenly as possible, or by the schedule's weights, which are then
-    numbers of elements.
+    `tensors` contains the input of each rank; all have the same shape, dtype and device. As in MPI, scatter and
+    reduce_scatter take whole buffers and return each rank's own run; gather and allgather take own runs and return
+    whole buffers; all_to_all takes and returns one run per rank; broadcast and scatter read only the root's tensor.
+    Results of whole rows keep the other dimensions, and other results are flat. `op` is sum, min, max or prod, in the
+    dtype of the tensors. The flattened elements are cut into chunks as evenly as possible.
 
     Raises ScheduleError if the schedule does not `verify`; ValueError if the tensors or `op` do not match it;
     RuntimeError by torch for an op that their dtype does not have, such as the minimum of complex numbers.
@@ -45,8 +42,7 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     import torch
 
     tensors = _checked_tensors(of_type("schedule", schedule, Schedule), tensors)
-    for rank, tensor in enumerate(tensors):
-        ends = checked_ends(schedule, rank, tensor, op)
+    ends = checked_ends(schedule, tensors[0], op)
     verify(schedule)
     if schedule.collective == "barrier":
         return [None] * schedule.num_ranks
@@ -73,9 +69,7 @@ def _checked_tensors(schedule: Schedule, tensors: Sequence[Tensor]) -> Sequence[
     tensors = each("tensors", tensors, of_type, Tensor)
     if len(tensors) != schedule.num_ranks:
         raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {len(tensors)}")
-    # With counts, ranks may pass runs of different lengths.
-    first_dimension = int(schedule.weights is not None)
-    kinds = {(tensor.dtype, tensor.device, tensor.shape[first_dimension:]) for tensor in tensors}
+    kinds = {(tensor.dtype, tensor.device, tensor.shape) for tensor in tensors}
     if len(kinds) > 1:
         raise ValueError(f"tensors must be of one dtype, device and shape, got {kinds}")
     return tensors
@@ -84,15 +78,9 @@ def _checked_tensors(schedule: Schedule, tensors: Sequence[Tensor]) -> Sequence[
 # ---- a rank's buffer, in one process and on real ranks
 
 
-def checked_ends(schedule: Schedule, rank: int, tensor: Tensor, op: str) -> list[int]:
+def checked_ends(schedule: Schedule, tensor: Tensor, op: str) -> list[int]:
     """Return `Schedule.chunk_ends`. Raises ValueError for an op or a number of elements that a rank cannot have."""
     one_of("op", op, tuple(OPS))
-    if schedule.weights is not None:
-        is_initial = schedule.initial_chunks()[rank]
-        count = int(np.array(schedule.weights)[is_initial].sum())
-        # A rank that passes no chunks may have any tensor: only the root's is read in a scatter.
-        if is_initial.any() and tensor.numel() != count:
-            raise ValueError(f"rank {rank} must pass the {count} elements that the counts add up to")
     return schedule.chunk_ends(tensor.numel())
 
 

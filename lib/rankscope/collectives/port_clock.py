@@ -45,9 +45,8 @@ class PortClock:
         If `is_short`, a step like the one before it, which has moved the times of all ranks alike, is passed at once,
         and is not yielded. Raises ScheduleError if a rank or chunk does not exist.
         """
-        ends = np.r_[0.0, np.cumsum(self.chunk_bytes)]
-        # Steps with the same columns take as long if chunks are equal, and if a switch need not look at which they are.
-        may_repeat = self.schedule.weights is None and not self.cluster.switch_adds
+        # Steps with the same columns take as long, if a switch need not look at which chunks they move.
+        may_repeat = not self.cluster.switch_adds
         # The times of cards are not among those compared.
         is_short = is_short and not self.cluster.shared_nic and not self.executor
         last: Step | None = None
@@ -62,8 +61,6 @@ class PortClock:
             if not is_repeated:
                 check_places(self.schedule, step_number, step)
                 row_bytes = step.num_chunks * self.chunk_bytes[0]
-                if self.schedule.weights is not None:
-                    row_bytes = ends[step.chunk + step.num_chunks] - ends[step.chunk]
                 each = messages_of(step, row_bytes, self.cluster, self.executor)
             before_s = np.array(self.times_s)
             yield step, each, self._pass_step(step_number, each, step, row_bytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -11,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import each, number, of_type, one_of, whole
+from ..common.checks import number, of_type, one_of, whole
 from ..common.words import count_of
 from .steps import Bools, Ints, ScheduleError, Step
 
@@ -29,7 +28,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
     schedule takes no memory. Steps that differ only in their chunks may share the other columns, which makes
     `simulate` faster.
 
-    Chunks have equal sizes, or sizes in proportion to `weights`. In reduce_scatter, scatter, gather and allgather,
+    Chunks have equal sizes. In reduce_scatter, scatter, gather and allgather,
     rank r owns the r-th of `num_ranks` equal runs of chunks. In all_to_all, chunks are numbered through the buffers of
     all ranks: first those that rank 0 sends, then those of rank 1 and so on, in each buffer ordered by receiver.
 
@@ -49,7 +48,6 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
     root: int = 0
     ports: int = 1
     lag: int = 1
-    weights: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         one_of("collective", self.collective, COLLECTIVES)
@@ -62,8 +60,6 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
             raise ValueError(f"num_chunks of {self.collective} must be a multiple of {multiple}, got {self.num_chunks}")
         if not callable(self.source) and not isinstance(self.source, Sequence):
             raise ValueError(f"source must be a list of steps, or a function that returns them, got {self.source!r}")
-        if self.weights is not None and len(each("weights", self.weights, whole, 0)) != self.num_chunks:
-            raise ValueError(f"weights must be {self.num_chunks}, one per chunk, got {len(self.weights)}")
 
     @cached_property
     def num_steps(self) -> int:
@@ -74,13 +70,9 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         return iter(self.source() if callable(self.source) else self.source)
 
     def chunk_bytes(self, num_bytes: float) -> NDArray[np.float64]:
-        """Return the bytes of each chunk if each rank's whole buffer has `num_bytes`. Chunks of a barrier have 0.
-
-        In all_to_all with weights, the ranks' buffers differ in size, and `num_bytes` is their mean.
-        """
+        """Return the bytes of each chunk if each rank's whole buffer has `num_bytes`. Chunks of a barrier have 0."""
         total = {"barrier": 0.0, "all_to_all": num_bytes * self.num_ranks}.get(self.collective, num_bytes)
-        weights = np.asarray(self.weights or [1] * self.num_chunks, dtype=float)
-        return np.asarray(weights * (total / max(1, weights.sum())))  # 1: if all weights are 0, so are the bytes
+        return np.full(self.num_chunks, total / self.num_chunks)
 
     def chunk_ends(self, num_elements: int) -> list[int]:
         """Return the offsets at which chunks begin and end, as num_chunks + 1 numbers, if each rank has `num_elements`.
@@ -89,8 +81,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         possible. Raises ValueError if one of them would have no element, or if the tensors of all_to_all cannot be cut
         into equal runs, one for each receiver.
 
-        With weights, each chunk has as many elements as its weight, and each chunk of a barrier has one element: then
-        `num_elements` is not used.
+        Each chunk of a barrier has one element, whatever `num_elements` is.
 
         >>> from . import ALGORITHMS
         >>> ALGORITHMS["allreduce"]["ring"](4).chunk_ends(10)
@@ -98,8 +89,6 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         """
         if self.collective == "barrier":
             return list(range(self.num_chunks + 1))
-        if self.weights is not None:
-            return [0, *itertools.accumulate(self.weights)]
         if self.collective == "all_to_all" and num_elements % self.num_ranks:
             raise ValueError(
                 f"tensors of all_to_all must have a multiple of {self.num_ranks} elements, got {num_elements}"
@@ -171,8 +160,6 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
         <BLANKLINE>
         """
         header = [f"{word}={getattr(self, name)}" for word, name in _HEADER.items()]
-        if self.weights is not None:
-            header.append(f"weights={','.join(map(str, self.weights))}")
         lines = [" ".join([self.collective, self.algorithm, *header])]
         lines += [" ".join([f"{number}:", *step.to_words()]) for number, step in enumerate(self.steps())]
         return "\n".join(lines) + "\n"
@@ -225,10 +212,7 @@ def _of_header(words: list[str], steps: list[Step]) -> Schedule:
         name = _HEADER.get(word, word)
         if header.get(name) is not None:
             raise ValueError(f"expected {word} once, got {field!r} as well")
-        if word == "weights":  # where chunks differ
-            header[name] = tuple(map(int, value.split(",")))
-        elif word in _HEADER:
-            header[name] = int(value)
-        else:
-            raise ValueError(f"expected {', '.join(_HEADER)} or weights, got {field!r}")
+        if word not in _HEADER:
+            raise ValueError(f"expected {', '.join(_HEADER)}, got {field!r}")
+        header[name] = int(value)
     return Schedule(source=steps, **header)

@@ -1,4 +1,4 @@
-"""Real DDP processes, observed: their buckets, the order of events and their gradients; and the fit of contention."""
+"""Real DDP processes, observed: their buckets, the order of events and their gradients."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rankscope.networks import CostTable
 from rankscope.ranks import RankError
 from rankscope.ranks.recorder import Recording
 from rankscope.timeline import Span, Timeline
 from rankscope.train import ddp
-from rankscope.train.ddp import Contention, LocalStep, MeasuredSteps, simulate
+from rankscope.train.ddp import MeasuredSteps
 from rankscope.train.ddp.measured import steps_of
 
 pytestmark = pytest.mark.slow
@@ -103,28 +102,6 @@ def test_the_local_step_has_what_the_module_has_and_leaves_it_as_it_was() -> Non
     assert {number // 2 for number in np.argsort(local.ready_s)[:2]} == {3}  # the last layer's first
     assert all(map(torch.equal, before, module.parameters()))
     assert all(parameter.grad is None for parameter in module.parameters())
-
-
-# ---- contention
-
-
-LOCAL = LocalStep.modelled([4 * MIB] * 10, backward_s=0.4, optimizer_s=0.01, unpack_s=0.02)
-COST = CostTable((0.0, 100e6), (1e-3, 0.4))
-
-
-def made(contention: Contention, cap_mb: float) -> MeasuredSteps:
-    """The steps that the model makes, as if they were measured."""
-    step = simulate(LOCAL, COST, bucket_cap_mb=cap_mb, contention=contention)
-    return MeasuredSteps((step,), np.empty((1, 1, 10)))
-
-
-@pytest.mark.parametrize("pair", [(1.0, 1.0), (1.3, 2.5), (1.2, 2.0), (1.9, 1.2)])
-def test_the_fit_finds_the_contention_that_steps_were_made_with(pair: tuple[float, float]) -> None:
-    fitted = ddp.fit_contention(LOCAL, COST, {8.0: made(Contention(*pair), 8.0)})
-    assert (fitted.compute, fitted.communication) == pytest.approx(pair, rel=0.01)
-    assert made(fitted, 4.0).median_s == pytest.approx(made(Contention(*pair), 4.0).median_s, rel=0.005)
-    other = ddp.fit_contention(LOCAL, COST, {8.0: made(Contention(1.5, 4.0), 8.0)})
-    assert (other.compute, other.communication) != pytest.approx(pair, rel=0.1)
 
 
 # ---- from recordings to steps

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from ...collectives.schedule import COLLECTIVES
 from ...common.checks import one_of, whole
 from ...common.files import FileError, read_bytes
-from ...provenance import difference
 from ..profile import Profile
 from .clean import clean_lines
 from .log import Log, joined
@@ -82,10 +82,10 @@ def merged(profiles: Sequence[Profile], name: str) -> Profile:
     Facts that differ, such as the number of iterations, are left out. Raises ValueError if the machines differ.
     """
     first = profiles[0]
-    for profile in profiles:
-        problem = difference(first.provenance, profile.provenance, _SAME)
-        if problem:
-            raise ValueError(f"the logs are of different machines or ranks (select with --num-ranks): {problem}")
+    for profile, fact in product(profiles, _SAME):
+        one, other = first.provenance.get(fact), profile.provenance.get(fact)
+        if one != other:
+            raise ValueError(f"the logs differ in {fact}, {one!r} and {other!r} (--num-ranks selects tables)")
     notes = dict.fromkeys(profile.provenance["source"].get("notes", "") for profile in profiles)
     source = {**first.provenance["source"], "notes": "; ".join(filter(None, notes))}
     provenance = {**_common([profile.provenance for profile in profiles]), "name": name, "source": source}

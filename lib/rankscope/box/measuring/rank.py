@@ -21,12 +21,12 @@ from .timing import Ranks
 from .transfers import Gpu, transfer_points
 
 
-def survey(stored: Any) -> tuple[dict[str, Any], list[int], Any]:
-    """Return a description of this rank's machine, the number of each rank's node, and the argument."""
+def survey() -> tuple[dict[str, Any], list[int]]:
+    """Return a description of this rank's machine, and the number of each rank's node."""
     ids = [""] * dist.get_world_size()
     dist.all_gather_object(ids, network_id())
     first_seen = list(dict.fromkeys(ids))
-    return of_machine(), [first_seen.index(node) for node in ids], stored
+    return of_machine(), [first_seen.index(node) for node in ids]
 
 
 def network_id() -> str:

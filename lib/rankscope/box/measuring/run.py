@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from ...cluster import node_sizes
 from ...common.checks import of_type, one_of
 from ...common.extras import naming_extra
 from ...common.files import check_output
-from ...provenance import difference, of_run
+from ...provenance import of_run
 from ...ranks.host import num_cores
 from ...ranks.joined import place
 from ...ranks.launcher import launch
@@ -55,7 +54,7 @@ def measure(
 
     Links and memory are measured first, then the collectives of the protocol, then copies to and from the GPU of
     rank 0, if it has one. If the points show that the machine is busy, those that vary most are measured once more.
-    If the file exists, measuring continues where it stopped; `fresh` replaces the file.
+    A file that exists is replaced only if `fresh`.
 
     `backend` is "gloo" or "nccl"; see `backend_and_ranks` for the defaults. Under torchrun or mpirun, its ranks are
     used: all must call `measure` with the same arguments, rank 0 writes the file, and all return the profile.
@@ -63,7 +62,7 @@ def measure(
     `name` and `command` are stored, too: what to call the machine, and what the user ran. `report` gets the `Progress`
     before each launch.
 
-    Raises ValueError if an argument is invalid, or if the file is no profile or is of another machine or protocol;
+    Raises ValueError if an argument is invalid, or if the file exists;
     RankError if a rank fails, hangs or gets a wrong result; OSError if the file cannot be written.
 
     >>> import tempfile
@@ -78,10 +77,9 @@ def measure(
     protocol = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
     backend, num_ranks = backend_and_ranks(backend, num_ranks)
     check_output("path", path)
-    path = Path(path)
-    stored = Profile.load(path) if writes() and path.exists() and not fresh else None
-    # All ranks of torchrun get what rank 0 has found: its machine, and its file.
-    machine, nodes, stored = launch(rank.survey, num_ranks, [stored], backend, PATIENCE_S)[0]
+    if writes() and os.path.exists(path) and not fresh:
+        raise ValueError(f"{path} exists: name another file, or replace it by --force (fresh=True)")
+    machine, nodes = launch(rank.survey, num_ranks, [], backend, PATIENCE_S)[0]  # of rank 0, for all
     ranks_per_node = node_sizes(nodes)
     network = "loopback" if len(ranks_per_node) == 1 else f"between {len(ranks_per_node)} nodes"
     provenance = {
@@ -99,22 +97,14 @@ def measure(
         "verified": True,  # a wrong result raises an error
     }
     profile = Profile(provenance, how)
-    if stored is not None:
-        problem = difference(stored.provenance, profile.provenance) or difference(stored.protocol, how, tuple(how))
-        if problem:
-            raise ValueError(f"{path} cannot be continued: {problem}; use another file, or fresh=True or --force")
-        profile = stored
     keys = keys_of(protocol, backend, ranks_per_node, has_gpu=bool(machine["gpus"]))
-    done = {point.key for point in profile.points}
-    missing = [key for key in keys if key not in done]
-    new = set(missing)
+    missing = keys
     is_again = False
     pace = slowdown(len(nodes))  # actual / expected time: of the last launch, but of the first by the machine's load
     while missing:
         left_s = pace * guess_s(missing, protocol, backend)
         doing = words_of(missing[0])
-        num_done = len({*keys} & {point.key for point in profile.points})
-        report(Progress(num_done, len(keys), f"{doing}, again" if is_again else doing, left_s))
+        report(Progress(len(profile.points), len(keys), f"{doing}, again" if is_again else doing, left_s))
         chosen = missing[:POINTS_PER_LAUNCH]
         expected_s = guess_s(chosen, protocol, backend)
         limit_s = PATIENCE_S + LENIENCE * pace * expected_s
@@ -127,7 +117,7 @@ def measure(
         missing = missing[POINTS_PER_LAUNCH:]
         if not missing and not is_again:
             is_again = True
-            missing = [point.key for point in profile.disturbed if point.key in new]
+            missing = [point.key for point in profile.disturbed]
     return profile
 
 

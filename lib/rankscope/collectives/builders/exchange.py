@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -103,29 +103,17 @@ def allgather_pat(num_ranks: int) -> Schedule:
 
 
 @algorithm("all_to_all", "pairwise", one_by_one_s, MPICH)
-def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | None = None) -> Schedule:
-    """In step s every rank sends the chunk for the rank s + 1 after it directly to that rank: N-1 steps, any N.
-
-    ``counts[i][j]`` are the elements that rank i has for rank j if they differ (MPI_Alltoallv), for example tokens that
-    are routed to experts. Elements that stay on their rank are also part of the buffer.
-
-    >>> all_to_all_pairwise(2, counts=[[1, 3], [0, 2]]).weights
-    (1, 3, 0, 2)
-    """
+def all_to_all_pairwise(num_ranks: int) -> Schedule:
+    """In step s every rank sends the chunk for the rank s + 1 after it directly to that rank: N-1 steps, any N."""
     n = num_ranks
     ranks = np.arange(n)
-    weights = None
-    if counts is not None:
-        if [len(row) for row in counts] != [n] * n:
-            raise ValueError(f"counts must be {n} rows of {n} whole numbers, one per rank, got {counts!r}")
-        weights = tuple(count for row in counts for count in row)
 
     def steps() -> Iterator[Step]:
         for distance in range(1, n):
             peer = (ranks + distance) % n
             yield Step.of(ranks, peer, chunk=ranks * n + peer)  # chunks are numbered by sender, then by receiver
 
-    return Schedule("all_to_all", "pairwise", n, n * n, steps, weights=weights)
+    return Schedule("all_to_all", "pairwise", n, n * n, steps)
 
 
 def _bruck_s(t: Terms) -> Any:

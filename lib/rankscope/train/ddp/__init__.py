@@ -15,7 +15,7 @@ from .recommend import recommend
 from .resnet50 import resnet50_step
 
 if TYPE_CHECKING:
-    from .measured import MeasuredSteps, fit_contention, measure, measure_local_step
+    from .measured import MeasuredSteps, measure, measure_local_step
     from .observed import buckets
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "assign",
     "buckets",
     "cost",
-    "fit_contention",
     "measure",
     "measure_local_step",
     "recommend",
@@ -39,7 +38,6 @@ __getattr__ = when_used(
     __name__,
     MeasuredSteps="measured",
     buckets="observed",
-    fit_contention="measured",
     measure="measured",
     measure_local_step="measured",
 )

@@ -13,18 +13,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ...common.checks import function, of_type, optional
-from ...networks import Cost, Seconds
+from ...networks import Seconds
 from ...ranks.recorder import Recording, open_recorders, record
 from ...timeline import Span, Timeline
 from ..losses import Loss, Optimizer, checked_loss
 from .bucketing import Gradient
-from .local import Contention, LocalStep
-from .model import NO_ITEM, last_backward
+from .local import LocalStep
+from .model import NO_ITEM
 from .observed import gradients_of, unreduced
 
 WARM_UP = 3  # steps; DDP rebuilds its buckets in the second one, with a static graph in the third
-_LARGEST_FACTOR = 32.0  # of contention
-_NUM_FACTORS = 48  # that the search for the best ones tries
 
 
 class MeasuredSteps(NamedTuple):
@@ -207,38 +205,3 @@ def _compute_spans(rank: int, recorded: Timeline) -> list[Span]:
             spans.append(Span(rank, "compute", kind, item, start_s, stop_s))
             start_s = stop_s
     return spans
-
-
-# ---- contention
-
-
-def fit_contention(local: LocalStep, cost: Cost, measured: Mapping[float, MeasuredSteps]) -> Contention:
-    """Return how much computing and communicating slow each other down, such that the model meets these steps.
-
-    `local` is the step of the same module on the same ranks without allreduces, `cost` an allreduce by itself, and
-    `measured` has steps by their cap. The errors of the backward and of the whole step have the same weight, each as a
-    share of the step. How much longer the backward takes shows how communicating affects computing, and the rest of the
-    step shows how computing affects communicating. So a single cap is enough if several buckets overlap the backward,
-    and the result holds for this machine, number of ranks and network, for any module and cap.
-    """
-    from scipy.optimize import brute, minimize  # here: without scipy, everything else works
-
-    around_s = local.forward_s + local.optimizer_s  # the parts of a step that no allreduce can slow down
-    targets = []
-    for cap_mb, steps in measured.items():
-        backwards = [step.select(kind="backward") for step in steps.steps]
-        backward_s = np.median([np.mean(one.stop_s - one.start_s) for one in backwards])  # of the mean over ranks
-        targets.append((local.buckets(cap_mb), backward_s, steps.median_s))
-
-    def error(logs: Seconds) -> float:
-        squares = 0.0
-        for buckets, backward_s, step_s in targets:
-            last = last_backward(local, buckets, cost, Contention(*np.exp(logs)))
-            squares += ((last.backward_s - backward_s) / step_s) ** 2
-            squares += ((around_s + last.end_s - step_s) / step_s) ** 2
-        return squares
-
-    # From the best of a fine grid, because the errors have kinks where an allreduce ends together with the backward.
-    bounds = [(0.0, np.log(_LARGEST_FACTOR))] * 2
-    polish = partial(minimize, method="Nelder-Mead", bounds=bounds)
-    return Contention(*np.exp(brute(error, bounds, Ns=_NUM_FACTORS, finish=polish)))
