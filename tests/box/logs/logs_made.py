@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 FACTORS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
 SUMMED = ("all_reduce", "reduce_scatter", "reduce")
@@ -90,37 +90,6 @@ def table(
         values = [float(half[2]) for row in rows for half in row.halves]
         lines += ["# Out of bounds values : 0 OK", f"# Avg bus bandwidth    : {sum(values) / len(values):g} ", "#"]
     return lines
-
-
-def as_json(gpus: int = 1) -> dict[str, Any]:
-    """What nccl-tests writes with -J about an allreduce of eight ranks, of which a process has so many."""
-    results = []
-    rates = []
-    for row in printed("all_reduce", 8):
-        result: dict[str, Any] = {
-            "size": row.size,
-            "count": row.size // 4,
-            "type": "float",
-            "redop": "sum",
-            "root": "  -1",
-        }
-        for name, (time, _, _) in zip(("out_of_place", "in_place"), row.halves, strict=True):
-            rate = row.size / float(time) / 1e3
-            rates.append(1.75 * rate)
-            result[name] = {"time": float(time), "alg_bw": rate, "bus_bw": 1.75 * rate, "nwrong": 0.0}
-        results.append(result)
-    device = {"hostname": "node1", "device_info": "NVIDIA H100 80GB HBM3"}
-    devices = [{"rank": rank, **device} for rank in range(0, 8, gpus)]
-    return {
-        "version": 2,
-        "start_time": "2026-03-04 05:06:07",
-        "args": ["/home/ann/nccl-tests/build/all_reduce_perf", "-J", "a.json"],
-        "env": ["HOME=/home/ann", "NCCL_P2P_DISABLE=1"],
-        "nccl_version": 22907,
-        "config": {"nthreads": 1, "ngpus": gpus, "warmup_iters": 1, "iterations": 20, "devices": devices},
-        "results": results,
-        "average_bus_bandwidth": {"bandwidth": sum(rates) / len(rates), "okay": "unchecked"},
-    }
 
 
 NVBANDWIDTH = """\

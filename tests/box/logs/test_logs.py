@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -158,13 +157,11 @@ def test_a_size_that_has_lost_digits_is_left_out_and_named(tmp_path: Path, colle
 
 def test_times_of_the_cpu_are_no_rate(tmp_path: Path) -> None:
     text = "\n".join(made.table()).replace("   time ", "cputime ")
-    as_json = json.dumps(made.as_json()).replace('"time"', '"cpu_time"')
-    for log in (text, as_json):
-        profile = single_profile(tmp_path, log)
-        assert times(profile) == printed_times(ROWS)
-        assert profile.protocol["clock"] == "cpu"
-        assert notes(profile).startswith(f"{FAULT}the times are those of the CPU")
-        assert {finding.kind for finding in judge(profile)} <= {"stated_fault", "p2p_off"}
+    profile = single_profile(tmp_path, text)
+    assert times(profile) == printed_times(ROWS)
+    assert profile.protocol["clock"] == "cpu"
+    assert notes(profile).startswith(f"{FAULT}the times are those of the CPU")
+    assert {finding.kind for finding in judge(profile)} <= {"stated_fault", "p2p_off"}
 
 
 def test_no_cut_makes_a_point_that_the_whole_log_does_not_have(tmp_path: Path) -> None:
@@ -284,45 +281,6 @@ def test_iterations_of_a_text_are_a_spread_round_the_mean(tmp_path: Path) -> Non
     assert {point.seconds[2] for point in profile.points} == {9000.0}
 
 
-def json_with_iterations(late: Callable[[int, int], float]) -> dict[str, Any]:
-    """Version 3 of the JSON: eight processes, whose times in each iteration are 10 µs times `late`."""
-    content = made.as_json()
-    by_process = [[10.0 * late(process, iteration) for iteration in range(20)] for process in range(8)]
-    slowest = [max(times_us) for times_us in zip(*by_process, strict=True)]
-    each = {"skipped_iterations": 2, "times_us": slowest, "per_process_max_times_us": by_process}
-    for result in content["results"]:
-        result |= {"out_of_place_per_iter": each, "in_place_per_iter": each}
-    return content
-
-
-def test_iterations_of_json_are_kept_and_a_slow_process_is_named(tmp_path: Path) -> None:
-    slow = json_with_iterations(lambda process, iteration: 1.5 if process == 5 and iteration % 3 else 1.0)
-    profile = single_profile(tmp_path, json.dumps(slow))
-    kept = [1e-5 if iteration % 3 == 0 else 1.5e-5 for iteration in range(2, 20)]
-    assert {point.seconds for point in profile.points} == {tuple(kept)}
-    assert profile.protocol["statistic"] == "each iteration"
-    assert notes(profile).startswith("slow process: process 5 (rank 5 on node1) ")
-    assert "67%" in notes(profile)
-    for late in (
-        lambda process, iteration: 1.05 if process == 5 else 1.0,  # not clearly slower
-        lambda process, iteration: 1.5 if process == iteration % 8 else 1.0,  # each in turn
-    ):
-        assert notes(single_profile(tmp_path, json.dumps(json_with_iterations(late)))) == ""
-
-
-@pytest.mark.parametrize("gpus", [1, 4])
-def test_json_is_read(tmp_path: Path, gpus: int) -> None:
-    profile = single_profile(tmp_path, json.dumps(made.as_json(gpus=gpus)))
-    assert times(profile) == printed_times(ROWS)
-    assert (profile.num_ranks, profile.ranks_per_node) == (8, (8,))
-    assert profile.provenance["date"] == "2026-03-04 05:06:07"
-    assert profile.provenance["environment"] == "NCCL_P2P_DISABLE=1"
-    assert profile.provenance["gpus"][7] == {"name": "NVIDIA H100 80GB HBM3", "nccl": "2.29.7"}
-    assert profile.protocol["verified"]
-    unverified = json.dumps(made.as_json()).replace('"nwrong": 0.0', '"nwrong": null')
-    assert "verified" not in single_profile(tmp_path, unverified).protocol
-
-
 # ---- other programs
 
 
@@ -410,8 +368,8 @@ REFUSED = {
     "no rows": (made.ranks(8), "whole row"),
     "another program": ("D\\D  0  1\n0 941.77  19.93\n", "not a log"),
     "JSON of another program": ('{"a": 1}', "not a log"),
-    "JSON of an unknown version": ('{"config": {}}', "unknown version"),
-    "JSON that is cut": (json.dumps(made.as_json())[:-40], "damaged"),
+    "JSON of an unknown version": ('{"nvbandwidth": {}}', "unknown version"),
+    "JSON that is cut": (made.NV_JSON[:-40], "damaged"),
     "columns of another program": (
         "#  size  count  time  algbw  busbw\n  3221225472  805306368  28286  113.88\n",
         "not a log",

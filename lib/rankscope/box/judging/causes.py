@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...common.words import count_of
-from ..logs.table import FAULT, SLOW
+from ..logs.table import FAULT
 from ..profile import Profile
 from .hardware import stated
 
@@ -25,7 +25,7 @@ def causes(profile: Profile) -> Iterator[tuple[str, str]]:
     num_nodes = profile.num_nodes or 1
     ranks_per_node = profile.num_ranks // num_nodes
     for note in dict.fromkeys(str(profile.provenance.get("source", {}).get("notes", "")).split("; ")):
-        if note.startswith((FAULT, SLOW)):
+        if note.startswith(FAULT):
             fault = note.partition(": ")[2]
             yield "stated_fault", f"{fault[:1].upper()}{fault[1:]}."
     if log.is_p2p_off and ranks_per_node > 1:

@@ -1,10 +1,9 @@
-"""Read the tables of nccl-tests and rccl-tests, as text or as JSON (-J), also if runs are mixed line by line."""
+"""Read the tables of nccl-tests and rccl-tests, also if runs are mixed line by line."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from ...common.words import count_of
 from ..profile import Profile
@@ -144,51 +143,3 @@ def _separate(table: Table) -> list[list[Rank]]:
     for rank in table.ranks:
         by_process.setdefault((rank.host, rank.pid), []).append(rank)
     return [ranks for ranks in by_process.values() if is_whole(ranks)]
-
-
-# ---- JSON
-
-
-def nccl_tests_json(log: Log, content: Mapping[str, Any]) -> Iterator[Profile]:
-    """Yield the profile of a file that nccl-tests -J wrote."""
-    config = content["config"]
-    num_per_process = config["nthreads"] * config["ngpus"]  # of which only the first is listed
-    ranks: list[Rank] = []
-    for process in config["devices"]:
-        for _ in range(num_per_process):
-            ranks.append(Rank(len(ranks), process["hostname"], "", "", process["device_info"]))
-    table = Table(
-        collective=_collective(" ".join(content["args"])),
-        ranks=ranks,
-        halves=list(_json_halves(content["results"])),
-        date=content["start_time"],
-    )
-    library = f"nccl-library={content['nccl_version']}"
-    iterations = f"warmup iters: {config['warmup_iters']} iters: {config['iterations']}"
-    yield profile_of(log, table, facts_of([*content["env"], library, iterations]))  # in the words of the text
-
-
-def _json_halves(results: list[Mapping[str, Any]]) -> Iterator[Half]:
-    for index, result in enumerate(results):
-        for name in ("out_of_place", "in_place"):
-            half = result[name]
-            if half is None:  # not measured
-                continue
-            each = result.get(f"{name}_per_iter", {})
-            skipped = each.get("skipped_iterations", 0)
-            yield Half(
-                f"results[{index}]",
-                result["size"],
-                result["count"],
-                result["type"],
-                result["redop"],
-                result["root"].strip(),
-                name == "in_place",
-                half.get("cpu_time") or half["time"],
-                half["alg_bw"],
-                half["bus_bw"],
-                half["nwrong"],
-                iterations_us=each.get("times_us", [])[skipped:],
-                process_times_us=[times_us[skipped:] for times_us in each.get("per_process_max_times_us", [])],
-                is_cpu_time="cpu_time" in half,
-            )

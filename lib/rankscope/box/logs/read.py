@@ -14,7 +14,7 @@ from ...common.files import FileError, read_bytes
 from ..profile import Profile
 from .clean import clean_lines
 from .log import Log, joined
-from .nccl_tests import COLLECTIVE, nccl_tests_json, nccl_tests_text
+from .nccl_tests import COLLECTIVE, nccl_tests_text
 from .nvbandwidth import nvbandwidth_json, nvbandwidth_text
 from .p2p import p2p_text
 
@@ -65,8 +65,6 @@ def _profiles(log: Log, text: str) -> Iterator[Profile]:
         content = json.loads(text)
         if "nvbandwidth" in content:
             yield from nvbandwidth_json(log, content["nvbandwidth"])
-        elif "config" in content:
-            yield from nccl_tests_json(log, content)
     else:
         yield from nccl_tests_text(log)
         yield from nvbandwidth_text(log)

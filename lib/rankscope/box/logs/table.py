@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import median
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,11 +23,9 @@ TYPE_BYTES = {
 }
 # How notes begin that say what is wrong with a run; faults are the first thing to know about it.
 FAULT = "fault: "
-SLOW = "slow process: "
 CUT = "is cut or damaged, and left out"
 _MOST_RANKS = 4096  # among which the number is sought that fits the bus bandwidths
 _SLACK = 0.01  # of a rate, for other ways of rounding
-_LATE = 1.1  # a process is slow in an iteration that takes it so many times the median of all processes
 
 
 class Rank(NamedTuple):
@@ -44,8 +41,7 @@ class Rank(NamedTuple):
 class Half(msgspec.Struct, frozen=True):
     """The out-of-place or the in-place half of a row. `redop` and `root` are "" if the table has no such column.
 
-    `iterations_us` has the time of each iteration or, in a text, the shortest, the mean and the longest. JSON also
-    has the times of each process.
+    `iterations_us` has the shortest time of an iteration, the mean and the longest, where they are printed.
     """
 
     where: str
@@ -60,7 +56,6 @@ class Half(msgspec.Struct, frozen=True):
     busbw: float
     num_wrong: float | None = None
     iterations_us: Sequence[float] = ()
-    process_times_us: Sequence[Sequence[float]] = ()
     is_cpu_time: bool = False  # of the call, which returns before the GPU has done
 
 
@@ -75,7 +70,6 @@ class Table(msgspec.Struct):
     halves: list[Half] = []
     num_averages: int = 0
     notes: list[str] = []
-    date: str = ""
 
 
 def is_whole(ranks: Sequence[Rank]) -> bool:
@@ -91,6 +85,8 @@ def profile_of(log: Log, table: Table, facts: Facts) -> Profile:
     collective = table.collective or log.collective or _by_columns(table, per_count)
     if not collective:
         raise log.error(last.where, "the collective of the table is not stated: state it with --collective")
+    for half in table.halves:
+        _check_rate(log, half)
     num_ranks = _num_ranks(log, table, collective, per_count)
     listed = []
     if is_whole(table.ranks) and len(table.ranks) == num_ranks:
@@ -99,12 +95,9 @@ def profile_of(log: Log, table: Table, facts: Facts) -> Profile:
     options = _options(collective, num_ranks, len(ranks_per_node))
     points = []
     for half in table.halves:
-        _check_rate(log, half)
         seconds = [time_us * 1e-6 for time_us in half.iterations_us or [half.time_us]]
         points.append(timed(collective, half.num_bytes, seconds, {**options, "in_place": half.in_place}))
     how: dict[str, Any] = {"statistic": "mean", **facts.repetitions}
-    if last.process_times_us:
-        how["statistic"] = "each iteration"
     if last.is_cpu_time:
         how["clock"] = "cpu"
     dtypes = {half.dtype for half in table.halves}
@@ -128,7 +121,6 @@ def profile_of(log: Log, table: Table, facts: Facts) -> Profile:
         ranks_per_node=ranks_per_node,
         network=facts.network,
         environment=facts.environment,
-        date=table.date,
     )
 
 
@@ -230,18 +222,4 @@ def _notes(table: Table, num_ranks: int, num_wrong: float) -> list[str]:
         notes.append(f"{FAULT}the times are those of the CPU's calls (-C), not of the GPU, so they show no bandwidth")
     if num_wrong:
         notes.append(f"{FAULT}{num_wrong:g} elements of the results are wrong")
-    return notes + _slow_process(table)
-
-
-def _slow_process(table: Table) -> list[str]:
-    """Return the process that is the slowest in most iterations, clearly slower than others; nothing if none is."""
-    iterations = [times_us for half in table.halves for times_us in zip(*half.process_times_us, strict=True)]
-    late = [times_us for times_us in iterations if max(times_us) > _LATE * median(times_us)]
-    slowest = Counter(times_us.index(max(times_us)) for times_us in late)
-    for process, number in slowest.most_common(1):
-        share = number / len(iterations)
-        if share > 0.5:
-            rank = table.ranks[process * len(table.ranks) // len(iterations[0])]  # its first
-            who = f"process {process} (rank {rank.number} on {rank.host})"
-            return [f"{SLOW}{who} is the slowest in {share:.0%} of the iterations"]
-    return []
+    return notes
