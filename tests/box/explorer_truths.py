@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankscope.box import stated
+from rankscope.box import Profile, stated
 from rankscope.common.units import parse_bytes
 
 
@@ -17,4 +17,20 @@ def transfers(now: Any) -> list[tuple[Any, ...]]:
     return [(f"method {now.method} in #", copy_s), ("loop: # per batch.* computes #", batch_s, step_s / batch_s)]
 
 
-TRUTHS = {"transfers": ({}, transfers)}
+def box(now: Any) -> list[tuple[Any, ...]]:
+    """Rates at sizes that were measured, by the formula of nccl-tests."""
+    size = parse_bytes("size", now.size)
+    rates = []
+    for name in (now.machine, now.others):
+        machine = Profile.load(f"bank:{name}")
+        num_ranks = machine.num_ranks
+        factor = {"allreduce": 2 * (num_ranks - 1) / num_ranks, "reduce": 1}.get(now.collective, 1 - 1 / num_ranks)
+        if size not in machine.native_s(now.collective):
+            return []
+        rates.append(factor * size / machine.native_s(now.collective)[size])
+    if now.machine == now.others:
+        return [("^#/s\n", rates[0])]
+    return [("^#/s; others reach #/s\n", *rates)]
+
+
+TRUTHS = {"transfers": ({}, transfers), "box": ({"others": "b200_8"}, box)}
