@@ -49,6 +49,7 @@ _ENTRIES = (
     Entry("collectives.explorer:allreduce", "An allreduce, step by step", "04_collectives"),
     Entry("collectives.player.explorer:player", "A collective that plays", "04_collectives"),
     Entry("box.judging.explorer:box", "What a GPU box should reach", "05_your_box"),
+    Entry("box.nccl.explorer:nccl", "What NCCL chooses", "06_what_nccl_chooses"),
     Entry("train.ddp.explorer:ddp", "DDP's buckets and overlap", "07_ddp"),
     Entry("train.fsdp.explorer:fsdp", "FSDP: streams and memory", "08_zero_and_fsdp"),
     Entry("train.zero.explorer:zero", "Memory per rank with ZeRO", "08_zero_and_fsdp"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankscope.box import Profile, stated
+from rankscope.box import Profile, nccl, stated
 from rankscope.common.units import parse_bytes
 
 
@@ -33,4 +33,18 @@ def box(now: Any) -> list[tuple[Any, ...]]:
     return [("^#/s; others reach #/s\n", *rates)]
 
 
-TRUTHS = {"transfers": ({}, transfers), "box": ({"others": "b200_8"}, box)}
+def of_nccl(now: Any) -> list[tuple[Any, ...]]:
+    """The two shortest times that NCCL expects, as latency and bandwidth; a tree's bandwidth depends on the size."""
+    model = nccl.Model(now.gpu, now.gpus_per_node, now.num_nodes)
+    size = parse_bytes("size", now.size)
+    times_us = []
+    for pair in model.eligible(now.collective):
+        time_us = model.latency_us(now.collective, *pair) + size / model.bandwidth(now.collective, *pair) / 1e3
+        if pair[0] == "tree" or (pair == ("ring", "simple") and now.num_nodes > 1):
+            time_us = model.expected_us(now.collective, *pair, size)
+        times_us.append(time_us)
+    first_us, second_us, *_ = sorted(times_us)
+    return [("takes # longer", second_us / first_us - 1), ("NCCL expects #, our", first_us / 1e6)]
+
+
+TRUTHS = {"transfers": ({}, transfers), "box": ({"others": "b200_8"}, box), "nccl": ({}, of_nccl)}
