@@ -81,7 +81,8 @@ class Setting(NamedTuple):
             checked = whole(self.name, value) if isinstance(self.default, int) else of_type(self.name, value, str)
             return self.values[self.values.index(checked)]
         except ValueError:
-            raise ValueError(f"{self.name} must be one of {self.allowed}, got {value!r}") from None
+            advice = "; what is your own is the first argument, without a name" if callable(value) else ""
+            raise ValueError(f"{self.name} must be one of {self.allowed}, got {value!r}{advice}") from None
 
     @property
     def allowed(self) -> str:
