@@ -80,7 +80,7 @@ def opener(name: str) -> Callable[..., Panel]:
         for setting in explorer.settings:
             if setting.name in settings and not setting.when(now):
                 raise ValueError(f"{setting.name} has no effect with these settings")
-        return Panel(explorer, now)
+        return Panel(explorer, now, name, [getattr(value, "__name__", "…") for value in inputs])
 
     keywords = [Parameter(setting.name, Parameter.KEYWORD_ONLY, default=setting.default) for setting in settings]
     show.__signature__ = Signature([*entry.inputs(), *keywords])  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from rankscope.panel import widgets as panel_module
 from rankscope.panel.explorer import Explorer, Now, Setting, Steps
 from rankscope.panel.widgets import Panel
 from tests.figures.readable import svg_problems
+from tests.sampling.own_samplers import in_batches
 
 from .cases import Case, all_cases
 
@@ -37,7 +39,8 @@ def test_an_explorer_draws_at_every_preset_and_its_panel_shows_that(case: Case) 
         panel.example.value = name
         shown = explorer.shown(now)
         seen.add(shown[1:])
-        assert panel.now == now == explorer.at(**eval(f"dict({panel.line.value})"))
+        assert panel.now == now == explorer.at(**eval(f"dict({explorer.line(now)})"))
+        assert panel.code.value.endswith(f"{explorer.line(now)})")
         assert shown.report in panel.shown.value
         assert "<svg" in panel.shown.value
         assert shown.drawings
@@ -114,7 +117,7 @@ def test_a_number_can_be_typed_and_its_slider_follows() -> None:
     assert number is size
     size.value = 500
     assert slider.value == 9
-    assert panel.line.value == "size=500"
+    assert panel.code.value == "explorers.explorer(size=500)"
     assert "500 &gt; 4" in panel.shown.value
     slider.value = 4
     assert size.value == 4
@@ -139,6 +142,18 @@ def test_a_panel_paints_once_for_a_preset_and_keeps_its_height(monkeypatch: pyte
     panel.example.value = "the defaults"
     assert len(painted) == 2
     assert panel.shown.value.partition(">")[0] == tall
+
+
+def test_a_panel_saves_its_pictures_and_unfolds_its_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    panel = explorers.samplers(in_batches, epoch=2)
+    assert panel.code.value == "explorers.samplers(in_batches, epoch=2)"
+    (tmp_path / "samplers_1.svg").write_text("mine")
+    panel.saving.click()
+    assert (tmp_path / "samplers_1.svg").read_text() == "mine"
+    assert (tmp_path / panel.saving.description.split()[-1]).read_text() == to_svg(panel.explorer.draw(panel.now)[0])
+    panel.unfolding.value = True
+    assert "rankscope-open" in panel.shown._dom_classes
 
 
 def test_a_picture_is_stored_unless_it_is_missing_or_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,9 @@ class Explorer:
                 drawn = "".join(to_svg(drawing, old, style=False) for drawing, old in pairs)
             else:
                 drawn = self.play(now)
-            report = escape("\n".join(self.report(now)))
+            first, *others = [escape(line) for line in self.report(now)]
         except ValueError as error:
             return Shown((), f"<p>{escape(str(error))}</p>", "")
-        return Shown(drawings, drawn, f"<pre style='{_REPORT_STYLE}'>{report}</pre>")
+        rest = "".join(f"\n{line}" for line in others)
+        report = f"<pre style='{_REPORT_STYLE}'>{first}<span class='rankscope-rest'>{rest}</span></pre>"
+        return Shown(drawings, drawn, report)

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...common.checks import of_type
-from ...common.units import percent_words
+from ...common.units import percent_words, time_words
 from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, jitter
 from ...timeline import Timeline
@@ -120,7 +120,10 @@ def _explorer(
     def report(now: Now) -> list[str]:
         """How the workers of each stage spend their time in the long run."""
         num_items, timeline = long_run(now)
-        return [f"in {num_items} {items}:", *[_shares(timeline, stage) for stage in pipeline_at(now).stages]]
+        return [
+            f"{num_items} {items} take {time_words(timeline.makespan_s)}",
+            *[_shares(timeline, stage) for stage in pipeline_at(now).stages],
+        ]
 
     return Explorer(settings, draw, report, presets)
 
