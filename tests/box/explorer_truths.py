@@ -34,16 +34,12 @@ def box(now: Any) -> list[tuple[Any, ...]]:
 
 
 def of_nccl(now: Any) -> list[tuple[Any, ...]]:
-    """The two shortest times that NCCL expects, as latency and bandwidth; a tree's bandwidth depends on the size."""
+    """The two shortest times that NCCL expects, pair by pair."""
     model = nccl.Model(now.gpu, now.gpus_per_node, now.num_nodes)
     size = parse_bytes("size", now.size)
-    times_us = []
-    for pair in model.eligible(now.collective):
-        time_us = model.latency_us(now.collective, *pair) + size / model.bandwidth(now.collective, *pair) / 1e3
-        if pair[0] == "tree" or (pair == ("ring", "simple") and now.num_nodes > 1):
-            time_us = model.expected_us(now.collective, *pair, size)
-        times_us.append(time_us)
-    first_us, second_us, *_ = sorted(times_us)
+    first_us, second_us, *_ = sorted(
+        [model.expected_us(now.collective, *pair, size) for pair in model.eligible(now.collective)]
+    )
     return [("takes # longer", second_us / first_us - 1), ("NCCL expects #, our", first_us / 1e6)]
 
 

@@ -25,17 +25,20 @@ def slow_rank(now: Any) -> list[tuple[Any, ...]]:
         phase_s[phase] = np.concatenate(parts)
     found = diagnose(job(phase_s, wire_s=0.006))
     waits_s = found.waits_s[10]
-    truths: list[tuple[Any, ...]] = [
-        ("rank # waits # for rank #", waits_s.argmax(), waits_s.max(), waits_s.argmin()),
-    ]
+    waiting = ("rank # waits # for rank #", waits_s.argmax(), waits_s.max(), waits_s.argmin())
     if found.culprits:
         named = listed("rank", [culprit.rank for culprit in found.culprits])
-        truths.append((f"diagnose names {named}: # per step", sum(culprit.cost_s for culprit in found.culprits)))
-    elif now.delay_ms:
-        truths.append((r"not name\* rank #", now.late_rank))
-    else:
-        truths.append(("diagnose names no rank",))
-    return truths
+        return [waiting, (f"names {named}: # per step", sum(culprit.cost_s for culprit in found.culprits))]
+    return [waiting, ("not name. rank #", now.late_rank) if now.delay_ms else ("names no rank",)]
 
 
-TRUTHS = {"slow_rank": ({}, slow_rank)}
+def paste(now: Any) -> list[tuple[Any, ...]]:
+    """What stands in the examples."""
+    if "GPU3" in now.text:
+        return [("# GPUs, # pair NV4, # pairs NODE, # pairs SYS", 4, 1, 2, 3)]
+    if "busbw" in now.text:
+        return [("allreduce at # reaches #/s, # of the #/s", 2**28, 260.71e9, 260.71 / 450, 450e9)]
+    return [("Look at rank #\n", 2)] if "Watchdog" in now.text else []
+
+
+TRUTHS = {"slow_rank": ({}, slow_rank), "paste": ({}, paste)}

@@ -13,10 +13,10 @@ from rankscope import explorers
 from rankscope.drawing.drawing import to_svg
 from rankscope.explorers import EXPLORERS
 from rankscope.panel import widgets as panel_module
-from rankscope.panel.explorer import Explorer, Now, Setting, Steps
+from rankscope.panel.explorer import Explorer, Now, Setting, Steps, Typed
 from rankscope.panel.widgets import Panel
 from tests.figures.readable import svg_problems
-from tests.sampling.own_samplers import in_batches
+from tests.sampling.explorer_cases import in_batches
 
 from .cases import Case, all_cases
 
@@ -39,8 +39,10 @@ def test_an_explorer_draws_at_every_preset_and_its_panel_shows_that(case: Case) 
         panel.example.value = name
         shown = explorer.shown(now)
         seen.add(shown[1:])
-        assert panel.now == now == explorer.at(**eval(f"dict({explorer.line(now)})"))
-        assert panel.code.value.endswith(f"{explorer.line(now)})")
+        assert panel.now == now
+        line = explorer.line(now)
+        assert explorer.line(explorer.at(**eval(f"dict({line})"))) == line
+        assert panel.code.value.endswith(f"{line})")
         assert shown.report in panel.shown.value
         assert "<svg" in panel.shown.value
         assert shown.drawings
@@ -86,7 +88,7 @@ def test_a_disabled_control_changes_nothing(case: Case) -> None:
 def test_an_explorer_refuses_what_no_control_offers(name: str) -> None:
     explorer = CASES[name].made()
     for setting in explorer.settings:
-        for value in (None, object(), 10**9, "nothing"):
+        for value in (None, object(), 10**9, "nothing")[: 3 if isinstance(setting.choices, Typed) else 4]:
             with pytest.raises(ValueError, match=setting.name):
                 explorer.at(**{setting.name: value})
     with pytest.raises(ValueError, match="speed"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import re
 from functools import partial
 from itertools import count
 from typing import Any
@@ -21,7 +21,7 @@ from rankscope.sampling.kinds import SAMPLERS as KINDS
 from rankscope.sampling.picture import draw_assignment
 from tests.explorers.cases import Case, report, svg
 
-from .own_samplers import Counting, in_batches
+from .explorer_cases import Counting, in_batches
 
 SAMPLERS = Case("samplers").made()
 
@@ -60,28 +60,20 @@ def test_drop_last_may_have_an_effect_although_ranks_divide_the_samples(monkeypa
     assert panel.shown.value != before
 
 
-def test_torchs_own_class_is_shown_as_the_built_in_one() -> None:
-    explorer = EXPLORERS["samplers"].make(partial(DistributedSampler, seed=5))
+@pytest.mark.parametrize("own", [partial(DistributedSampler, seed=0), in_batches])
+def test_torchs_own_class_is_shown_as_the_built_in_one(own: Any) -> None:
+    explorer = EXPLORERS["samplers"].make(own)
     assert "seed" not in {setting.name for setting in explorer.settings}
-    for settings in ({}, {"size": 3, "num_ranks": 8}, {"epoch": 3, "drop_last": True}, {"shuffle": False, "epoch": 1}):
-        assert svg(explorer, **settings).replace("DistributedSampler: ", "") == svg(SAMPLERS, seed=5, **settings)
+    for settings in ({}, {"size": 3, "num_ranks": 8}, {"epoch": 3}):
+        assert re.sub("(DistributedSampler|in_batches): ", "", svg(explorer, **settings)) == svg(SAMPLERS, **settings)
 
 
-def test_own_samplers_read_what_their_ranks_read_one_after_another() -> None:
+def test_an_own_sampler_may_count_its_epochs() -> None:
     counting = [Counting(range(23), 3, rank) for rank in range(3)]
     expected = [[list(sampler) for sampler in counting] for _ in range(5)]
-    settings = {"epoch": 4, "size": 23, "num_ranks": 3, "batch_size": 5, "drop_last": True}
-    before = random.getstate()
-    name, epochs = OwnSampler(Counting).epochs(**settings)
+    name, epochs = OwnSampler(Counting).epochs(epoch=4, size=23, num_ranks=3, batch_size=5)
     assert "set_epoch" in name
     assert [[indices.tolist() for indices in one.ranks] for one in epochs] == expected[-2:]
-    name, (_, last) = OwnSampler(in_batches).epochs(**settings)
-    assert name == "in_batches: "
-    for rank in range(3):
-        batches = in_batches(range(23), 3, rank, 5, True)
-        batches.sampler.set_epoch(4)
-        assert [batch.tolist() for batch in last.batches(rank)] == list(batches)
-    assert random.getstate() == before
 
 
 @pytest.mark.parametrize(
@@ -90,15 +82,13 @@ def test_own_samplers_read_what_their_ranks_read_one_after_another() -> None:
         (lambda n, rank, world_size: n / 0, "ZeroDivisionError"),
         (lambda n, rank, world_size: count(rank), "may never end"),
         (lambda n, rank, world_size: [(rank, n)], "as batches"),
+        (lambda n, rank, world_size, window: [], "window"),
+        (lambda rank, world_size: [], "dataset"),
+        ("torch", "sampler of your own"),
     ],
 )
-def test_what_an_own_sampler_raises_is_shown(own: Any, words: str) -> None:
-    assert words in explorers.samplers(own).shown.value
-
-
-def test_what_is_no_sampler_of_a_rank_is_refused() -> None:
-    for own in ("torch", Counting(range(4), 2, 0), lambda rank, world_size: [], lambda n, rank, world_size, window: []):
-        with pytest.raises(ValueError, match="sampler of your own|dataset|window"):
-            explorers.samplers(own)
+def test_what_is_no_sampler_of_a_rank_is_refused(own: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        svg(EXPLORERS["samplers"].make(own))
     with pytest.raises(ValueError, match="first argument"):
         explorers.samplers(sampler=Counting)

@@ -127,16 +127,12 @@ def test_few_ranks_and_few_steps() -> None:
 
 def test_a_rank_that_is_last_far_more_often_than_chance_is_a_lead() -> None:
     """Jitter of 30 % hides 40 ms in 20 of 29 steps, but not who is last; healthy ranks are no lead."""
-    leads = []
-    healthy_leads = 0
+    right = 0
     for seed in range(20):
         random = np.random.default_rng(seed)
         phase_s = healthy("", 16, 29, seed)
         phase_s[..., 3] += 0.3 * phase_s.sum(axis=2).mean() * random.standard_normal((29, 16))
-        healthy_leads += judged(phase_s).often_last is not None
+        assert judged(phase_s).often_last is None
         phase_s[random.permutation(29)[:20], 5, 4] += 0.04
-        found = judged(phase_s)
-        leads.append((found.often_last or (None,))[0] if not found.culprits else 5)
-        assert found.culprits or f"Rank {leads[-1]} is the last" in words(phase_s)
-    assert healthy_leads == 0
-    assert leads.count(5) >= 18
+        right += "Rank 5 " in words(phase_s)
+    assert right >= 18

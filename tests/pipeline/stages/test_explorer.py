@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
-from rankscope import explorers
+from rankscope.explorers import EXPLORERS
 from rankscope.pipeline import Pipeline, Stage, simulate
 from tests.pipeline.explorer_cases import CASES, OWN
 
 
 def test_an_own_pipeline_is_simulated_with_the_workers_and_the_queues_that_are_set() -> None:
     explorer = CASES["pipeline of yours"].made()
-    assert explorer.at() == (0, 9, 20, 1, 2)
     now = explorer.at(seed=4, workers_0=3, queue_0=1, workers_1=2)
     changed = OWN.changed("fetch shard", num_workers=3, capacity=1).changed("pack", num_workers=2)
     rate = 40 / simulate(changed, 40, seed=4).makespan_s
     assert explorer.draw(now)[0].title == f"fetch shard is the bottleneck: {rate:.1f} items/s"
-    with pytest.raises(ValueError, match="a Pipeline"):
-        explorers.pipeline([Stage("read", 1.0)])
-    assert "service_s" in explorers.pipeline(Pipeline([Stage("read", fn=len)])).shown.value
+    without_times = EXPLORERS["pipeline"].make(Pipeline([Stage("read", fn=len)]))
+    assert "service_s" in without_times.shown(without_times.at()).drawn

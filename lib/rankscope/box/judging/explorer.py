@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def _collectives(profile: Profile) -> list[str]:
+def collectives_of(profile: Profile) -> list[str]:
     """Return the collectives with bus bandwidths at several sizes."""
     return [name for name in profile.native if len(profile.busbw(name)) >= LEAST_SIZES]
 
@@ -41,7 +41,7 @@ def _collectives(profile: Profile) -> list[str]:
 def _machines() -> dict[str, Profile]:
     """Return the machines of the bank that have bus bandwidths, by name."""
     machines = {name: Profile.load(PREFIX + name) for name in bank()}
-    return {name: profile for name, profile in machines.items() if _collectives(profile)}
+    return {name: profile for name, profile in machines.items() if collectives_of(profile)}
 
 
 def own_profile(mine: Any) -> Profile:
@@ -89,10 +89,10 @@ def box(profile: Any = None) -> Explorer:
     if profile is not None:
         first = _OWN
         machines = {_OWN: own_profile(profile), **machines}
-    if not _collectives(machines[first]):
+    if not collectives_of(machines[first]):
         raise ValueError(f"profile must have bus bandwidths of a collective at {LEAST_SIZES} sizes, got none")
-    collective = _collectives(machines[first])[0]
-    collectives = tuple(dict.fromkeys(name for one in machines.values() for name in _collectives(one)))
+    collective = collectives_of(machines[first])[0]
+    collectives = tuple(dict.fromkeys(name for one in machines.values() for name in collectives_of(one)))
     largest = min(max(machines[first].busbw(collective)), 2**26)
     gpu = gpu_of(machines[first].provenance)
     same_first = sorted(machines, key=lambda name: gpu_of(machines[name].provenance) != gpu)
@@ -100,8 +100,10 @@ def box(profile: Any = None) -> Explorer:
 
     def draw(now: Now) -> list[Drawing]:
         own = machines[now.machine]
-        if now.collective not in _collectives(own):
-            raise ValueError(f"{now.collective} was not measured on this machine; take {and_joined(_collectives(own))}")
+        if now.collective not in collectives_of(own):
+            raise ValueError(
+                f"{now.collective} was not measured on this machine; take {and_joined(collectives_of(own))}"
+            )
         shown = {now.machine: own}
         if now.others == _LIKE:
             shown |= {name.removeprefix(PREFIX): peer for name, peer in peers_of(own).items()}
