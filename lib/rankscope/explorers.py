@@ -81,6 +81,8 @@ def opener(name: str) -> Callable[..., Panel]:
         for setting in explorer.settings:
             if setting.name in settings and not setting.when(now):
                 raise ValueError(f"{setting.name} has no effect with these settings")
+            if setting.limit is not None and getattr(now, setting.name) > setting.limit(now):
+                raise ValueError(f"{setting.name} must be at most {setting.limit(now)} with these settings")
         return Panel(explorer, now, name, [getattr(value, "__name__", "…") for value in inputs])
 
     keywords = [Parameter(setting.name, Parameter.KEYWORD_ONLY, default=setting.default) for setting in settings]

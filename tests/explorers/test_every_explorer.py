@@ -158,6 +158,16 @@ def test_a_panel_saves_its_pictures_and_unfolds_its_report(monkeypatch: pytest.M
     assert "rankscope-open" in panel.shown._dom_classes
 
 
+def test_values_that_cannot_apply_are_not_offered() -> None:
+    panel = explorers.slow_rank(num_ranks=8, late_rank=7)
+    panel.controls["num_ranks"].value = 3
+    assert panel.now.late_rank == panel.controls["late_rank"].max == 2
+    panel.go(panel.explorer.at(num_ranks=16, late_rank=12))
+    assert panel.now.late_rank == 12
+    with pytest.raises(ValueError, match="num_nodes must be at most 1"):
+        explorers.player(num_nodes=2, gpus_per_node=5)
+
+
 def test_a_picture_is_stored_unless_it_is_missing_or_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explorers.samplers()
     panel.controls["num_ranks"].value = 5

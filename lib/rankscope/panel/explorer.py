@@ -48,7 +48,7 @@ class Setting(NamedTuple):
     A bool is a switch. A `range` of whole numbers and `Steps` are sliders. `Typed` is a field. Other choices are a
     list; a choice may be a pair (label, value). If `most` is not 0, any whole number up to it can be typed next to the
     slider, whose choices are then ascending numbers. The control is disabled where `when`, a predicate of all settings,
-    is false.
+    is false, and the slider of a `range` ends at the `limit` that follows from all settings, if there is one.
 
     >>> Setting("num_ranks", 4, range(1, 65), "ranks").check(65)
     Traceback (most recent call last):
@@ -63,6 +63,7 @@ class Setting(NamedTuple):
     label: str
     when: Callable[[Now], bool] = always
     most: int = 0
+    limit: Callable[[Now], int] | None = None
 
     @property
     def options(self) -> tuple[tuple[str, Any], ...]:

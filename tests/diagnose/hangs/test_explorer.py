@@ -23,7 +23,8 @@ def test_a_pasted_log_names_the_ranks_that_diagnose_names() -> None:
 
 
 def test_a_table_of_copies_is_recognised_and_a_text_of_no_kind_is_refused() -> None:
-    assert "p2p" in recognised(peer_to_peer({(0, 1): (22.0, 23.0), (1, 0): (22.0, 23.0)})).lines[0]
+    copies = recognised(peer_to_peer({(0, 1): (22.0, 23.0), (1, 0): (22.0, 23.0)}))
+    assert "p2pBandwidthLatencyTest" in copies.drawings[0].title
     for text in ("healthy", "x" * 200_001):
         with pytest.raises(ValueError, match="topo -m|200,000"):
             recognised(text)

@@ -59,12 +59,12 @@ def recognised(text: str) -> Recognised:
     lines = []
     for profile in profiles:
         program = profile.provenance["source"]["program"]
-        lines += [f"Measurements of {program}:", *verdict(profile)]
+        lines += [*verdict(profile), f"Measured by {program}."]
         if collectives_of(profile):
             explorer = box(profile)
             drawings += explorer.draw(explorer.at())
         else:
-            drawings.append(_excerpt(f"Measurements of {program}", _ROW.findall(text)))
+            drawings.append(_excerpt(f"Measured by {program}", _ROW.findall(text)))
     return Recognised(drawings, lines)
 
 

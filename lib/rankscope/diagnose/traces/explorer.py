@@ -68,7 +68,7 @@ def slow_rank() -> Explorer:
     """Return controls over a simulated job with one late rank, and what `diagnose` says of it."""
     settings = (
         Setting("num_ranks", 4, range(2, 17), "ranks"),
-        Setting("late_rank", 2, range(16), "late rank"),
+        Setting("late_rank", 2, range(16), "late rank", limit=lambda now: now.num_ranks - 1),
         Setting("delay_ms", 40, Steps((0, 2, 5, 10, 20, 40, 80, 160)), "delay per step [ms]"),
         Setting("cause", "loader", ("loader", "forward", "backward"), "cause", lambda now: now.delay_ms > 0),
         jitter(10),
