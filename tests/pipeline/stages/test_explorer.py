@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rankscope.explorers import EXPLORERS
-from rankscope.pipeline import Pipeline, Stage, simulate
+from rankscope.pipeline import simulate
 from tests.pipeline.explorer_cases import CASES, OWN
 
 
@@ -13,5 +12,3 @@ def test_an_own_pipeline_is_simulated_with_the_workers_and_the_queues_that_are_s
     changed = OWN.changed("fetch shard", num_workers=3, capacity=1).changed("pack", num_workers=2)
     rate = 40 / simulate(changed, 40, seed=4).makespan_s
     assert explorer.draw(now)[0].title == f"fetch shard is the bottleneck: {rate:.1f} items/s"
-    without_times = EXPLORERS["pipeline"].make(Pipeline([Stage("read", fn=len)]))
-    assert "service_s" in without_times.shown(without_times.at()).drawn

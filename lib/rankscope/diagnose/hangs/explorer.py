@@ -82,9 +82,7 @@ def _of_hang(text: str, error: FileError) -> Recognised:
     quoted = [line for finding in found.findings for line in finding.lines]
     if not quoted:
         raise ValueError(f"No line of this text is known. It should be {', '.join(_KINDS)} ({error}).")
-    title = "The text does not show the cause"
-    if any(finding.is_certain for finding in found.findings):
-        title = "The text shows a cause, but not which rank"
+    title = "The text does not show which rank to look at"
     if found.culprits:
         perhaps = "" if all(culprit.is_certain for culprit in found.culprits) else ", perhaps"
         title = f"Look at {listed('rank', [culprit.rank for culprit in found.culprits])}{perhaps}"
@@ -102,7 +100,6 @@ def paste(own: str = "") -> Explorer:
     The text is a table of nccl-tests, nvbandwidth or p2pBandwidthLatencyTest, of ``nvidia-smi topo -m``, or the log of
     a job that hangs. It is not stored with the notebook.
     """
-
     settings = (Setting("text", own, Typed([("nothing", ""), *EXAMPLES.items()]), "paste here"),)
     return Explorer(
         settings,
