@@ -48,10 +48,14 @@ _ENTRIES = (
     Entry("box.transfers.explorer:transfers", "Copies to the GPU", "03_onto_the_gpu"),
     Entry("collectives.explorer:allreduce", "An allreduce, step by step", "04_collectives"),
     Entry("collectives.player.explorer:player", "A collective that plays", "04_collectives"),
+    Entry("box.judging.explorer:box", "What a GPU box should reach", "05_your_box"),
+    Entry("box.nccl.explorer:nccl", "What NCCL chooses", "06_what_nccl_chooses"),
     Entry("train.ddp.explorer:ddp", "DDP's buckets and overlap", "07_ddp"),
     Entry("train.fsdp.explorer:fsdp", "FSDP: streams and memory", "08_zero_and_fsdp"),
     Entry("train.zero.explorer:zero", "Memory per rank with ZeRO", "08_zero_and_fsdp"),
     Entry("train.pipeline_parallel.explorer:pipeline_parallel", "Pipelines and their bubbles", "09_pipelines"),
+    Entry("diagnose.hangs.explorer:paste", "What a pasted table or log says", "11_slow_or_stuck"),
+    Entry("diagnose.traces.explorer:slow_rank", "Which rank is late", "11_slow_or_stuck"),
     Entry("pipeline.parts.explorer:parts", "Trainers on part files", "appendix/a2_part_files"),
 )
 EXPLORERS = {entry.name: entry for entry in _ENTRIES}  # in the order of the notebooks
@@ -77,7 +81,9 @@ def opener(name: str) -> Callable[..., Panel]:
         for setting in explorer.settings:
             if setting.name in settings and not setting.when(now):
                 raise ValueError(f"{setting.name} has no effect with these settings")
-        return Panel(explorer, now)
+            if setting.limit is not None and getattr(now, setting.name) > setting.limit(now):
+                raise ValueError(f"{setting.name} must be at most {setting.limit(now)} with these settings")
+        return Panel(explorer, now, name, [getattr(value, "__name__", "…") for value in inputs])
 
     keywords = [Parameter(setting.name, Parameter.KEYWORD_ONLY, default=setting.default) for setting in settings]
     show.__signature__ = Signature([*entry.inputs(), *keywords])  # type: ignore[attr-defined]

@@ -17,5 +17,6 @@ def six_ranks() -> Profile:
 
 CASES = {
     "transfers": Case("transfers", start={"method": "pinned"}),
+    "box of yours": Case("box", (six_ranks(),)),
     "ddp of yours": Case("ddp", ({"mine": six_ranks()},), {"cap": "8 MiB"}),
 }

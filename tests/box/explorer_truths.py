@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankscope.box import stated
+from rankscope.box import Profile, nccl, stated
 from rankscope.common.units import parse_bytes
 
 
@@ -17,4 +17,24 @@ def transfers(now: Any) -> list[tuple[Any, ...]]:
     return [(f"method {now.method} in #", copy_s), ("loop: # per batch.* computes #", batch_s, step_s / batch_s)]
 
 
-TRUTHS = {"transfers": ({}, transfers)}
+def box(now: Any) -> list[tuple[Any, ...]]:
+    """The rate at a size that was measured, by the formula of nccl-tests."""
+    machine = Profile.load(f"bank:{now.machine}")
+    seconds = machine.native_s(now.collective).get(parse_bytes("size", now.size))
+    if seconds is None:
+        return []
+    sent = {"allreduce": 2, "reduce": machine.num_ranks / (machine.num_ranks - 1)}.get(now.collective, 1)
+    return [("^#/s", sent * (1 - 1 / machine.num_ranks) * parse_bytes("size", now.size) / seconds)]
+
+
+def of_nccl(now: Any) -> list[tuple[Any, ...]]:
+    """The two shortest times that NCCL expects, pair by pair."""
+    model = nccl.Model(now.gpu, now.gpus_per_node, now.num_nodes)
+    size = parse_bytes("size", now.size)
+    first_us, second_us, *_ = sorted(
+        [model.expected_us(now.collective, *pair, size) for pair in model.eligible(now.collective)]
+    )
+    return [("takes # longer", second_us / first_us - 1), ("NCCL expects #, our", first_us / 1e6)]
+
+
+TRUTHS = {"transfers": ({}, transfers), "box": ({}, box), "nccl": ({}, of_nccl)}

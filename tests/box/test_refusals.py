@@ -19,6 +19,7 @@ from rankscope.box import (
     verdict,
 )
 from rankscope.box.curve import Curve
+from rankscope.box.judging.explorer import box
 from rankscope.box.judging.picture import draw_with_peers
 from rankscope.box.measuring.plan import keys_of
 from rankscope.box.points import Point
@@ -100,7 +101,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "copies of nothing": (lambda: figures.copies(None), "facts"),
     "copies of no direction": (lambda: figures.copies(stated(4), direction="up"), "direction"),
-    # networks of explorers
+    # explorers
+    "a box without rates": (lambda: box(profile()), "bus bandwidths"),
+    "a box of another type": (lambda: box(8), "profile"),
     "a network without a cost": (lambda: Network("a", "a", ANY), "cost_of"),
     "a table of one size": (lambda: CostTable((1.0,), (1.0,)), "two"),
 }

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from torch.utils.data import DistributedSampler
 
 from rankscope import explorers
 from rankscope.drawing.drawing import to_svg
+from rankscope.explorers import EXPLORERS
 from rankscope.sampling import assign, audit
+from rankscope.sampling.audits.own_sampler import OwnSampler
 from rankscope.sampling.explorer import epochs
 from rankscope.sampling.kinds import SAMPLERS as KINDS
 from rankscope.sampling.picture import draw_assignment
 from tests.explorers.cases import Case, report, svg
+
+from .explorer_cases import Counting, in_batches
 
 SAMPLERS = Case("samplers").made()
 
@@ -50,3 +58,27 @@ def test_drop_last_may_have_an_effect_although_ranks_divide_the_samples(monkeypa
     before = panel.shown.value
     panel.controls["drop_last"].value = True
     assert panel.shown.value != before
+
+
+@pytest.mark.parametrize("own", [partial(DistributedSampler, seed=0), in_batches])
+def test_torchs_own_class_is_shown_as_the_built_in_one(own: Any) -> None:
+    explorer = EXPLORERS["samplers"].make(own)
+    assert "seed" not in {setting.name for setting in explorer.settings}
+    for settings in ({}, {"size": 3, "num_ranks": 8}, {"epoch": 3}):
+        assert re.sub("(DistributedSampler|in_batches): ", "", svg(explorer, **settings)) == svg(SAMPLERS, **settings)
+
+
+def test_an_own_sampler_may_count_its_epochs() -> None:
+    counting = [Counting(range(23), 3, rank) for rank in range(3)]
+    expected = [[list(sampler) for sampler in counting] for _ in range(5)]
+    name, epochs = OwnSampler(Counting).epochs(epoch=4, size=23, num_ranks=3, batch_size=5)
+    assert "set_epoch" in name
+    assert [[indices.tolist() for indices in one.ranks] for one in epochs] == expected[-2:]
+
+
+def test_what_is_no_sampler_of_a_rank_is_refused() -> None:
+    for own in ("torch", lambda rank, world_size: [], lambda n, rank, world_size, window: []):
+        with pytest.raises(ValueError, match="sampler of your own|dataset|window"):
+            EXPLORERS["samplers"].make(own)
+    assert "may never end" in explorers.samplers(lambda n, rank, world_size: count(rank)).shown.value
+    assert "as batches" in explorers.samplers(lambda n, rank, world_size: [(rank, n)]).shown.value

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
 
 from ..drawing.drawing import Drawing, to_svg
 from ..drawing.svg import STYLE
-from .explorer import Explorer, Now, Setting, Steps
+from .explorer import Explorer, Now, Setting, Steps, Typed
 
 _MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 NUM_BESIDE = 7  # controls in the column, below the list of examples; the others are folded
@@ -22,7 +24,12 @@ _STYLE = """
 .rankscope-explorer { flex-flow: row wrap; gap: 8px 24px; align-items: flex-start; max-width: 1080px; }
 .rankscope-side { flex: 1 1 190px; display: grid !important; overflow: visible; align-content: start; gap: 6px 20px;
   grid-template-columns: repeat(auto-fill, minmax(120px, 1fr)); }
-.rankscope-shown { flex: 1000 1 340px; min-width: 0; max-width: 800px; overflow: visible; }
+.rankscope-main { flex: 1000 1 340px; min-width: 0; max-width: 800px; overflow: visible; }
+.rankscope-shown { overflow: visible; }
+.rankscope-shown:not(.rankscope-open) .rankscope-rest { display: none; }
+.rankscope-tools { flex-flow: row wrap; gap: 4px 8px; margin: 4px 8px; overflow: visible; }
+.rankscope-tools > * { margin: 0; font-size: 12px; }
+.rankscope-tools > :first-child { flex: 1 1 200px; }
 .rankscope-shown svg { display: block; width: 100%; height: auto; }
 .rankscope-shown svg + svg { margin-top: 16px; }
 .rankscope-side > * { width: auto !important; min-width: 0; margin: 0 !important; overflow: visible; }
@@ -87,14 +94,21 @@ def _control(setting: Setting, value: Any) -> widgets.Widget:
         return widgets.IntSlider(min=setting.choices[0], max=setting.choices[-1], **options)
     if isinstance(setting.choices, Steps):
         return widgets.SelectionSlider(options=setting.options, **options)
+    if isinstance(setting.choices, Typed):
+        return widgets.Textarea(rows=6, continuous_update=False, **options)
     return widgets.Dropdown(options=setting.options, **options)
 
 
 class Panel(widgets.Box):  # type: ignore[misc]
-    """Controls, and what the explorer shows at their values, which is `shown`; `line` has them as arguments."""
+    """Controls; what the explorer shows at their values, which is `shown`; and `code`, the line that opens it so.
 
-    def __init__(self, explorer: Explorer, start: Now) -> None:
+    `name` is that of the function that opens it, and `inputs` are its first arguments as code.
+    """
+
+    def __init__(self, explorer: Explorer, start: Now, name: str = "explorer", inputs: Sequence[str] = ()) -> None:
         self.explorer = explorer
+        self.name = name
+        self.inputs = inputs
         presets = {"the defaults": {}, **explorer.presets}
         self.presets = {name: explorer.at(**preset) for name, preset in presets.items()}
         self.controls: dict[str, Any] = {}  # by the name of the setting
@@ -112,17 +126,27 @@ class Panel(widgets.Box):  # type: ignore[misc]
             else:
                 self.controls[setting.name] = field = _control(setting, value)
             fields.append(field)
-        self.line = widgets.Text(description="these settings, as arguments", layout={"width": "auto"})
-        folded = widgets.Box([*fields[1 + NUM_BESIDE :], self.line])
-        folded.add_class("rankscope-side")
-        more = widgets.Accordion([folded], titles=("more settings",), selected_index=None)
-        more.add_class("rankscope-more")
-        side = widgets.Box([*fields[: 1 + NUM_BESIDE], more])
+        side = widgets.Box(fields[: 1 + NUM_BESIDE])
         side.add_class("rankscope-side")
+        if fields[1 + NUM_BESIDE :]:
+            folded = widgets.Box(fields[1 + NUM_BESIDE :])
+            folded.add_class("rankscope-side")
+            more = widgets.Accordion([folded], titles=("more settings",), selected_index=None)
+            more.add_class("rankscope-more")
+            side.children += (more,)
         self.shown = widgets.HTML()
         self.shown.add_class("rankscope-shown")
+        self.code = widgets.Text(tooltip="the line that opens this panel as it is")
+        self.unfolding = widgets.ToggleButton(description="details")
+        self.unfolding.observe(self._unfold, "value")
+        self.saving = widgets.Button(description="save picture")
+        self.saving.on_click(self._save)
+        tools = widgets.Box([self.code, self.unfolding, self.saving])
+        tools.add_class("rankscope-tools")
+        main = widgets.VBox([self.shown, tools])
+        main.add_class("rankscope-main")
         style = widgets.HTML(f"<style>{STYLE}{_STYLE}</style>", layout={"display": "none"})
-        super().__init__([style, side, self.shown])
+        super().__init__([style, side, main])
         self.add_class("rankscope-explorer")
         for control in self.controls.values():
             control.observe(self._paint, "value")
@@ -135,12 +159,29 @@ class Panel(widgets.Box):  # type: ignore[misc]
 
     def go(self, now: Now) -> None:
         """Set all controls, and paint once."""
-        for control in self.controls.values():
+        for setting in self.explorer.settings:
+            control = self.controls[setting.name]
             control.unobserve(self._paint, "value")
+            if setting.limit is not None:
+                control.max = setting.values[-1]
         for control, value in zip(self.controls.values(), now, strict=True):
             control.value = value
             control.observe(self._paint, "value")
         self._paint()
+
+    def _unfold(self, _change: Any) -> None:
+        """Show or hide what follows the first line of the report."""
+        if self.unfolding.value:
+            self.shown.add_class("rankscope-open")
+        else:
+            self.shown.remove_class("rankscope-open")
+
+    def _save(self, _button: Any) -> None:
+        """Write the drawings into this folder, under new names; the button then has the last one."""
+        for drawing in self._drawings:
+            paths = (Path(f"{self.name}_{number}.svg") for number in count(1))
+            path = drawing.save(next(path for path in paths if not path.exists()))
+            self.saving.description = f"saved as {path.name}"
 
     def _choose(self, _change: Any) -> None:
         if self.example.value != _NO_EXAMPLE:
@@ -156,8 +197,12 @@ class Panel(widgets.Box):  # type: ignore[misc]
         self._ratio = max(self._ratio, height_of(drawn))
         self.shown.value = f'<div style="aspect-ratio:1/{self._ratio:.3f}">{drawn}</div>{report}'
         for setting in self.explorer.settings:
-            self.controls[setting.name].disabled = not setting.when(now)
-        self.line.value = self.explorer.line(now)
+            control = self.controls[setting.name]
+            control.disabled = not setting.when(now)
+            if setting.limit is not None:
+                control.max = min(setting.limit(now), setting.values[-1])  # a control that is beyond it moves there
+        arguments = filter(None, [*self.inputs, self.explorer.line(now)])
+        self.code.value = f"explorers.{self.name}({', '.join(arguments)})"
         self.example.value = next((name for name, preset in self.presets.items() if preset == now), _NO_EXAMPLE)
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..common.words import count_of
 from ..drawing.drawing import Drawing
-from ..panel.explorer import Explorer, Now, Setting, Steps
+from ..panel.explorer import Explorer, Now, Setting, Steps, always
 from .assignment import Assignment
 from .audits.audit import audit
 from .kinds import SAMPLERS, assign
@@ -62,22 +64,14 @@ def epochs(now: Now) -> list[Assignment]:
     return assignments
 
 
-def draw(now: Now) -> list[Drawing]:
-    """The epoch: which rank reads which sample at which step, and in the title if the epoch repeats the one before."""
-    title = None
-    if audit(epochs(now)).repeated_orders:
-        title = f"Epoch {now.epoch} *repeats the order* of epoch {now.epoch - 1}"
-    return [draw_assignment(epochs(now)[-1], title=title)]
+def samplers(own: Any = None) -> Explorer:
+    """Return controls over which rank reads which sample in an epoch, and the audit of it.
 
-
-def report(now: Now) -> list[str]:
-    """How much rank 0 reads, and in how many steps."""
-    last = epochs(now)[-1]
-    return [f"rank 0 reads {count_of(last.ranks[0].size, 'sample')} in {count_of(last.stops(0).size, 'step')}"]
-
-
-def samplers() -> Explorer:
-    """Return controls over which rank reads which sample in an epoch, and the audit of it."""
+    `own` is a sampler of your own, or a list of them, which are shown above each other. Each is a class or a function
+    with torch's argument names: `dataset` or its `size`, `num_replicas`, `rank`, and any of `batch_size`, `shuffle`,
+    `drop_last`, `seed` and `epoch`. A `functools.partial` sets others.
+    """
+    settings: tuple[Setting, ...]
     kinds = [(sampler.title, name) for name, sampler in SAMPLERS.items()]
     settings = (
         Setting("sampler", "torch", kinds, "sampler"),
@@ -90,4 +84,42 @@ def samplers() -> Explorer:
         Setting("seed", 0, range(21), "seed", when=lambda now: _has(now, "seed") and _is_random(now)),
         Setting("forget_set_epoch", False, (), "forget set_epoch", when=lambda now: now.epoch > 0),
     )
-    return Explorer(settings, draw, report, PRESETS)
+    own_samplers = []
+    presets = PRESETS
+    if own is not None:
+        from .audits.own_sampler import OwnSampler  # imports torch
+
+        own_samplers = [OwnSampler(make) for make in (own if isinstance(own, list) else [own])]
+        known = {"num_ranks", "size", "batch_size", "epoch"}.union(*[sampler.arguments for sampler in own_samplers])
+        settings = tuple([setting._replace(when=always) for setting in settings if setting.name in known])
+        presets = {"10 samples": {"size": 10}, "3 samples, 8 ranks": {"size": 3, "num_ranks": 8}}
+
+    @lru_cache(maxsize=8)  # draw and report ask for the same
+    def shown(now: Now) -> list[tuple[str, list[Assignment]]]:
+        """Return the name of each sampler, which is empty for those of the list, and what is read."""
+        if own is None:
+            return [("", epochs(now))]
+        return [sampler.epochs(**now._asdict()) for sampler in own_samplers]
+
+    def draw(now: Now) -> list[Drawing]:
+        """The epoch: which rank reads which sample at which step; the title says if it repeats the one before."""
+        drawings = []
+        for name, assignments in shown(now):
+            title = None
+            if audit(assignments).repeated_orders:
+                title = f"Epoch {now.epoch} *repeats the order* of epoch {now.epoch - 1}"
+            drawing = draw_assignment(assignments[-1], title=title)
+            drawings.append(replace(drawing, deck=f"{name}{drawing.deck}"))
+        return drawings
+
+    def report(now: Now) -> list[str]:
+        """How much rank 0 reads, and in how many steps; and the audit."""
+        lines = []
+        for name, assignments in shown(now):
+            last = assignments[-1]
+            reads = count_of(last.ranks[0].size, "sample")
+            lines.append(f"{name}rank 0 reads {reads} in {count_of(last.stops(0).size, 'step')}")
+            lines += str(audit(assignments)).splitlines()
+        return lines
+
+    return Explorer(settings, draw, report, presets)

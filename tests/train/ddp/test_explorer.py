@@ -58,7 +58,7 @@ def test_the_number_of_ranks_is_live_and_one_that_cannot_apply_raises() -> None:
     box.controls["network"].value = "aws_p4d_2x8"
     assert box.controls["num_ranks"].disabled
     assert "; 16 ranks" in box.shown.value
-    assert "num_ranks" not in box.line.value
+    assert "num_ranks" not in box.code.value
     fixed = {"network": "aws_p4d_2x8"}
     for settings in ({**fixed, "num_ranks": 2}, {**fixed, "alpha_us": 20}, {"overlap": False, "slower": 10}):
         with pytest.raises(ValueError, match="has no effect"):

@@ -97,8 +97,8 @@ def player() -> Explorer:
     settings = (
         Setting("algorithm", "ring", labels, "algorithm"),
         Setting("against", "halving_doubling", (_NONE, *labels), "against"),
-        Setting("num_nodes", 1, range(1, 5), "nodes"),
-        Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
+        Setting("num_nodes", 1, range(1, 5), "nodes", limit=lambda now: _MOST_RANKS // now.gpus_per_node),
+        Setting("gpus_per_node", 4, range(1, 9), "GPUs per node", limit=lambda now: _MOST_RANKS // now.num_nodes),
         Setting("message", "1 MiB", sizes(10, 30), "message"),
         *clusters.SETTINGS,
     )

@@ -22,6 +22,7 @@ SHARE_OF_STEP = 0.1  # late ranks must cost this share of a step …
 LEAST_S = 0.004  # … and these seconds
 _SUSPICIOUS = 0.5  # a job is not balanced in which ranks that are not named seem to cost this share of that
 _CHANCE = 0.04
+_CHANCE_LAST = 0.001  # for a lead, whatever it costs
 _ROUNDING = 0.01  # of the seconds above: what varies by less is as good as constant
 _UNBALANCED = 0.15  # of a step: a job in which a rank waits longer for other ranks is not balanced
 
@@ -74,6 +75,21 @@ class Lateness(msgspec.Struct, frozen=True, eq=False):
     def longest_wait_s(self) -> float:
         """Seconds per step that the rank that waits longest waits for other ranks."""
         return float(self.waits_s.mean(axis=0).max()) if self.waits_s.size else 0.0
+
+    @property
+    def often_last(self) -> tuple[int, int] | None:
+        """The rank that is last in most steps, and in how many; None if that may be chance among equal ranks."""
+        from scipy.special import betainc  # the binomial distribution, as below
+
+        own_s: Seconds = self.phase_s.sum(axis=2)
+        num_steps, num_ranks = own_s.shape
+        if num_steps < 2:
+            return None
+        times_last = np.bincount(own_s.argmax(axis=1), minlength=num_ranks)
+        most = int(times_last.max())
+        spell = _spell(own_s - lower_middle(own_s)[:, None], LEAST_S)
+        chance = num_ranks * betainc(most / spell, (num_steps - most) / spell + 1, 1 / num_ranks)
+        return (self.ranks[int(times_last.argmax())], most) if chance < _CHANCE_LAST else None
 
     @property
     def is_balanced(self) -> bool:

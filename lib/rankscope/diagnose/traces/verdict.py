@@ -106,6 +106,12 @@ def _of_nobody(lateness: Lateness, steps: Sequence[int], is_complete: bool) -> l
             )
         else:
             lines.append(f"{who}, but this only {cost}. A rank is named if it costs {percent_words(SHARE_OF_STEP)}.")
+    if lateness.often_last:
+        rank, times = lateness.often_last
+        lines.append(
+            f"Rank {rank} is the last to arrive in {times} of {len(steps)} steps, far more often than chance explains "
+            f"among {len(lateness.ranks)} ranks that are alike: look there first."
+        )
     waits_s = lateness.waits_s.max(axis=1)  # for the last rank of each step
     last = [lateness.ranks[column] for column in lateness.waits_s.argmin(axis=1)]
     worst = int(waits_s.argmax())

@@ -1,0 +1,120 @@
+"""The explorer of notebook 05: a machine next to others of the bank, and what looks wrong with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...common.files import FileError
+from ...common.units import parse_bytes, rate_range_words, rate_words, three_digits
+from ...common.words import and_joined
+from ...drawing.drawing import Drawing
+from ...drawing.grid import draw_grid
+from ...drawing.palette import ramp
+from ...panel.explorer import Explorer, Now, Setting, Steps, sizes
+from ..fit import LEAST_SIZES
+from ..logs import merged, read_log
+from ..machines import PREFIX, bank
+from ..profile import Profile
+from .hardware import gpu_of
+from .peers import peers_of, reached_by
+from .verdict import verdict
+
+_SIZES = Steps(sizes(10, 34)[::2])
+_OWN = "yours"
+_LIKE = "machines like it"
+PRESETS: dict[str, dict[str, Any]] = {
+    "GH200 without the network's plug-in": {"machine": "alps_gh200_2x4_no_plugin"},
+    "eight H100s next to eight B200s": {"machine": "h100_8", "others": "b200_8", "collective": "allgather"},
+}
+
+
+def collectives_of(profile: Profile) -> list[str]:
+    """Return the collectives with bus bandwidths at several sizes."""
+    return [name for name in profile.native if len(profile.busbw(name)) >= LEAST_SIZES]
+
+
+@cache
+def _machines() -> dict[str, Profile]:
+    """Return the machines of the bank that have bus bandwidths, by name."""
+    machines = {name: Profile.load(PREFIX + name) for name in bank()}
+    return {name: profile for name, profile in machines.items() if collectives_of(profile)}
+
+
+def own_profile(mine: Any) -> Profile:
+    """Return a profile, or that in a file: of `rankscope profile`, or a log of another benchmark."""
+    if isinstance(mine, Profile):
+        return mine
+    if not isinstance(mine, str | os.PathLike):
+        raise ValueError(f"profile must be a Profile or the path of one, got {mine!r}")
+    try:
+        return Profile.load(mine)
+    except FileError:
+        return merged(read_log(mine), Path(mine).stem)
+
+
+def draw_compared(machines: Mapping[str, Profile], collective: str, size: str) -> Drawing:
+    """Draw the bus bandwidth of machines by size, in the hue of its share of the highest; the first is the own one."""
+    own, *_ = machines
+    rows: dict[str, list[tuple[str, str]]] = {name: [] for name in machines}
+    for one in _SIZES:
+        rates = reached_by(machines, collective, parse_bytes("size", one))
+        for name, cells in rows.items():
+            cells.append(("paper", ""))
+            if name in rates:
+                cells[-1] = ramp(rates[name] / max(rates.values())), three_digits(rates[name] / 1e9)
+        if one == size:
+            reached = rates
+    title = f"Not measured at {size}"
+    if own in reached:
+        title = rate_words(reached.pop(own))
+        if reached:
+            title += f"; others reach {rate_range_words(reached.values())}"
+    named = {bank().get(name, name): cells for name, cells in rows.items()}
+    deck = f"{collective}: busbw by size [GB/s], violet where others are faster"
+    return draw_grid(named, _SIZES, size, {}, title, deck)
+
+
+def box(profile: Any = None) -> Explorer:
+    """Return controls over a machine next to others: how fast a collective is at each size, and the verdict.
+
+    `profile` is your own machine: a Profile, its file, or a log of nccl-tests. Without it, the machine is one of the
+    bank, at first one with a fault.
+    """
+    machines = _machines()
+    first = "runpod_a100_2_no_p2p"
+    if profile is not None:
+        first = _OWN
+        machines = {_OWN: own_profile(profile), **machines}
+    if not collectives_of(machines[first]):
+        raise ValueError(f"profile must have bus bandwidths of a collective at {LEAST_SIZES} sizes, got none")
+    collective = collectives_of(machines[first])[0]
+    collectives = tuple(dict.fromkeys(name for one in machines.values() for name in collectives_of(one)))
+    largest = min(max(machines[first].busbw(collective)), 2**26)
+    gpu = gpu_of(machines[first].provenance)
+    same_first = sorted(machines, key=lambda name: gpu_of(machines[name].provenance) != gpu)
+    named = [(bank().get(name, name), name) for name in same_first]
+
+    def draw(now: Now) -> list[Drawing]:
+        own = machines[now.machine]
+        if now.collective not in collectives_of(own):
+            raise ValueError(
+                f"{now.collective} was not measured on this machine; take {and_joined(collectives_of(own))}"
+            )
+        shown = {now.machine: own}
+        if now.others == _LIKE:
+            shown |= {name.removeprefix(PREFIX): peer for name, peer in peers_of(own).items()}
+        else:
+            shown[now.others] = machines[now.others]
+        return [draw_compared(shown, now.collective, now.size)]
+
+    settings = (
+        Setting("machine", first, named, "machine"),
+        Setting("collective", collective, collectives, "collective"),
+        Setting("size", [one for one in _SIZES if parse_bytes("size", one) <= largest][-1], _SIZES, "size"),
+        Setting("others", _LIKE, (_LIKE, *named), "compare with"),
+    )
+    return Explorer(settings, draw, lambda now: verdict(machines[now.machine]), PRESETS)

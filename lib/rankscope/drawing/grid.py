@@ -1,0 +1,39 @@
+"""Rows of cells, a column for each size: what holds at each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .drawing import Drawing
+from .marks import RIGHT_PX, Box, Text, axis, every_nth, key_marks
+from .palette import WorkLook
+
+_LEFT_PX = 8.0
+_ROW_PX = 46.0  # with the name above the cells
+_LEAST_TICK_PX = 60.0
+
+
+def draw_grid(
+    rows: Mapping[str, Sequence[tuple[str, str]]],
+    columns: Sequence[str],
+    chosen: str,
+    looks: Mapping[str, WorkLook],
+    title: str,
+    deck: str,
+) -> Drawing:
+    """Draw rows of cells, each a hue and a text, below their names; `looks` explain the hues.
+
+    The cells of the column `chosen` have an edge.
+    """
+    marks, y = key_marks(looks)
+    width = (RIGHT_PX - _LEFT_PX) / len(columns)
+    lefts = [_LEFT_PX + place * width for place in range(len(columns))]
+    for name, cells in rows.items():
+        marks.append(Text(_LEFT_PX, y + 13, name))
+        for left, column, (hue, text) in zip(lefts, columns, cells, strict=True):
+            edge = "ink" if column == chosen else ""
+            marks.append(Box(left, y + 19, width - 2, 22, hue, text=text, edge=edge))
+        y += _ROW_PX
+    ticks = [(left + width / 2, column) for left, column in zip(lefts, columns, strict=True)]
+    marks += axis(y, ticks[:: every_nth(width, _LEAST_TICK_PX)], _LEFT_PX)
+    return Drawing(title, marks, y + 24, deck)
