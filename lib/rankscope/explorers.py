@@ -1,6 +1,6 @@
 """Explorers: panels with controls, drawings and a report, which are pure functions of the settings.
 
-Each explorer of `EXPLORERS` is a function, like ``samplers(num_ranks=8)``, that opens its panel; `gallery` offers all.
+Each explorer of `EXPLORERS` is a function, like ``samplers(num_ranks=8)``, that opens its panel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .common.extras import naming_extra
 from .panel.explorer import Explorer
 
 if TYPE_CHECKING:
-    from .panel.widgets import Gallery, Panel
+    from .panel.widgets import Panel
 
 
 class Entry(NamedTuple):
@@ -55,7 +55,6 @@ _ENTRIES = (
     Entry("train.zero.explorer:zero", "Memory per rank with ZeRO", "08_zero_and_fsdp"),
     Entry("train.pipeline_parallel.explorer:pipeline_parallel", "Pipelines and their bubbles", "09_pipelines"),
     Entry("diagnose.hangs.explorer:paste", "What a pasted table or log says", "11_slow_or_stuck"),
-    Entry("diagnose.traces.explorer:slow_rank", "Which rank is late", "11_slow_or_stuck"),
     Entry("pipeline.parts.explorer:parts", "Trainers on part files", "appendix/a2_part_files"),
 )
 EXPLORERS = {entry.name: entry for entry in _ENTRIES}  # in the order of the notebooks
@@ -100,19 +99,7 @@ def opener(name: str) -> Callable[..., Panel]:
     return show
 
 
-@naming_extra()
-def gallery() -> Gallery:
-    """Return a list of all explorers above the one that is selected, the samplers' at first.
-
-    >>> gallery().picked.options[0]
-    ('Which rank reads which sample', 'samplers')
-    """
-    from .panel.widgets import Gallery
-
-    return Gallery([(entry.title, name) for name, entry in EXPLORERS.items()], lambda name: opener(name)())
-
-
-__all__ = ["gallery", *EXPLORERS]
+__all__ = [*EXPLORERS]
 
 
 def __getattr__(name: str) -> Any:

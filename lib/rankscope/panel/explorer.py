@@ -172,6 +172,6 @@ class Explorer:
             first, *others = [escape(line) for line in self.report(now)]
         except ValueError as error:
             return Shown((), f"<p>{escape(str(error))}</p>", "")
-        rest = "".join(f"\n{line}" for line in others)
-        report = f"<pre style='{_REPORT_STYLE}'>{first}<span class='rankscope-rest'>{rest}</span></pre>"
+        rest = "\n".join(others)
+        report = f"<details style='{_REPORT_STYLE}'><summary>{first}</summary>{rest}</details>"
         return Shown(drawings, drawn, report)

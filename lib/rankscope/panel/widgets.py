@@ -6,9 +6,7 @@ On a narrow page the column is a grid above the drawings. The look is that of a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from itertools import count
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import ipywidgets as widgets
@@ -26,10 +24,6 @@ _STYLE = """
   grid-template-columns: repeat(auto-fill, minmax(120px, 1fr)); }
 .rankscope-main { flex: 1000 1 340px; min-width: 0; max-width: 800px; overflow: visible; }
 .rankscope-shown { overflow: visible; }
-.rankscope-shown:not(.rankscope-open) .rankscope-rest { display: none; }
-.rankscope-tools { flex-flow: row wrap; gap: 4px 8px; margin: 4px 8px; overflow: visible; }
-.rankscope-tools > * { margin: 0; font-size: 12px; }
-.rankscope-tools > :first-child { flex: 1 1 200px; }
 .rankscope-shown svg { display: block; width: 100%; height: auto; }
 .rankscope-shown svg + svg { margin-top: 16px; }
 .rankscope-side > * { width: auto !important; min-width: 0; margin: 0 !important; overflow: visible; }
@@ -137,13 +131,7 @@ class Panel(widgets.Box):  # type: ignore[misc]
         self.shown = widgets.HTML()
         self.shown.add_class("rankscope-shown")
         self.code = widgets.Text(tooltip="the line that opens this panel as it is")
-        self.unfolding = widgets.ToggleButton(description="details")
-        self.unfolding.observe(self._unfold, "value")
-        self.saving = widgets.Button(description="save picture")
-        self.saving.on_click(self._save)
-        tools = widgets.Box([self.code, self.unfolding, self.saving])
-        tools.add_class("rankscope-tools")
-        main = widgets.VBox([self.shown, tools])
+        main = widgets.VBox([self.shown, self.code])
         main.add_class("rankscope-main")
         style = widgets.HTML(f"<style>{STYLE}{_STYLE}</style>", layout={"display": "none"})
         super().__init__([style, side, main])
@@ -168,20 +156,6 @@ class Panel(widgets.Box):  # type: ignore[misc]
             control.value = value
             control.observe(self._paint, "value")
         self._paint()
-
-    def _unfold(self, _change: Any) -> None:
-        """Show or hide what follows the first line of the report."""
-        if self.unfolding.value:
-            self.shown.add_class("rankscope-open")
-        else:
-            self.shown.remove_class("rankscope-open")
-
-    def _save(self, _button: Any) -> None:
-        """Write the drawings into this folder, under new names; the button then has the last one."""
-        for drawing in self._drawings:
-            paths = (Path(f"{self.name}_{number}.svg") for number in count(1))
-            path = drawing.save(next(path for path in paths if not path.exists()))
-            self.saving.description = f"saved as {path.name}"
 
     def _choose(self, _change: Any) -> None:
         if self.example.value != _NO_EXAMPLE:
@@ -212,31 +186,3 @@ class Panel(widgets.Box):  # type: ignore[misc]
             if len(svg.encode()) <= _MOST_SVG_BYTES:
                 return data | {"image/svg+xml": svg}
         return data
-
-
-class Gallery(widgets.VBox):  # type: ignore[misc]
-    """A list of all explorers above the panel of the one that is picked; the others keep their settings."""
-
-    def __init__(self, titles: Sequence[tuple[str, str]], open_panel: Callable[[str], Panel]) -> None:
-        self.panels: dict[str, Panel] = {}  # of the explorers that were picked so far
-        self.open_panel = open_panel  # of an explorer, by its name
-        self.picked = widgets.Dropdown(options=titles, description="explorer")
-        self.place = widgets.VBox()
-        super().__init__([self.picked, self.place])
-        self.picked.observe(self._show, "value")
-        self._show()
-
-    @property
-    def panel(self) -> Panel:
-        """The panel of the explorer that is picked."""
-        name = self.picked.value
-        if name not in self.panels:
-            self.panels[name] = self.open_panel(name)
-        return self.panels[name]
-
-    def _show(self, _change: Any = None) -> None:
-        self.place.children = (self.panel,)
-
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
-        data: dict[str, Any] = super()._repr_mimebundle_(**options)
-        return self.panel._repr_mimebundle_(**options) | data

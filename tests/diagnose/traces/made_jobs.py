@@ -42,13 +42,7 @@ class RankRecord:
 
 
 def job(
-    phase_s: dict[str, Any],
-    *,
-    gpu: bool = False,
-    buffers: bool = False,
-    metric: bool = False,
-    by_hand: bool = False,
-    wire_s: float = WIRE_S,
+    phase_s: dict[str, Any], *, gpu: bool = False, buffers: bool = False, metric: bool = False, by_hand: bool = False
 ) -> list[Trace]:
     """Traces of DDP's ranks, each by a clock of its own: on Gloo, or on GPUs whose hosts wait for them in each step.
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import lru_cache
 from typing import Any
 
-from msgspec.structs import replace
-
-from ...common.checks import of_type
-from ...common.units import percent_words, time_words
+from ...common.units import percent_words
 from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, jitter
 from ...timeline import Timeline
@@ -64,68 +60,27 @@ def pipeline_of(now: Now) -> Pipeline:
     )
 
 
-def pipeline(own: Any = None) -> Explorer:
-    """Return controls over the first 24 items of a pipeline, and its bottleneck in the long run.
-
-    Of a `Pipeline` of your own, each of whose stages has a `service_s`, workers and queues are set.
-    """
-    if own is None:
-        return _explorer(SETTINGS, pipeline_of, "batches", PRESETS)
-    stages = of_type("a pipeline of your own", own, Pipeline).stages
-    settings = [Setting("seed", 0, range(21), "seed")]
-    for place, stage in enumerate(stages):
-        workers = range(1, max(8, stage.num_workers) + 1)
-        lengths = range(1, max(16, stage.capacity) + 1)
-        settings.append(Setting(f"workers_{place}", stage.num_workers, workers, f"{stage.name}: workers"))
-        settings.append(Setting(f"queue_{place}", stage.capacity, lengths, f"{stage.name}: queue length"))
-
-    def changed(now: Now) -> Pipeline:
-        _, *numbers = now
-        changes = zip(stages, numbers[::2], numbers[1::2], strict=True)
-        return Pipeline([replace(stage, num_workers=workers, capacity=length) for stage, workers, length in changes])
-
-    return _explorer(settings, changed, "items", {})
+def draw(now: Now) -> list[Drawing]:
+    """The first batches, and in the title and the deck what holds up all others."""
+    path = pipeline_of(now)
+    bound_per_s = path.bound_per_s
+    rate = _LONG / _long(now).makespan_s
+    title = f"{path.bottleneck} is the bottleneck: {rate:.1f} batches/s"
+    deck = f"The first {_SHOWN} batches; {percent_words(rate / bound_per_s)} of the {bound_per_s:.1f} that it can reach"
+    return [draw_timeline(simulate(path, _SHOWN, now.seed), title=title, deck=deck)]
 
 
-def _explorer(
-    settings: Sequence[Setting],
-    pipeline_at: Callable[[Now], Pipeline],
-    items: str,
-    presets: Mapping[str, Mapping[str, Any]],
-) -> Explorer:
-    """Return an explorer of what the settings, of which `seed` is one, make of a pipeline; `items` pass through it."""
+def report(now: Now) -> list[str]:
+    """How the workers of each stage spend their time in the long run."""
+    return [f"in {_LONG} batches:", *[_shares(_long(now), stage) for stage in pipeline_of(now).stages]]
 
-    @lru_cache(maxsize=8)
-    def long_run(now: Now) -> tuple[int, Timeline]:
-        """Return the number of items, and what happens to them."""
-        path = pipeline_at(now)
-        num_items = min([_LONG, *[len(stage.service_s) for stage in path.stages if isinstance(stage.service_s, Sized)]])
-        timeline = simulate(path, num_items, now.seed)
-        if not timeline.makespan_s:
-            raise ValueError("no stage takes any time: there is no bottleneck")
-        return num_items, timeline
 
-    def draw(now: Now) -> list[Drawing]:
-        """The first items, and in the title and the deck what holds up all others."""
-        path = pipeline_at(now)
-        bound_per_s = path.bound_per_s
-        num_items, timeline = long_run(now)
-        rate = num_items / timeline.makespan_s
-        num_shown = min(_SHOWN, num_items)
-        title = f"{path.bottleneck} is the bottleneck: {rate:.1f} {items}/s"
-        reached = f"{percent_words(rate / bound_per_s)} of the {bound_per_s:.1f} that it can reach"
-        deck = f"The first {num_shown} {items}; {reached}"
-        return [draw_timeline(simulate(path, num_shown, now.seed), title=title, deck=deck)]
-
-    def report(now: Now) -> list[str]:
-        """How the workers of each stage spend their time in the long run."""
-        num_items, timeline = long_run(now)
-        return [
-            f"{num_items} {items} take {time_words(timeline.makespan_s)}",
-            *[_shares(timeline, stage) for stage in pipeline_at(now).stages],
-        ]
-
-    return Explorer(settings, draw, report, presets)
+@lru_cache(maxsize=8)
+def _long(now: Now) -> Timeline:
+    timeline = simulate(pipeline_of(now), _LONG, now.seed)
+    if not timeline.makespan_s:
+        raise ValueError("no stage takes any time: there is no bottleneck")
+    return timeline
 
 
 def _shares(timeline: Timeline, stage: Stage) -> str:
@@ -135,3 +90,8 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
     work = sum(lane.work().busy_s for lane in lanes) / whole_s
     blocked = sum(lane.select(kind="blocked").busy_s for lane in lanes) / whole_s
     return f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage"
+
+
+def pipeline() -> Explorer:
+    """Return controls over the first 24 batches of a pipeline, and its bottleneck in the long run."""
+    return Explorer(SETTINGS, draw, report, PRESETS)
