@@ -61,9 +61,8 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
 
     def draw(now: Now) -> list[Drawing]:
         cap_mb, step, recommendation = predicted(now)
-        wait, whole = times_in_one_unit(step.select(kind="wait").busy_s, step.makespan_s)
-        deck = f"ResNet-50 on {count_of(networks.num_ranks(now), 'rank')}"
-        return [draw_timeline(step, f"Rank 0 waits for {wait} of {whole}", deck), draw_caps(recommendation, cap_mb)]
+        ranks = count_of(networks.num_ranks(now), "rank")
+        return [draw_timeline(step, deck=f"ResNet-50 on {ranks}"), draw_caps(recommendation, cap_mb)]
 
     def report(now: Now) -> list[str]:
         _, step, recommendation = predicted(now)
