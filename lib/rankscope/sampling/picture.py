@@ -229,8 +229,6 @@ def _rank_names(assignment: Assignment, grid: _Grid) -> Iterator[Mark]:
     for row, (rank, y) in enumerate(grid.y_of.items()):
         if row % every == 0:
             yield row_name(y + max(height, 12) / 2 + 4, f"rank {rank}")
-            if not assignment.ranks[rank].size:
-                yield Text(LEFT_PX, y + max(height, 12) / 2 + 4, "reads nothing", "label", "alarm")
     bottom = max(grid.y_of.values()) + grid.row_px + 16
     is_cut = len(grid.y_of) < assignment.num_ranks or len(grid.x_of) < assignment.num_steps
     if is_cut:

@@ -131,7 +131,9 @@ def _finishes(plays: Sequence[Playback]) -> str:
     """Say when each finishes."""
     times = times_in_one_unit(*[play.finish_s for play in plays])
     if len(plays) == 1:
-        return f"{plays[0].schedule.algorithm} {plays[0].schedule.collective} takes {times[0]}"
+        schedule = plays[0].schedule
+        steps = count_of(schedule.num_steps, f"{schedule.algorithm} step")
+        return f"{steps} {'takes' if schedule.num_steps == 1 else 'take'} {times[0]}"
     parts = [f"{play.schedule.algorithm} {time}" for play, time in zip(plays, times, strict=True)]
     return " against ".join(parts)
 

@@ -35,7 +35,7 @@ def draw_step_costs(
         rows[f"step {step}"] = {"compute on the mean rank": mean, "wait for the costliest rank": wait}
     padding = [percent_words(share) for share in work.step_padding_shares[: len(rows)].tolist()]
     unit = {"linear": "tokens", "quadratic": "tokens²"}[cost]
-    deck = f"{percent_words(work.padding_share)} of tokens are padding (behind each bar: of its step)"
+    deck = f"{percent_words(work.padding_share)} of tokens are padding; behind each bar, the share of its step"
     if len(work.step_costs) > len(rows):
         deck += f"; the first {len(rows)} steps"
     waiting = percent_words(1 - 1 / work.imbalance)  # the mean rank works for 1 / imbalance of the costliest one's time
