@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Any
@@ -10,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
@@ -18,12 +21,31 @@ from ..common.checks import one_of
 from ..common.units import bytes_words
 from ..common.words import printable
 from .palette import INK, LINES, PAPER, TONES, Look
+from .svg import FONT, STYLE
 
 Floats = NDArray[np.float64]
-LABEL_PT = 10.5  # 8 px on a phone, where a figure is 358 px wide
-TITLE_PT = 13.0
+LABEL_PT = 11.5  # 8.5 px on a phone, where a figure is 358 px wide
+TITLE_PT = 13.5
 WIDE_INCHES = 6.6  # as wide as a drawing
 _MARKERS = ("o", "s", "^", "D")
+
+
+class _Figure(Figure):
+    """A figure that notebooks show as an SVG in the reader's theme."""
+
+    def _repr_svg_(self) -> str:
+        file = io.StringIO()
+        with plt.rc_context({"svg.fonttype": "none"}):
+            self.savefig(file, format="svg", bbox_inches="tight")
+        return themed(file.getvalue())
+
+
+def themed(svg: str) -> str:
+    """Return an SVG of matplotlib in the typeface and the tones of drawings, which follow the reader's theme."""
+    svg = re.sub("'DejaVu Sans',[^;\"]*", FONT, svg)
+    for tone, color in TONES.items():
+        svg = svg.replace(color, f"var(--{tone},{color})")
+    return svg.replace("<metadata>", f"<style>{STYLE}.rs{{fill:var(--ink)}}</style><metadata>").replace("<svg", '<svg class="rs"')
 
 
 def chart(
@@ -40,11 +62,12 @@ def chart(
     With `x`, sizes in bytes that rise, their axis is logarithmic and reaches a tenth past them.
     """
     if ax is None:
-        _, ax = plt.subplots(figsize=(WIDE_INCHES, inches), layout="constrained")
+        _, ax = plt.subplots(FigureClass=_Figure, figsize=(WIDE_INCHES, inches), layout="constrained")
     lines = wrap(title.replace("*", ""), round(10 * ax.bbox.width / ax.figure.dpi))  # ten letters an inch
+    label = {"color": TONES["mute"], "fontsize": LABEL_PT, "parse_math": False}
     ax.set_title("\n".join(lines), loc="left", fontsize=TITLE_PT, fontweight="bold", color=INK, pad=8, parse_math=False)
-    ax.set_xlabel(x_label, color=TONES["mute"], parse_math=False)
-    ax.set_ylabel(y_label, color=TONES["mute"], parse_math=False)
+    ax.set_xlabel(x_label, **label)
+    ax.set_ylabel(y_label, **label)
     if x is not None:
         ax.set(xscale="log", xlim=(x[0] / 1.1, x[-1] * 1.1))
         ax.xaxis.set_major_locator(LogLocator(base=2, numticks=6))
