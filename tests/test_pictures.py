@@ -1,4 +1,4 @@
-"""Figures in notebooks: matplotlib's SVG made short and themed, PNG where that is long, and neither compared by nbval."""
+"""Figures in notebooks: matplotlib's SVG made short and themed, PNG where that is long; nbval compares neither."""
 
 from __future__ import annotations
 

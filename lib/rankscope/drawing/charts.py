@@ -15,7 +15,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..common.checks import one_of
 from ..common.units import bytes_words
@@ -23,7 +23,6 @@ from ..common.words import printable
 from .palette import INK, LINES, PAPER, TONES, Look
 from .svg import FONT, STYLE
 
-Floats = NDArray[np.float64]
 LABEL_PT = 11.5  # 8.5 px on a phone, where a figure is 358 px wide
 TITLE_PT = 13.5
 WIDE_INCHES = 6.6  # as wide as a drawing
@@ -45,7 +44,9 @@ def themed(svg: str) -> str:
     svg = re.sub("'DejaVu Sans',[^;\"]*", FONT, svg)
     for tone, color in TONES.items():
         svg = svg.replace(color, f"var(--{tone},{color})")
-    return svg.replace("<metadata>", f"<style>{STYLE}.rs{{fill:var(--ink)}}</style><metadata>").replace("<svg", '<svg class="rs"')
+    return svg.replace("<metadata>", f"<style>{STYLE}.rs{{fill:var(--ink)}}</style><metadata>").replace(
+        "<svg", '<svg class="rs"'
+    )
 
 
 def chart(
