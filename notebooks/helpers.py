@@ -1,4 +1,4 @@
-"""What several cells of the notebooks need: scores of what a reader builds, and the transformer of notebook 08."""
+"""What cells of the notebooks need: recordings, scores of what a reader builds, and the transformer of notebook 08."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from rankscope.cluster import Cluster
 from rankscope.collectives import Schedule, best, build, simulate, verify
 from rankscope.common.files import read_json
 from rankscope.diagnose.traces.trace import Trace
+from rankscope.networks import CostTable
 from rankscope.sampling import Assignment, assign, audit
+from rankscope.train.ddp import Contention, LocalStep
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -78,6 +80,29 @@ class _Recorded(msgspec.Struct):
 def recorded_jobs(path: str) -> dict[str, tuple[Trace, ...]]:
     """Read what scripts/record_slow_jobs.py wrote: by slow phase, the traces of all ranks of a job."""
     return read_json(path, _Recorded).traces
+
+
+class _Sweep(msgspec.Struct):
+    """Recorded steps of a model on a network: what predicts them, and by bucket cap the seconds of each step."""
+
+    name: str
+    num_ranks: int
+    network: str
+    local: LocalStep
+    cost: CostTable
+    contention: Contention
+    measured: list[tuple[float | None, list[float]]]
+
+
+class _Sweeps(msgspec.Struct):
+    provenance: dict[str, Any]
+    sweeps: list[_Sweep]
+
+
+def recorded_sweeps(path: str) -> list[_Sweep]:
+    """Read recorded steps of DDP by bucket cap, those on shared cores first."""
+    sweeps = read_json(path, _Sweeps).sweeps
+    return sorted(sweeps, key=lambda sweep: (sweep.network != "loopback", sweep.num_ranks))
 
 
 NUM_JOBS = 30

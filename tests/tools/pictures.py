@@ -1,7 +1,7 @@
 """How a figure stands in a notebook: as SVG where that is small, else as a PNG of twice the size.
 
 matplotlib's SVG is long: a line per corner, a style and a group per mark, ten fonts per text. `compact` keeps a fifth
-of it. The result is sharp at any size, its texts are texts, it has a light ground in dark mode, and no date. A figure
+of it. The result is sharp at any size, its texts are texts, it follows the reader's theme, and it has no date. A figure
 of thousands of marks stays a PNG.
 
 JupyterLab drops every SVG of a notebook that it does not trust, so the first picture of a notebook has a PNG of the
@@ -22,9 +22,11 @@ from typing import Any
 import matplotlib
 from PIL import Image, PngImagePlugin  # comes with matplotlib
 
+from rankscope.drawing.charts import themed
+from rankscope.drawing.svg import FONT
+
 SVG, PNG = "image/svg+xml", "image/png"
 MOST_SVG_BYTES = 58_000
-FONTS = "DejaVu Sans, Verdana, sans-serif"  # of much the same widths
 # what the kernel is asked for: both formats, SVG with texts and with ids that depend on what is drawn alone
 KERNEL = [
     f"--InlineBackend.figure_formats={ {'svg', 'retina'} }",
@@ -35,7 +37,7 @@ _COPIED = "Copied from the SVG with this SHA-256"  # the name of a text in a PNG
 _NS = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _SHARED = ("font-size", "font-family", "text-anchor")  # said once for all texts
-_DRAWN = f"<svg xmlns='{_NS[1:-1]}' class='figure'"
+_DRAWN = f"<svg xmlns='{_NS[1:-1]}' class='rs'"
 
 
 def stored(data: dict[str, Any]) -> dict[str, Any]:
@@ -101,8 +103,9 @@ def _drawn(svg: str) -> bytes:
     """
     import resvg_py
 
+    plain = re.sub(r"var\(--\w+,(#\w+)\)", r"\1", re.sub("<style>.*?</style>", "", svg))
     return resvg_py.svg_to_bytes(
-        svg_string=re.sub("<style>.*?</style>", "", svg),
+        svg_string=plain,
         zoom=_ZOOM,
         background="#ffffff",
         skip_system_fonts=True,
@@ -121,7 +124,7 @@ def compact(svg: str) -> str:
     """matplotlib's SVG in few bytes; doing it twice changes nothing."""
     if svg.startswith(_DRAWN):
         return svg
-    root = ET.fromstring(svg)
+    root = ET.fromstring(themed(svg))
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag == f"{_NS}metadata":
@@ -146,7 +149,7 @@ def compact(svg: str) -> str:
     body = "".join(ET.tostring(child, encoding="unicode") for child in root)
     whole = (
         f'{_DRAWN} width="{wide * 4 / 3:.0f}" height="{high * 4 / 3:.0f}" viewBox="0 0 {wide:.1f} {high:.1f}" '
-        f'style="max-width:100%;height:auto;border-radius:6px" stroke-linejoin="round"{shared}>{body}</svg>'
+        f'style="max-width:100%;height:auto" stroke-linejoin="round"{shared}>{body}</svg>'
     )
     whole = whole.replace(" />", "/>").replace('<style type="text/css"/>', "").replace("<defs/>", "")
     return re.sub("<[^>]*>", lambda tag: tag[0].replace('"', "'"), whole)  # which JSON does not have to escape
@@ -180,7 +183,7 @@ def _texts(root: ET.Element) -> None:
     for text in texts:
         if text.get("transform", "").startswith("rotate(-0"):
             del text.attrib["transform"]
-        text.attrib["font-family"] = FONTS
+        text.attrib["font-family"] = FONT.replace("'", "")  # in quotes already
         for part in text.iter("tspan"):  # of powers of ten: their family has quotes of its own
             part.attrib.pop("font-family", None)
     for name in _SHARED:

@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib import figure
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..common.checks import one_of
 from ..common.units import bytes_words
 from ..common.words import printable
-from .palette import INK, LINES, PAPER, TONES, Look
+from .palette import INK, LINES, TONES, Look
+from .svg import FONT, STYLE
 
-Floats = NDArray[np.float64]
-LABEL_PT = 10.5  # 8 px on a phone, where a figure is 358 px wide
-TITLE_PT = 13.0
+LABEL_PT = 11.5  # 8.5 px on a phone, where a figure is 358 px wide
+TITLE_PT = 13.5
 WIDE_INCHES = 6.6  # as wide as a drawing
 _MARKERS = ("o", "s", "^", "D")
+
+
+class Figure(figure.Figure):
+    """A figure that notebooks show as an SVG in the reader's theme."""
+
+    def _repr_svg_(self) -> str:
+        file = io.StringIO()
+        with plt.rc_context({"svg.fonttype": "none"}):
+            self.savefig(file, format="svg", bbox_inches="tight")
+        return themed(file.getvalue())
+
+
+def themed(svg: str) -> str:
+    """Return an SVG of matplotlib in the typeface and the tones of drawings, which follow the reader's theme."""
+    svg = re.sub("'DejaVu Sans',[^;\"]*", FONT, svg)
+    for tone, color in TONES.items():
+        svg = svg.replace(color, f"var(--{tone},{color})")
+    return svg.replace("<metadata>", f"<style>{STYLE}.rs{{fill:var(--ink)}}</style><metadata>").replace(
+        "<svg", '<svg class="rs"'
+    )
 
 
 def chart(
@@ -40,11 +63,12 @@ def chart(
     With `x`, sizes in bytes that rise, their axis is logarithmic and reaches a tenth past them.
     """
     if ax is None:
-        _, ax = plt.subplots(figsize=(WIDE_INCHES, inches), layout="constrained")
+        _, ax = plt.subplots(FigureClass=Figure, figsize=(WIDE_INCHES, inches), layout="constrained")
     lines = wrap(title.replace("*", ""), round(10 * ax.bbox.width / ax.figure.dpi))  # ten letters an inch
+    label = {"color": TONES["mute"], "fontsize": LABEL_PT, "parse_math": False}
     ax.set_title("\n".join(lines), loc="left", fontsize=TITLE_PT, fontweight="bold", color=INK, pad=8, parse_math=False)
-    ax.set_xlabel(x_label, color=TONES["mute"], parse_math=False)
-    ax.set_ylabel(y_label, color=TONES["mute"], parse_math=False)
+    ax.set_xlabel(x_label, **label)
+    ax.set_ylabel(y_label, **label)
     if x is not None:
         ax.set(xscale="log", xlim=(x[0] / 1.1, x[-1] * 1.1))
         ax.xaxis.set_major_locator(LogLocator(base=2, numticks=6))
@@ -80,20 +104,6 @@ def explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]]) -> None:
         ax.figure.legend(
             handles=samples, fontsize=LABEL_PT, loc="outside lower right", ncols=len(samples), frameon=False
         )
-
-
-def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any) -> None:
-    """Write a text at a point of the data, moved by an offset in points, on a ground that covers lines."""
-    ax.annotate(
-        printable(text),
-        at,
-        xytext=offset,
-        textcoords="offset points",
-        fontsize=LABEL_PT,
-        parse_math=False,
-        bbox={"boxstyle": "square,pad=0.12", "facecolor": PAPER, "edgecolor": "none"},
-        **style,
-    )
 
 
 def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:

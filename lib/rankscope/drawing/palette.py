@@ -122,8 +122,8 @@ class Look(NamedTuple):
     dashed: bool
 
 
-# hues of lines, legible on white; those of the curves in `figures.curves` come in this order
-LINES = ("#1f6fd1", "#b8500f", "#047860", "#9a1a70", "#6945be", "#8a6d00", "#59636e", "#1f2328")
+# hues of lines, legible on white and on dark paper; those of the curves in `figures.curves` come in this order
+LINES = ("#2073d9", "#c25410", "#04856a", "#c4358f", "#8163c8", "#907200", "#59636e", "#1f2328")
 
 
 # ---- quantities

@@ -14,6 +14,7 @@ from .assignment import Assignment
 from .audits.audit import audit
 from .kinds import SAMPLERS, assign
 from .picture import draw_assignment
+from .repeated_picture import draw_repeated
 from .work.lengths import lognormal
 
 _MOST_SAMPLES = 10_000_000  # that are dealt in about a second
@@ -102,13 +103,13 @@ def samplers(own: Any = None) -> Explorer:
         return [sampler.epochs(**now._asdict()) for sampler in own_samplers]
 
     def draw(now: Now) -> list[Drawing]:
-        """The epoch: which rank reads which sample at which step; the title says if it repeats the one before."""
+        """The epoch: which rank reads which sample at which step; or, if it repeats the one before, how both begin."""
         drawings = []
         for name, assignments in shown(now):
-            title = None
             if audit(assignments).repeated_orders:
-                title = f"Epoch {now.epoch} *repeats the order* of epoch {now.epoch - 1}"
-            drawing = draw_assignment(assignments[-1], title=title)
+                drawing = draw_repeated(assignments, now.epoch)
+            else:
+                drawing = draw_assignment(assignments[-1])
             drawings.append(replace(drawing, deck=f"{name}{drawing.deck}"))
         return drawings
 

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 
 from ...common.checks import of_type, one_of, optional
 from ...common.units import bytes_words, rate_words
-from ...drawing.charts import curves, note
-from ...drawing.palette import INK
+from ...drawing.charts import LABEL_PT, curves
+from ...drawing.palette import INK, PAPER
 from ..measuring.plan import DIRECTIONS, METHODS
 from ..profile import Profile
 from .link_facts import LinkFacts, transfers_of
@@ -52,12 +52,14 @@ def copies(
     ax.set_ylim(bottom=0)
     half_bytes = facts.start_s * facts.bytes_per_s(direction)  # that take as long as the start
     ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":")
-    note(
-        ax,
+    ax.annotate(
         f"half of the link: {bytes_words(half_bytes)}",
         (half_bytes, ax.get_ylim()[1]),
-        (-4, -2),
+        xytext=(-4, -2),
+        textcoords="offset points",
+        fontsize=LABEL_PT,
         ha="right",
         va="top",
+        bbox={"boxstyle": "square,pad=0.12", "facecolor": PAPER, "edgecolor": "none"},  # covers lines
     )
     return ax

@@ -61,8 +61,9 @@ def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
 
     def draw(now: Now) -> list[Drawing]:
         cap_mb, step, recommendation = predicted(now)
-        ranks = count_of(networks.num_ranks(now), "rank")
-        return [draw_timeline(step, deck=f"ResNet-50 on {ranks}"), draw_caps(recommendation, cap_mb)]
+        whole, wait = times_in_one_unit(step.makespan_s, step.select(kind="wait").busy_s)
+        deck = f"ResNet-50 on {count_of(networks.num_ranks(now), 'rank')}"
+        return [draw_caps(recommendation, cap_mb), draw_timeline(step, f"Rank 0 waits for {wait} of {whole}", deck)]
 
     def report(now: Now) -> list[str]:
         _, step, recommendation = predicted(now)

@@ -91,7 +91,7 @@ def draw_caps(
             if bucket_cap_mb is not None and cap_mb == bucket_cap_mb:
                 name += ", yours"
             rows[name] = {"compute": 1e3 * (candidate.step_s - candidate.wait_s), "wait": 1e3 * candidate.wait_s}
-    gain = ""
+    gain = ", within 1 % of the best"
     if recommendation.gain:  # 0 for the default itself
         gain = f", {percent_words(recommendation.gain, 1)} below the default"
     deck = f"{count_of(chosen.num_buckets, 'bucket')}; the default has {recommendation.default.num_buckets}"
