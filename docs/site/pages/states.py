@@ -18,13 +18,15 @@ from rankscope.box import Profile
 from rankscope.panel.explorer import Explorer, Now, Setting, Steps
 from rankscope.panel.widgets import NUM_BESIDE, height_of
 
+from .live import NEED_TORCH, setting_data, state
+
 NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 _MOST_OF_A_SLIDER = 16  # values; of longer sliders some, evenly spread
 _MOST_OF_A_LIST = 4
 
 
 class Place(NamedTuple):
-    """A cell that opens an explorer, and the name of the script with its states."""
+    """A cell that opens an explorer, the name of the script with its states, and the explorer's name."""
 
     source: str
     key: str
@@ -38,13 +40,19 @@ class Place(NamedTuple):
             exec(compile(ast.Module(statements, []), self.key, "exec"), names)
             return eval(compile(ast.Expression(shown.value), self.key, "eval"), names)
 
-    def html(self) -> str:
-        """Return what stands on the page: the explorer as it is at first, to which a script adds its controls."""
+    @property
+    def name(self) -> str:
+        """The explorer's name: cells open it without inputs, so that a live page can do that, too."""
+        return re.findall(r"(\w+)\(", self.source)[-1]
+
+    def html(self, is_live: bool) -> str:
+        """Return what stands on the page: the explorer as it is at first, to which scripts add controls."""
         panel = self.panel()
         call = escape(self.source.splitlines()[-1])
+        live = " data-live" if is_live and self.name not in NEED_TORCH else ""
         return (
-            f'<div class="explorer" data-states="{self.key}">'
-            f'<div class="explorer-shown">{shown(panel.explorer, panel.now)}</div>'
+            f'<div class="explorer" data-name="{self.name}" data-states="{self.key}"{live}>'
+            f'<div class="explorer-shown">{state(panel.explorer, panel.now)["html"]}</div>'
             f'<p class="explorer-more">In a notebook, <code>{call}</code> has all settings: '
             f"{escape(', '.join(setting.label for setting in panel.explorer.settings))}.</p></div>"
         )
@@ -52,15 +60,9 @@ class Place(NamedTuple):
     def script(self, most_states: int) -> str:
         """Return a script with all states, which a page loads from disk, where it could fetch no data."""
         panel = self.panel()
-        text = json.dumps(states(panel.explorer, panel.now, most_states), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(states(panel, most_states), ensure_ascii=False, separators=(",", ":"))
         letters = b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
         return f'rankscopeStates["{self.key}"]="{letters}"\n'
-
-
-def shown(explorer: Explorer, now: Now) -> str:
-    """Return what the explorer shows; the style of its drawings is the page's."""
-    _, drawn, report = explorer.shown(now)
-    return f'<div class="explorer-drawn">{drawn}</div>{report}'
 
 
 def offered(setting: Setting, wanted: list[Any]) -> list[Any]:
@@ -100,56 +102,36 @@ def axes(explorer: Explorer, start: Now, most_states: int) -> dict[str, list[Any
     return {setting.name: chosen[setting.name] for setting in explorer.settings if setting.name in chosen}
 
 
-def states(explorer: Explorer, start: Now, most_states: int) -> dict[str, Any]:
-    """Return what the page's script reads: controls, presets, and all combinations, the last setting fastest.
+def states(panel: Any, most_states: int) -> dict[str, Any]:
+    """Return what the page's script reads: settings, presets, and all combinations of what moves, the last one fastest.
 
-    A state is a number of what it shows and the numbers of its disabled controls. What is shown is a list of numbers of
-    pieces of HTML, because states share most of them.
+    A state is a number of what it shows and the names of the settings that have no effect. What is shown is a list of
+    numbers of pieces of HTML, because states share most of them.
     """
+    explorer, start = panel.explorer, panel.now
     moving = axes(explorer, start, most_states)
-    settings = {setting.name: setting for setting in explorer.settings}
     pieces: dict[str, int] = {}
     all_shown: dict[str, int] = {}
     ratio = 0.0
 
-    def state(now: Now) -> list[Any]:
+    def stored(now: Now) -> list[Any]:
         nonlocal ratio
-        html = shown(explorer, now)
+        html, disabled = state(explorer, now).values()
         ratio = max(ratio, height_of(html))
         numbers = [pieces.setdefault(piece, len(pieces)) for piece in re.split(r"(?=<g)|(?<=</g>)", html)]
-        disabled = [place for place, name in enumerate(moving) if not settings[name].when(now)]
         return [all_shown.setdefault(json.dumps(numbers), len(all_shown)), disabled]
 
-    all_states = [
-        state(start._replace(**dict(zip(moving, values, strict=True)))) for values in product(*moving.values())
-    ]
+    combinations = [start._replace(**dict(zip(moving, values, strict=True))) for values in product(*moving.values())]
+    all_states = [stored(now) for now in combinations]
     presets = []
-    for label, preset in {"the first settings": {}, **explorer.presets}.items():
-        now = explorer.at(**preset) if preset else start
-        at, typed = [], []
-        for name, values in moving.items():
-            value = getattr(now, name)
-            is_typed = value not in values
-            at.append(len(values) - 1 if is_typed else values.index(value))
-            typed.append(f"{value:,}" if is_typed else None)
-        is_drawn = not any(typed) and start._replace(**{name: getattr(now, name) for name in moving}) == now
-        presets.append({"label": label, "at": at, "typed": typed, "state": None if is_drawn else state(now)})
+    for label, now in panel.presets.items():
+        presets.append({"label": label, "at": now._asdict(), "state": None if now in combinations else stored(now)})
     return {
-        "controls": [control(settings[name], values) for name, values in moving.items()],
+        "settings": [setting_data(setting) | {"stored": moving.get(setting.name)} for setting in explorer.settings],
+        "first": start._asdict(),
         "presets": presets,
         "states": all_states,
         "shown": [json.loads(numbers) for numbers in all_shown],
         "pieces": list(pieces),
         "ratio": round(ratio, 3),
     }
-
-
-def control(setting: Setting, values: list[Any]) -> dict[str, Any]:
-    """Return the name, the kind and the values' words of a control."""
-    kind = "select"
-    if isinstance(setting.default, bool):
-        kind = "checkbox"
-    elif isinstance(setting.choices, range | Steps):
-        kind = "range"
-    words = {value: label for label, value in setting.options}
-    return {"label": setting.label, "kind": kind, "values": [words.get(value, str(value)) for value in values]}
