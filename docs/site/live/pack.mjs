@@ -21,6 +21,7 @@ for (const [name, folder] of [["/library", library], ["/site", join(here, "..")]
 python.runPython(readFileSync(join(here, "pack.py"), "utf8"));
 
 mkdirSync(to, { recursive: true });
+writeFileSync(join(wheels, "drawn.json"), python.FS.readFile("/drawn.json"));
 for (const name of ["standard.zip", "packages.gz"]) writeFileSync(join(to, name), python.FS.readFile(`/${name}`));
 for (const name of ["pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"]) copyFileSync(join(pyodide, name), join(to, name));
 process.exit(0); // Pyodide would keep node running

@@ -28,6 +28,9 @@ async function loaded() {
   return python.pyimport("pages.live").answer;
 }
 
+// Pyodide does not tell whoever called it that its WebAssembly could not be fetched.
+addEventListener("unhandledrejection", ({ reason }) => postMessage({ problem: String(reason.message ?? reason) }));
+
 const loading = loaded();
 loading.catch(() => {}); // whoever asks is told
 addEventListener("message", async ({ data: { number, question, given } }) => {
