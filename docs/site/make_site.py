@@ -20,20 +20,21 @@ from pages.states import Place
 from rankscope.drawing.svg import STYLE
 
 ROOT = Path(__file__).parents[2]
+MOST_STATES = {"samplers": 800, "fsdp": 20}  # of one explorer; torch takes a step for each state of FSDP's
+MOST_STATES_OF_OTHERS = 200
 
 
 def build(to: Path, work: Path, most_states: int = 800, inputs: Path | None = None) -> int:
     """Make the pages in `to`, by way of `work`, both made anew; return Sphinx's exit status, 1 after a warning.
 
-    Other processes draw at most so many states of each explorer while Sphinx runs. With a folder of `inputs`, which
-    `python.fetch` has filled, pages compute all other states themselves.
+    Other processes draw states of each explorer, at most `most_states`, while Sphinx runs. With a folder of `inputs`,
+    which `python.fetch` has filled, pages compute all other states themselves.
     """
     for folder in (to, work):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    # torch takes a step for each state of FSDP's explorer, so it has fewer of them, and begins first.
-    places = sorted(lay_out(work / "sources", inputs is not None), key=lambda place: place.name != "fsdp")
-    numbers = [most_states // 6 if place.name == "fsdp" else most_states for place in places]
+    places = lay_out(work / "sources", inputs is not None)
+    numbers = [min(most_states, MOST_STATES.get(place.name, MOST_STATES_OF_OTHERS)) for place in places]
     settings = ["-c", str(ROOT / "docs" / "site"), "-d", str(work / "doctrees"), "-W", "--keep-going", "-q"]
     if inputs:
         settings += ["-t", "live"]
@@ -43,9 +44,13 @@ def build(to: Path, work: Path, most_states: int = 800, inputs: Path | None = No
         subprocess.Popen(command) as sphinx,
         ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=spawn) as pool,
     ):
+        packing = pool.submit(python.pack, inputs, work / "python") if inputs else None
         scripts = list(pool.map(Place.script, places, numbers))
         status = sphinx.wait()
     static = to / "_static"
+    if packing:
+        packing.result()
+        shutil.move(work / "python", static / "python")
     (static / "drawings.css").write_text(STYLE, encoding="utf-8")
     (static / "explorers").mkdir()
     for place, script in zip(places, scripts, strict=True):
@@ -53,8 +58,6 @@ def build(to: Path, work: Path, most_states: int = 800, inputs: Path | None = No
         print(f"site: {place.key}: {len(script) / 1e6:.2f} MB")
     for path in to.rglob("*.html"):
         path.write_text(inlined(path.read_text(encoding="utf-8"), path.parent), encoding="utf-8")
-    if inputs:
-        python.pack(inputs, static / "python")
     return status
 
 

@@ -60,6 +60,10 @@ def pack(inputs: Path, to: Path) -> None:
     for archive in inputs.glob("*.tgz"):
         with tarfile.open(archive) as opened:
             opened.extractall(inputs, filter="data")
+    # In node, Pyodide imports the package ws, for sockets, which nothing here opens.
+    sockets = inputs / "package" / "node_modules" / "ws" / "index.js"
+    sockets.parent.mkdir(parents=True, exist_ok=True)
+    sockets.touch()
     script = [str(LIVE / "pack.mjs"), *map(str, (inputs / "package", inputs, ROOT / "lib", to))]
     ended = subprocess.run(["node", *script], capture_output=True, text=True)
     if ended.returncode:

@@ -112,12 +112,11 @@ def states(panel: Any, most_states: int) -> dict[str, Any]:
     moving = axes(explorer, start, most_states)
     pieces: dict[str, int] = {}
     all_shown: dict[str, int] = {}
-    ratio = 0.0
+    heights = [height_of(state(explorer, start)["html"])]
 
     def stored(now: Now) -> list[Any]:
-        nonlocal ratio
         html, disabled = state(explorer, now).values()
-        ratio = max(ratio, height_of(html))
+        heights.append(height_of(html))
         numbers = [pieces.setdefault(piece, len(pieces)) for piece in re.split(r"(?=<g)|(?<=</g>)", html)]
         return [all_shown.setdefault(json.dumps(numbers), len(all_shown)), disabled]
 
@@ -133,5 +132,6 @@ def states(panel: Any, most_states: int) -> dict[str, Any]:
         "states": all_states,
         "shown": [json.loads(numbers) for numbers in all_shown],
         "pieces": list(pieces),
-        "ratio": round(ratio, 3),
+        # What is below the drawings keeps its place, unless that would leave more than half of theirs empty at first.
+        "ratio": round(max(height for height in heights if height <= 1.5 * heights[0]), 3),
     }
