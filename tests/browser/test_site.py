@@ -236,7 +236,7 @@ def shows(page: Page, **settings: Any) -> bool:
 
 @pytest.mark.browser
 def test_a_touch_makes_all_settings_live(served: Page) -> None:
-    """What was stored stays as it is, each value that Python draws here is offered, and nothing comes from elsewhere."""
+    """What was stored stays as it is, all values are offered, and nothing comes from elsewhere."""
     asked: list[str] = []
     served.on("request", lambda request: asked.append(request.url))
     served.goto("/index.html")

@@ -20,21 +20,18 @@ from .states import Place
 ROOT = Path(__file__).parents[3]
 START = "start.md"  # the README's page
 _AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")
-_KEYS = re.compile(r"\n\n[^\n]*\*\*(?:Shift\+Enter|Run > Run All Cells)\*\*[^\n]*")  # a paragraph on keys, which a page does not have
+_KEYS = re.compile(
+    r"\n\n[^\n]*\*\*(?:Shift\+Enter|Run > Run All Cells)\*\*[^\n]*"
+)  # a paragraph on keys, which a page does not have
 _HOME = """# rankscope
 
 {lead}
 
 {flagship}
 
-Move a control and see what changes. {how}
+Move a control and see what changes. This page needs no server, and nothing leaves it.
 [Install and start]({start}) · [All notebooks](notebooks/README.md) · [Reference](api/index.rst)
 """
-_STORED = "This page needs no server, because every state was drawn when the site was built."
-_LIVE = (
-    "The first touch loads Python (8 MB, [what it is made of](_static/python/licences/README.txt)), which then computes "
-    "any settings in this page; nothing that you do here leaves it."
-)
 _PACKAGES = ("sampling", "ranks", "pipeline", "collectives", "timeline", "figures", "explorers")
 _PACKAGES += ("train.ddp", "train.fsdp", "train.zero", "train.uneven", "train.pipeline_parallel", "train.data_parallel")
 _PACKAGES += ("box", "diagnose", "cluster", "networks")
@@ -57,8 +54,7 @@ def lay_out(to: Path, is_live: bool) -> list[Place]:
     first, *others = [home_place(name, places) for name in EXPLORERS]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     lead = readme.split("\n\n")[1]
-    how = _LIVE if is_live else _STORED
-    parts = [_HOME.format(lead=lead, flagship=raw(first.html(is_live)), how=how, start=START)]
+    parts = [_HOME.format(lead=lead, flagship=raw(first.html(is_live)), start=START)]
     for entry, place in zip(list(EXPLORERS.values())[1:], others, strict=True):
         about = f"Explained in notebook [{titles[entry.notebook]}](notebooks/{entry.notebook}.ipynb)"
         parts.append(f"## {entry.title}\n\n{raw(place.html(is_live))}\n\n{about}")

@@ -7,60 +7,54 @@ import gzip
 import json
 import re
 from base64 import b64encode
-from contextlib import chdir
 from html import escape
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from rankscope import explorers
-from rankscope.box import Profile
+from rankscope.explorers import EXPLORERS
 from rankscope.panel.explorer import Explorer, Now, Setting, Steps
 from rankscope.panel.widgets import NUM_BESIDE, height_of
 
 from .live import NEED_TORCH, setting_data, state
 
-NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 _MOST_OF_A_SLIDER = 16  # values; of longer sliders some, evenly spread
 _MOST_OF_A_LIST = 4
 
 
 class Place(NamedTuple):
-    """A cell that opens an explorer, the name of the script with its states, and the explorer's name."""
+    """A cell that opens an explorer, by its settings alone, and the name of the script with its states."""
 
     source: str
     key: str
 
-    def panel(self) -> Any:
-        """Return the panel that the cell shows; the cell runs in the folder of the notebooks."""
-        *statements, shown = ast.parse(self.source).body
-        assert isinstance(shown, ast.Expr)
-        names = {"explorers": explorers, "Profile": Profile}
-        with chdir(NOTEBOOKS):
-            exec(compile(ast.Module(statements, []), self.key, "exec"), names)
-            return eval(compile(ast.Expression(shown.value), self.key, "eval"), names)
-
     @property
     def name(self) -> str:
-        """The explorer's name: cells open it without inputs, so that a live page can do that, too."""
         return re.findall(r"(\w+)\(", self.source)[-1]
+
+    def explorer(self) -> tuple[Explorer, Now]:
+        """Return the explorer, and its settings at first."""
+        explorer = EXPLORERS[self.name].make()
+        call = ast.parse(self.source.splitlines()[-1], mode="eval").body
+        assert isinstance(call, ast.Call)
+        assert not call.args, self.source
+        return explorer, explorer.at(**{one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg})
 
     def html(self, is_live: bool) -> str:
         """Return what stands on the page: the explorer as it is at first, to which scripts add controls."""
-        panel = self.panel()
+        explorer, now = self.explorer()
         call = escape(self.source.splitlines()[-1])
         live = " data-live" if is_live and self.name not in NEED_TORCH else ""
         return (
             f'<div class="explorer" data-name="{self.name}" data-states="{self.key}"{live}>'
-            f'<div class="explorer-shown">{state(panel.explorer, panel.now)["html"]}</div>'
+            f'<div class="explorer-shown">{state(explorer, now)["html"]}</div>'
             f'<p class="explorer-more">In a notebook, <code>{call}</code> has all settings: '
-            f"{escape(', '.join(setting.label for setting in panel.explorer.settings))}.</p></div>"
+            f"{escape(', '.join(setting.label for setting in explorer.settings))}.</p></div>"
         )
 
     def script(self, most_states: int) -> str:
         """Return a script with all states, which a page loads from disk, where it could fetch no data."""
-        panel = self.panel()
-        text = json.dumps(states(panel, most_states), ensure_ascii=False, separators=(",", ":"))
+        data = states(*self.explorer(), most_states)
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
         letters = b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
         return f'rankscopeStates["{self.key}"]="{letters}"\n'
 
@@ -102,13 +96,12 @@ def axes(explorer: Explorer, start: Now, most_states: int) -> dict[str, list[Any
     return {setting.name: chosen[setting.name] for setting in explorer.settings if setting.name in chosen}
 
 
-def states(panel: Any, most_states: int) -> dict[str, Any]:
+def states(explorer: Explorer, start: Now, most_states: int) -> dict[str, Any]:
     """Return what the page's script reads: settings, presets, and all combinations of what moves, the last one fastest.
 
     A state is a number of what it shows and the names of the settings that have no effect. What is shown is a list of
     numbers of pieces of HTML, because states share most of them.
     """
-    explorer, start = panel.explorer, panel.now
     moving = axes(explorer, start, most_states)
     pieces: dict[str, int] = {}
     all_shown: dict[str, int] = {}
@@ -123,7 +116,8 @@ def states(panel: Any, most_states: int) -> dict[str, Any]:
     combinations = [start._replace(**dict(zip(moving, values, strict=True))) for values in product(*moving.values())]
     all_states = [stored(now) for now in combinations]
     presets = []
-    for label, now in panel.presets.items():
+    for label, preset in {"the defaults": {}, **explorer.presets}.items():
+        now = explorer.at(**preset)
         presets.append({"label": label, "at": now._asdict(), "state": None if now in combinations else stored(now)})
     return {
         "settings": [setting_data(setting) | {"stored": moving.get(setting.name)} for setting in explorer.settings],

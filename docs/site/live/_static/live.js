@@ -4,6 +4,7 @@
 
 const START_S = 60, ANSWER_S = 20; // the longest that Python may take
 const workerAddress = new URL("worker.js", document.currentScript.src);
+const licences = new URL("python/licences/README.txt", workerAddress);
 const isSaving = navigator.connection?.saveData || matchMedia("(prefers-reduced-data: reduce)").matches;
 const waiting = new Map(); // questions without an answer, by number
 let worker, hasAnswered, count = 0;
@@ -66,7 +67,7 @@ function makeLive(panel) {
     await released();
     panel.offerAll();
     place.dataset.live = "on";
-    said.textContent = "All settings are live: Python computes them in this page.";
+    said.replaceChildren("All settings are live: ", element("a", { href: licences, textContent: "Python" }), " computes them in this page.");
   }
 
   /* Keep to the stored states. A Python that has worked can be started again, by the next touch. */
@@ -98,7 +99,8 @@ function makeLive(panel) {
   }
 
   function touched() {
-    starting ??= start();
+    if (starting) return;
+    starting = start();
     starting.catch(fail);
   }
   panel.compute = compute; // an address may have settings that are not stored
