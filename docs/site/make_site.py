@@ -20,8 +20,8 @@ from pages.states import Place
 from rankscope.drawing.svg import STYLE
 
 ROOT = Path(__file__).parents[2]
-MOST_STATES = {"samplers": 800, "fsdp": 20}  # of one explorer; torch takes a step for each state of FSDP's
-MOST_STATES_OF_OTHERS = 200
+MOST_STATES = {"samplers": 800, "fsdp": 16}  # of one explorer; torch takes a step for each state of FSDP's
+MOST_STATES_OF_OTHERS = 120
 
 
 def build(to: Path, work: Path, most_states: int = 800, inputs: Path | None = None) -> int:
