@@ -18,13 +18,17 @@ function element(tag, properties, ...children) {
   return added;
 }
 
-/* A label around a native input and, of a slider, the value it is set to, or a field in which one can be typed. */
+/* A label around a native input and, of a slider, the value it is set to, or a field in which one can be typed. A text is
+   typed into an area. */
 class Control {
   constructor(setting, changed) {
     this.setting = setting;
     const { name, label, kind, most } = setting;
-    this.input = kind === "select" ? element("select", { name }) : element("input", { name, type: kind, min: 0 });
-    this.input.addEventListener("input", () => changed(kind === "checkbox" ? this.input.checked : this.offered[this.input.value]));
+    if (kind === "select") this.input = element("select", { name });
+    else if (kind === "text") this.input = element("textarea", { name, rows: 12, spellcheck: false });
+    else this.input = element("input", { name, type: kind, min: 0 });
+    this.input.addEventListener(kind === "text" ? "change" : "input", () => changed(this.chosen()));
+    if (kind === "text") this.input.addEventListener("paste", () => setTimeout(() => changed(this.chosen())));
     this.said = element("output");
     this.typed = element("input", { type: "number", min: setting.values[0], max: most, hidden: true, ariaLabel: `${label}, typed` });
     this.typed.addEventListener("change", () => {
@@ -34,12 +38,18 @@ class Control {
     if (most) this.element.append(this.typed);
   }
 
+  chosen() {
+    if (this.setting.kind === "checkbox") return this.input.checked;
+    return this.setting.kind === "text" ? this.input.value : this.offered[this.input.value];
+  }
+
   /* Let the reader choose among these values, and type others. What has the focus keeps it. */
   offer(values, canType) {
     this.offered = values;
     this.typed.hidden = !(canType && this.setting.most);
     this.said.hidden = !this.typed.hidden;
     if (this.setting.kind === "range") this.input.max = values.length - 1;
+    if (this.setting.kind === "text") this.input.readOnly = !canType;
     if (this.setting.kind === "select") {
       this.input.replaceChildren(...values.map((value, number) => element("option", { value: number, text: this.words(value) })));
     }
@@ -52,6 +62,7 @@ class Control {
 
   set(value, isDisabled) {
     if (this.setting.kind === "checkbox") this.input.checked = value;
+    else if (this.setting.kind === "text") this.input.value = value;
     else this.input.value = nearest(this.setting, value, this.offered);
     if (this.setting.kind === "range") {
       this.said.textContent = this.words(value);
@@ -67,6 +78,10 @@ function nearest({ values }, value, offered) {
   const placeOf = (one) => values.includes(one) ? values.indexOf(one) : values.length;
   const distances = offered.map((one) => Math.abs(placeOf(one) - placeOf(value)));
   return distances.indexOf(Math.min(...distances));
+}
+
+function inAddress(value) {
+  return String(typeof value === "boolean" ? Number(value) : value);
 }
 
 function isSame(one, other) {
@@ -165,8 +180,8 @@ class Panel {
   }
 
   address() {
-    const moved = Object.entries(this.at).filter(([name, value]) => value !== this.first[name]);
-    const pairs = moved.map(([name, value]) => `${name}=${encodeURIComponent(typeof value === "boolean" ? Number(value) : value)}`);
+    const moved = this.settings.filter(({ name, kind }) => kind !== "text" && this.at[name] !== this.first[name]);
+    const pairs = moved.map(({ name }) => `${name}=${encodeURIComponent(inAddress(this.at[name]))}`);
     return `#${[this.name, ...pairs].join("&")}`;
   }
 
@@ -177,7 +192,7 @@ class Panel {
     const at = { ...this.first };
     for (const [key, text] of new URLSearchParams(pairs.join("&"))) {
       const { values, most } = this.settings.find((setting) => setting.name === key) ?? { values: [] };
-      const found = values.find((value) => String(typeof value === "boolean" ? Number(value) : value) === text);
+      const found = values.find((value) => inAddress(value) === text);
       const isTyped = most && /^\d+$/.test(text) && Number(text) >= values[0] && Number(text) <= most;
       if (found !== undefined) at[key] = found;
       else if (isTyped) at[key] = Number(text);
