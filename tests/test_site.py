@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import gzip
 import json
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import html, live, sources, states
+from pages import html, live, sources
 from pages.states import Place, axes
 
 from rankscope.explorers import EXPLORERS
@@ -28,10 +27,6 @@ WIDGET = {
 
 def cell(source: str, *outputs: dict[str, Any], kind: str = "code") -> dict[str, Any]:
     return {"cell_type": kind, "id": "one", "metadata": {}, "source": source, "outputs": list(outputs)}
-
-
-def test_their_examples() -> None:
-    assert doctest.testmod(states) == (0, 1)
 
 
 def test_an_explorer_stands_where_its_widget_would() -> None:

@@ -19,6 +19,7 @@ from pages import live, python
 from pages.html import problems
 from playwright.sync_api import Locator, Page
 
+from rankscope.diagnose.hangs.pasted_examples import EXAMPLES
 from rankscope.explorers import EXPLORERS
 from tests.browser.jupyterlab import LOAD_MS, browser_page
 from tests.tools.execute_notebooks import every_notebook
@@ -224,14 +225,20 @@ def served(inputs: Path | None, site: Path, page: Page) -> Iterator[Page]:
         server.shutdown()
 
 
-def flagship(page: Page) -> Locator:
-    return page.locator(".explorer[data-name=samplers][data-ready]")
+def explorer(page: Page, name: str = "samplers") -> Locator:
+    return page.locator(f".explorer[data-name={name}][data-ready]")
 
 
-def shows(page: Page, **settings: Any) -> bool:
-    """Whether the flagship shows what Python outside of the browser draws."""
-    html = page.evaluate("panels.get(document.querySelector('.explorer')).state.html")
-    return bool(html == live.state_of("samplers", settings)["html"])
+def shows(page: Page, name: str = "samplers", **settings: Any) -> bool:
+    """Whether an explorer shows what Python outside of the browser draws."""
+    html = page.evaluate("name => panels.get(document.querySelector(`[data-name=${name}]`)).state.html", name)
+    return bool(html == live.state_of(name, settings)["html"])
+
+
+def make_live(page: Page, name: str = "samplers") -> Locator:
+    explorer(page, name).get_by_label("example").press("Shift")
+    explorer(page, name).and_(page.locator("[data-live=on]")).wait_for()
+    return explorer(page, name)
 
 
 @pytest.mark.browser
@@ -240,9 +247,7 @@ def test_a_touch_makes_all_settings_live(served: Page) -> None:
     asked: list[str] = []
     served.on("request", lambda request: asked.append(request.url))
     served.goto("/index.html")
-    place = flagship(served)
-    place.get_by_label("example").press("Shift")
-    place.and_(served.locator("[data-live=on]")).wait_for()
+    place = make_live(served)
     assert shows(served)
     ranks = place.get_by_label("ranks, typed")
     ranks.fill("37")
@@ -257,12 +262,23 @@ def test_a_touch_makes_all_settings_live(served: Page) -> None:
 def test_an_address_restores_its_state(served: Page, site: Path, page: Page) -> None:
     """Where Python runs, whatever the settings are; from disk, the nearest that are stored."""
     served.goto("/index.html#samplers&num_ranks=7&size=33&drop_last=1&unknown=2&seed=x")
-    flagship(served).filter(has_text="33 samples").wait_for()
+    explorer(served).filter(has_text="33 samples").wait_for()
     assert shows(served, num_ranks=7, size=33, drop_last=True)
     page.goto(f"{(site / 'index.html').as_uri()}#samplers&size=33&drop_last=1")
-    flagship(page).wait_for()
+    explorer(page).wait_for()
     assert shows(page, drop_last=True)
-    assert flagship(page).locator("details").is_hidden()
+    assert explorer(page).locator("details").is_hidden()
+
+
+@pytest.mark.browser
+def test_a_pasted_log_is_explained(served: Page) -> None:
+    served.goto("/index.html#paste")
+    place = make_live(served, "paste")
+    text = f"{EXAMPLES['a job that hangs']}\n# pasted"
+    place.get_by_label("paste here").fill(text)
+    place.get_by_label("paste here").blur()
+    place.filter(has_text="Look at rank").wait_for()
+    assert shows(served, "paste", text=text)
 
 
 @pytest.mark.browser
@@ -273,7 +289,7 @@ def test_a_page_that_cannot_run_python_stays_as_it_was(served: Page, blocked: st
     else:
         served.add_init_script("delete window.WebAssembly")
     served.goto("/index.html")
-    place = flagship(served)
+    place = explorer(served)
     ranks = place.locator("[name=num_ranks]")
     offered = ranks.get_attribute("max")
     place.get_by_label("example").press("Shift")
@@ -288,7 +304,7 @@ def test_32_bits_draw_what_64_bits_draw(inputs: Path | None, site: Path) -> None
     if inputs is None:
         pytest.skip("what inputs.json names cannot be fetched")
     drawn = json.loads((inputs / "drawn.json").read_text())
-    assert {name for name, _, _ in drawn} == EXPLORERS.keys() - set(live.NEED_TORCH)
+    assert {name for name, _, _ in drawn} == EXPLORERS.keys() - set(live.STORED_ONLY)
     for name, settings, digest in drawn:
         state = json.dumps(live.state_of(name, settings))
         assert sha256(state.encode()).hexdigest() == digest, (name, settings)

@@ -1,6 +1,6 @@
 """What a page shows of an explorer. The site stores it when it is built; on a live page, its own Python computes it.
 
-That Python has this module and the library, without torch and ipywidgets. A page asks in JSON, and is answered in JSON.
+That Python has this module and the library, without torch and scipy. A page asks in JSON, and is answered in JSON.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from functools import cache
 from typing import Any
 
 from rankscope.explorers import EXPLORERS
-from rankscope.panel.explorer import Explorer, Now, Setting, Steps
+from rankscope.panel.explorer import Explorer, Now, Setting, Steps, Typed
 
-NEED_TORCH = ("fsdp", "pipeline_parallel")  # explorers that a live page cannot compute
+STORED_ONLY = ("fsdp", "pipeline_parallel", "slow_rank")  # these explorers need torch or scipy, which no page has
 
 
 def setting_data(setting: Setting) -> dict[str, Any]:
@@ -23,6 +23,8 @@ def setting_data(setting: Setting) -> dict[str, Any]:
         kind = "checkbox"
     elif isinstance(setting.choices, range | Steps):
         kind = "range"
+    elif isinstance(setting.choices, Typed):
+        kind = "text"
     data = {"name": setting.name, "label": setting.label, "kind": kind, "most": setting.most}
     words, values = zip(*setting.options, strict=True)
     return data | {"words": words, "values": values}
@@ -45,7 +47,10 @@ def explorer_of(name: str) -> Explorer:
 
 def state_of(name: str, values: dict[str, Any]) -> dict[str, Any]:
     explorer = explorer_of(name)
-    return state(explorer, explorer.at(**values))
+    try:
+        return state(explorer, explorer.at(**values))
+    except ModuleNotFoundError as error:
+        return {"html": f"<p>This needs {error.name}, which no page has. In a notebook it works.</p>", "disabled": []}
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {"state": state_of}

@@ -9,13 +9,14 @@ import re
 from base64 import b64encode
 from html import escape
 from itertools import product
+from math import ceil
 from typing import Any, NamedTuple
 
 from rankscope.explorers import EXPLORERS
-from rankscope.panel.explorer import Explorer, Now, Setting, Steps
+from rankscope.panel.explorer import Explorer, Now, Steps
 from rankscope.panel.widgets import NUM_BESIDE, height_of
 
-from .live import NEED_TORCH, setting_data, state
+from .live import STORED_ONLY, setting_data, state
 
 _MOST_OF_A_SLIDER = 16  # values; of longer sliders some, evenly spread
 _MOST_OF_A_LIST = 4
@@ -43,7 +44,7 @@ class Place(NamedTuple):
         """Return what stands on the page: the explorer as it is at first, to which scripts add controls."""
         explorer, now = self.explorer()
         call = escape(self.source.splitlines()[-1])
-        live = " data-live" if is_live and self.name not in NEED_TORCH else ""
+        live = " data-live" if is_live and self.name not in STORED_ONLY else ""
         return (
             f'<div class="explorer" data-name="{self.name}" data-states="{self.key}"{live}>'
             f'<div class="explorer-shown">{state(explorer, now)["html"]}</div>'
@@ -59,36 +60,22 @@ class Place(NamedTuple):
         return f'rankscopeStates["{self.key}"]="{letters}"\n'
 
 
-def offered(setting: Setting, wanted: list[Any]) -> list[Any]:
-    """Return the values of a setting that a page offers: all, or of many the wanted ones and some evenly spread.
-
-    >>> offered(Setting("size", 50, range(101), "samples"), [50, 10])
-    [0, 8, 10, 15, 23, 31, 38, 46, 50, 54, 62, 69, 77, 85, 92, 100]
-    """
-    values = list(setting.values)
-    is_slider = isinstance(setting.choices, range | Steps)
-    most = _MOST_OF_A_SLIDER if is_slider else _MOST_OF_A_LIST
-    if len(values) > most:
-        number = max(most - len(wanted), 0)
-        spread = [values[round(place * (len(values) - 1) / max(number - 1, 1))] for place in range(number)]
-        values = [value for value in values if value in wanted or value in spread]
-    return values
-
-
 def axes(explorer: Explorer, start: Now, most_states: int) -> dict[str, list[Any]]:
     """Return the settings that move on a page, with their values: as many as make at most `most_states` states.
 
-    Those move that the panel does not fold: first switches, then the others in their order. One that does not fit has
-    the values of presets only, and stands still if those do not fit either. Numbers beyond the slider, which a preset
-    types, are shown with that preset only: a million samples take long to draw.
+    Those move that the panel does not fold: first switches, then the others in their order. One that has too many
+    values has those of presets and some evenly spread, or those of presets only, and stands still if those do not fit
+    either. Numbers beyond the slider, which a preset types, are shown with that preset only.
     """
     at_presets = [explorer.at(**preset) for preset in explorer.presets.values()]
     chosen: dict[str, list[Any]] = {}
     num_states = 1
     for setting in sorted(explorer.settings[:NUM_BESIDE], key=lambda setting: not isinstance(setting.default, bool)):
-        at_all = dict.fromkeys(getattr(now, setting.name) for now in (start, *at_presets))
-        wanted = [value for value in at_all if value in setting.values]
-        for values in (offered(setting, wanted), [value for value in offered(setting, wanted) if value in wanted]):
+        wanted = [getattr(now, setting.name) for now in (start, *at_presets)]
+        most = _MOST_OF_A_SLIDER if isinstance(setting.choices, range | Steps) else _MOST_OF_A_LIST
+        every = ceil(len(setting.values) / most)
+        some = [value for place, value in enumerate(setting.values) if value in wanted or place % every == 0]
+        for values in (some, [value for value in some if value in wanted]):
             if 1 < len(values) <= most_states // num_states:
                 chosen[setting.name] = values
                 num_states *= len(values)
