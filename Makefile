@@ -64,7 +64,8 @@ oracles: setup ## compare with Open MPI, SimGrid, libtorch and others, drive bro
 	@$(PYTEST) -n6 -m "browser or oracle" tests
 notebooks: setup ## execute every notebook in place and store its outputs
 	@$(ALONE) $(PY) tests/tools/execute_notebooks.py
-site: setup ## build static pages of the notebooks and the API in build/site
+# LIVE=1 fetches Pyodide and two wheels, as docs/site/live/inputs.json pins them, and needs node 20.11 or newer.
+site: setup ## build static pages of the notebooks and the API in build/site; with LIVE=1 they compute any settings
 	@$(ALONE) $(PY) docs/site/make_site.py
 clean: ## delete .venv, if this file created it, and all caches
 	@$(LOCKED) "$(MAKE)" -s --no-print-directory delete

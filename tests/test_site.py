@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import gzip
 import json
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import html, sources, states
+from pages import html, live, sources
 from pages.states import Place, axes
 
 from rankscope.explorers import EXPLORERS
@@ -30,13 +29,9 @@ def cell(source: str, *outputs: dict[str, Any], kind: str = "code") -> dict[str,
     return {"cell_type": kind, "id": "one", "metadata": {}, "source": source, "outputs": list(outputs)}
 
 
-def test_their_examples() -> None:
-    assert doctest.testmod(states) == (0, 1)
-
-
 def test_an_explorer_stands_where_its_widget_would() -> None:
     places: list[Place] = []
-    first = cell("# Why?\n\nPress **Shift+Enter**.\n\nMove the sliders.", kind="markdown")
+    first = cell("# Why?\n\nPress **Shift+Enter**.\n\n**Run > Run All Cells**.\n\nMove the sliders.", kind="markdown")
     figure = cell("draw()", {"data": {"image/png": "aGk=", "image/svg+xml": "<svg/>"}})
     explorer = cell("explorers.zero(stage=2)", WIDGET)
     gallery = cell("explorers.gallery()", WIDGET)
@@ -63,12 +58,10 @@ def test_every_stored_state_is_what_the_explorer_shows(name: str) -> None:
 
     for state, values in zip(data["states"], product(*moving.values()), strict=True):
         now = explorer.at(**dict(zip(moving, values, strict=True)))
-        assert html_of(state) == states.shown(explorer, now)
-        enabled = [setting.when(now) for setting in explorer.settings if setting.name in moving]
-        assert [number not in state[1] for number in range(len(moving))] == enabled
+        assert {"html": html_of(state), "disabled": state[1]} == live.state(explorer, now)
     for preset, settings in zip(data["presets"][1:], explorer.presets.values(), strict=True):
         if preset["state"]:
-            assert html_of(preset["state"]) == states.shown(explorer, explorer.at(**settings))
+            assert html_of(preset["state"]) == live.state(explorer, explorer.at(**settings))["html"]
 
 
 def test_the_flagship_moves_over_1_to_16_ranks_and_sizes_that_they_do_not_divide() -> None:

@@ -30,6 +30,9 @@ html_title = "rankscope"
 html_static_path = [str(Path(__file__).parent / "_static")]
 html_css_files = ["site.css", "drawings.css"]
 html_js_files = [("explorers.js", {"defer": "defer"})]
+if tags.has("live"):  # noqa: F821  # Sphinx's name for what its option -t says
+    html_static_path.append(str(Path(__file__).parent / "live" / "_static"))
+    html_js_files.append(("live.js", {"defer": "defer"}))
 html_copy_source = False
 html_use_index = html_domain_indices = False  # the API's pages and the search have every name
 html_show_search_summary = False  # it fetches pages, which a browser refuses for files

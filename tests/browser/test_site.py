@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from functools import partial
+from hashlib import sha256
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Literal
+from threading import Thread
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
 from make_site import build
+from pages import live, python
 from pages.html import problems
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
 
+from rankscope.diagnose.hangs.pasted_examples import EXAMPLES
 from rankscope.explorers import EXPLORERS
-from tests.browser.jupyterlab import browser_page
+from tests.browser.jupyterlab import LOAD_MS, browser_page
 from tests.tools.execute_notebooks import every_notebook
 
 ROOT = Path(__file__).parents[2]
@@ -59,9 +66,19 @@ PAPER = """() => "#" + getComputedStyle(document.body).backgroundColor.match(/\\
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    folder = tmp_path_factory.mktemp("inputs")
+    try:
+        python.fetch(folder)
+    except ValueError:
+        return None
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(inputs: Path | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    assert build(folder / "pages", folder / "work", most_states=24) == 0, "Sphinx warns: see above"
+    assert build(folder / "pages", folder / "work", most_states=24, inputs=inputs) == 0, "Sphinx warns: see above"
     return folder / "pages"
 
 
@@ -192,3 +209,102 @@ def test_without_a_script_an_explorer_is_a_picture(site: Path, page: Page) -> No
     assert still.locator(".explorer-shown svg").count() >= len(EXPLORERS)
     assert still.locator(".explorer input").count() == 0
     context.close()
+
+
+@pytest.fixture
+def served(inputs: Path | None, site: Path, page: Page) -> Iterator[Page]:
+    """A page in a new browser, at an address that serves the site's files."""
+    if inputs is None:
+        pytest.skip("what inputs.json names cannot be fetched")
+    assert page.context.browser
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=site)) as server:
+        Thread(target=server.serve_forever).start()
+        with page.context.browser.new_context(base_url=f"http://127.0.0.1:{server.server_port}") as context:
+            context.set_default_timeout(LOAD_MS)
+            yield context.new_page()
+        server.shutdown()
+
+
+def explorer(page: Page, name: str = "samplers") -> Locator:
+    return page.locator(f".explorer[data-name={name}][data-ready]")
+
+
+def shows(page: Page, name: str = "samplers", **settings: Any) -> bool:
+    """Whether an explorer shows what Python outside of the browser draws."""
+    html = page.evaluate("name => panels.get(document.querySelector(`[data-name=${name}]`)).state.html", name)
+    return bool(html == live.state_of(name, settings)["html"])
+
+
+def make_live(page: Page, name: str = "samplers") -> Locator:
+    explorer(page, name).get_by_label("example").press("Shift")
+    explorer(page, name).and_(page.locator("[data-live=on]")).wait_for()
+    return explorer(page, name)
+
+
+@pytest.mark.browser
+def test_a_touch_makes_all_settings_live(served: Page) -> None:
+    """What was stored stays as it is, all values are offered, and nothing comes from elsewhere."""
+    asked: list[str] = []
+    served.on("request", lambda request: asked.append(request.url))
+    served.goto("/index.html")
+    place = make_live(served)
+    assert shows(served)
+    ranks = place.get_by_label("ranks, typed")
+    ranks.fill("37")
+    ranks.press("Enter")
+    place.filter(has_text="37 ranks").wait_for()
+    assert shows(served, num_ranks=37)
+    assert served.url.endswith("/index.html#samplers&num_ranks=37")
+    assert {urlsplit(url).netloc for url in asked} == {urlsplit(served.url).netloc}
+
+
+@pytest.mark.browser
+def test_an_address_restores_its_state(served: Page, site: Path, page: Page) -> None:
+    """Where Python runs, whatever the settings are; from disk, the nearest that are stored."""
+    served.goto("/index.html#samplers&num_ranks=7&size=33&drop_last=1&unknown=2&seed=x")
+    explorer(served).filter(has_text="33 samples").wait_for()
+    assert shows(served, num_ranks=7, size=33, drop_last=True)
+    page.goto(f"{(site / 'index.html').as_uri()}#samplers&size=33&drop_last=1")
+    explorer(page).wait_for()
+    assert shows(page, drop_last=True)
+    assert explorer(page).locator("details").is_hidden()
+
+
+@pytest.mark.browser
+def test_a_pasted_log_is_explained(served: Page) -> None:
+    served.goto("/index.html#paste")
+    place = make_live(served, "paste")
+    text = f"{EXAMPLES['a job that hangs']}\n# pasted"
+    place.get_by_label("paste here").fill(text)
+    place.get_by_label("paste here").blur()
+    place.filter(has_text="Look at rank").wait_for()
+    assert shows(served, "paste", text=text)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("blocked", ["worker.js", "pyodide.mjs", "pyodide.asm.wasm", "standard.zip", "packages.gz", ""])
+def test_a_page_that_cannot_run_python_stays_as_it_was(served: Page, blocked: str) -> None:
+    if blocked:
+        served.route(f"**/{blocked}", lambda route: route.abort())
+    else:
+        served.add_init_script("delete window.WebAssembly")
+    served.goto("/index.html")
+    place = explorer(served)
+    ranks = place.locator("[name=num_ranks]")
+    offered = ranks.get_attribute("max")
+    place.get_by_label("example").press("Shift")
+    place.filter(has_text="Only stored settings are shown").wait_for()
+    assert ranks.get_attribute("max") == offered
+    place.get_by_role("checkbox", name="drop_last").press("Space")
+    assert shows(served, drop_last=True)
+
+
+@pytest.mark.oracle
+def test_32_bits_draw_what_64_bits_draw(inputs: Path | None, site: Path) -> None:
+    if inputs is None:
+        pytest.skip("what inputs.json names cannot be fetched")
+    drawn = json.loads((inputs / "drawn.json").read_text())
+    assert {name for name, _, _ in drawn} == EXPLORERS.keys() - set(live.STORED_ONLY)
+    for name, settings, digest in drawn:
+        state = json.dumps(live.state_of(name, settings))
+        assert sha256(state.encode()).hexdigest() == digest, (name, settings)

@@ -20,14 +20,16 @@ from .states import Place
 ROOT = Path(__file__).parents[3]
 START = "start.md"  # the README's page
 _AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")
-_KEYS = re.compile(r"\n\n[^\n]*\*\*Shift\+Enter\*\*[^\n]*")  # a paragraph on keys, which a page does not have
+_KEYS = re.compile(
+    r"\n\n[^\n]*\*\*(?:Shift\+Enter|Run > Run All Cells)\*\*[^\n]*"
+)  # a paragraph on keys, which a page does not have
 _HOME = """# rankscope
 
 {lead}
 
 {flagship}
 
-Move a control and see what changes. This page needs no server, because every state was drawn when the site was built.
+Move a control and see what changes. This page needs no server, and nothing leaves it.
 [Install and start]({start}) · [All notebooks](notebooks/README.md) · [Reference](api/index.rst)
 """
 _PACKAGES = ("sampling", "ranks", "pipeline", "collectives", "timeline", "figures", "explorers")
@@ -35,7 +37,7 @@ _PACKAGES += ("train.ddp", "train.fsdp", "train.zero", "train.uneven", "train.pi
 _PACKAGES += ("box", "diagnose", "cluster", "networks")
 
 
-def lay_out(to: Path) -> list[Place]:
+def lay_out(to: Path, is_live: bool) -> list[Place]:
     """Write the sources of the site. Returns where explorers stand.
 
     The index opens with the first explorer; the others follow it, each under its title.
@@ -46,16 +48,16 @@ def lay_out(to: Path) -> list[Place]:
     titles = {}
     for path in every_notebook():
         name = path.relative_to(ROOT / "notebooks").with_suffix("").as_posix()
-        nb = page(read(path), name.rpartition("/")[2], path.parent, places)
+        nb = page(read(path), name.rpartition("/")[2], path.parent, places, is_live)
         titles[name] = nb["cells"][0]["source"].partition("\n")[0].lstrip("# ")
         (to / "notebooks" / f"{name}.ipynb").write_text(json.dumps(nb), encoding="utf-8")
     first, *others = [home_place(name, places) for name in EXPLORERS]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     lead = readme.split("\n\n")[1]
-    parts = [_HOME.format(lead=lead, flagship=raw(first.html()), start=START)]
+    parts = [_HOME.format(lead=lead, flagship=raw(first.html(is_live)), start=START)]
     for entry, place in zip(list(EXPLORERS.values())[1:], others, strict=True):
         about = f"Explained in notebook [{titles[entry.notebook]}](notebooks/{entry.notebook}.ipynb)"
-        parts.append(f"## {entry.title}\n\n{raw(place.html())}\n\n{about}")
+        parts.append(f"## {entry.title}\n\n{raw(place.html(is_live))}\n\n{about}")
     start = readme.replace("# rankscope\n", "# Install and start\n", 1)
     (to / START).write_text(linked(start, ROOT), encoding="utf-8")
     (to / "commands.md").write_text(commands(), encoding="utf-8")
@@ -81,13 +83,13 @@ def lay_out(to: Path) -> list[Place]:
 def home_place(name: str, places: list[Place]) -> Place:
     """Return the place of an explorer on the index: that of its first cell, or a new one with its defaults."""
     for place in places:
-        if re.search(rf"\b{name}\([^()]*\)\s*$|\b{name}\(\{{", place.source):
+        if place.name == name:
             return place
     places.append(Place(f"explorers.{name}()", name))
     return places[-1]
 
 
-def page(nb: dict[str, Any], key: str, folder: Path, places: list[Place]) -> dict[str, Any]:
+def page(nb: dict[str, Any], key: str, folder: Path, places: list[Place], is_live: bool = False) -> dict[str, Any]:
     """Return a notebook's page: its explorers stand where the widgets would, and pictures have words."""
     cells = []
     heading = ""
@@ -106,7 +108,7 @@ def page(nb: dict[str, Any], key: str, folder: Path, places: list[Place]) -> dic
                 same = [place for place in places if place.source == source]
                 place = same[0] if same else Place(source, f"{key}_{number}")
                 places.append(place)
-                text = raw(place.html())
+                text = raw(place.html(is_live))
             cells.append({"cell_type": "markdown", "id": f"explorer-{number}", "metadata": {}, "source": text})
         else:
             cell["metadata"]["mystnb"] = {"image": {"alt": f"Figure: {heading}"}}

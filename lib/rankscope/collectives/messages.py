@@ -67,7 +67,7 @@ def messages_of(step: Step, row_bytes: Bytes, cluster: Cluster, executor: bool) 
     crosses = (cluster.node(src) != cluster.node(dst)) & cluster.shared_nic
     queues = crosses | (executor and cluster.ports is not None)
     cards = np.where(crosses, cluster.num_ranks + cluster.node(ends), ends)
-    most_at_a_card = max(np.bincount(card_of_message).max(initial=0) for card_of_message in cards)
+    most_at_a_card = max(np.bincount(np.intp(card_of_message)).max(initial=0) for card_of_message in cards)
     ports = np.array([number_among_equal(ranks) for ranks in ends])
     num_ports = cluster.ports or src.size
     if executor:

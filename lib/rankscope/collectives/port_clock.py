@@ -119,7 +119,7 @@ class PortClock:
         is_used = self.used_before[rows.dst, rows.chunk]
         self.used_before[:] = False
         self.used_before[rows.src, rows.chunk] = self.used_before[rows.dst, rows.chunk] = True
-        copied = np.bincount(np.repeat(each.of_row, step.num_chunks), is_used, each.src.size) > 0
+        copied = np.bincount(np.repeat(each.of_row, np.intp(step.num_chunks)), is_used, each.src.size) > 0
         replaced = np.bincount(each.of_row, row_bytes * ~step.reduce, each.src.size)  # bytes
         return np.asarray(copied * replaced * self.cluster.gamma_s_per_byte)
 

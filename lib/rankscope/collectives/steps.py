@@ -68,8 +68,9 @@ class Step(NamedTuple):
         """Return the same transfers with one row per chunk."""
         if (self.num_chunks == 1).all():
             return self
-        rows = Step._make(np.repeat(column, self.num_chunks) for column in self)
-        transfer = np.repeat(np.arange(self.src.size), self.num_chunks)
+        counts = np.intp(self.num_chunks)  # in a browser, which has 32 bits, numpy repeats by no wider numbers
+        rows = Step._make(np.repeat(column, counts) for column in self)
+        transfer = np.repeat(np.arange(self.src.size), counts)
         return rows._replace(chunk=rows.chunk + number_among_equal(transfer), num_chunks=np.ones_like(transfer))
 
     def rows(self) -> Iterator[tuple[Any, ...]]:

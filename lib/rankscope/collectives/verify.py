@@ -111,7 +111,7 @@ def verify(schedule: Schedule) -> Verified:
         pairs = np.unique(step.src * schedule.num_ranks + step.dst)  # a message for each
         num_messages += pairs.size
         for verb, ranks in zip(most, np.divmod(pairs, schedule.num_ranks), strict=True):
-            of_rank = np.bincount(ranks, minlength=schedule.num_ranks)
+            of_rank = np.bincount(np.intp(ranks), minlength=schedule.num_ranks)
             problem = f"{verb} {of_rank.max()} messages in one step, but ports={schedule.ports}"
             _refuse(of_rank > schedule.ports, problem, number, np.arange(of_rank.size))
             most[verb] = max(most[verb], int(of_rank.max()))

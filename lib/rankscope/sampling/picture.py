@@ -41,7 +41,7 @@ def draw_assignment(
     one_of("color_by", color_by, ("rank", "position"))
     reads = np.concatenate(of_type("assignment", assignment, Assignment).ranks)
     reads_inside = reads[(reads >= 0) & (reads < assignment.size)]
-    counts = np.bincount(reads_inside, minlength=assignment.size)  # the reads of each sample
+    counts = np.bincount(np.intp(reads_inside), minlength=assignment.size)  # the reads of each sample
     colors = rank_colors(assignment.num_ranks)
     positions = max(assignment.size - 1, 1)
 

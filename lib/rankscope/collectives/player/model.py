@@ -83,7 +83,7 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
     num_messages = 0  # of the steps before
     for step, each, times in PortClock(schedule, num_bytes, cluster).passes():
         by_chunk = step.by_chunk()
-        message = num_messages + np.repeat(each.of_row, step.num_chunks)
+        message = num_messages + np.repeat(each.of_row, np.intp(step.num_chunks))
         carried = pass_step(by_chunk, shares)[:, 0]  # all transfers of a step read the shares from before it
         rows.append(np.stack([message, by_chunk.chunk, by_chunk.reduce, carried]))
         parts.append(times)

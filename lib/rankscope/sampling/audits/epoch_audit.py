@@ -55,7 +55,7 @@ def audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool
         valid = (flat >= 0) & (flat < size)
         inside = flat[valid]
         outside = flat[~valid]
-    counts = np.bincount(inside, minlength=size)  # the number of reads of each sample
+    counts = np.bincount(np.intp(inside), minlength=size)  # the number of reads of each sample
     is_read |= counts > 0
     strays = np.unique(outside)
     num_repeats = flat.size - int(np.count_nonzero(counts)) - strays.size

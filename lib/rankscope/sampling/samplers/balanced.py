@@ -297,6 +297,6 @@ def _by_rank(samples: Indices, counts: Indices) -> list[Indices]:
         return list(batches.transpose(1, 0, 2).reshape(num_ranks, -1))
     # `MOST_RANKS` ranks have numbers of 16 bits, which numpy sorts in linear time.
     rank_of_batch = np.tile(np.arange(num_ranks, dtype=np.uint16), num_steps)
-    rank_of_sample = np.repeat(rank_of_batch, counts.ravel())
+    rank_of_sample = np.repeat(rank_of_batch, np.intp(counts.ravel()))
     by_rank = samples[np.argsort(rank_of_sample, kind="stable")]
     return np.split(by_rank, np.cumsum(counts.sum(axis=0))[:-1])

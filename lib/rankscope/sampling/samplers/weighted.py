@@ -123,7 +123,7 @@ class WeightedSampler(InterleavedSampler):
         offset = _random_below(unit, self._key("offset"))
         num_draws_before_stop = (stops - offset + unit - 1) >> self._fraction_bits  # rounded up
         counts = np.diff(num_draws_before_stop, prepend=0)  # draws of each sample
-        slots = np.repeat(samples, counts)
+        slots = np.repeat(samples, np.intp(counts))
         self._draws = _EpochDraws(self.epoch, slots, keyed_permutation(self.num_samples, self._key("draws")))
         return self._draws
 

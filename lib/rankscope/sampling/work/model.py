@@ -87,7 +87,7 @@ def epoch_work(assignment: Assignment, lengths: ArrayLike, cost: str | CostFunct
         indices = assignment.ranks[rank]
         sizes[: stops.size, rank] = np.diff(stops, prepend=0)
         filled = np.flatnonzero(sizes[:, rank])  # the steps of batches that are not empty, as `reduceat` needs them
-        starts = (stops - sizes[: stops.size, rank])[filled]
+        starts = np.intp((stops - sizes[: stops.size, rank])[filled])
         lengths_read = token_counts[indices]
         step_costs[filled, rank] = np.add.reduceat(costs[indices], starts)
         tokens[filled, rank] = np.add.reduceat(lengths_read, starts)
