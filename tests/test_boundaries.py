@@ -128,7 +128,7 @@ from importlib import import_module
 class Missing:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name in ("torch", "cloudpickle", "matplotlib", "ipywidgets", "pandas", "scipy"):
+        if name in ("torch", "cloudpickle", "matplotlib", "ipywidgets", "scipy"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing)
 for package in sys.argv[1:]:

@@ -22,7 +22,7 @@ _FIGURES = {
     "copies": "rankscope.box.transfers.picture:copies",
     "curves": "rankscope.drawing.charts:curves",
     "fsdp_step": "rankscope.train.fsdp.picture:draw_fsdp_step",
-    "profile": "rankscope.box.judging.picture:profile",
+    "profile": "rankscope.box.judging.picture:draw_machines",
     "ranking": "rankscope.drawing.ranking:draw_ranking",
     "schedule": "rankscope.collectives.picture:draw_schedule",
     "step_costs": "rankscope.sampling.work.picture:draw_step_costs",

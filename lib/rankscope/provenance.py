@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -127,18 +126,7 @@ def command_words(words: Sequence[str]) -> str:
     >>> command_words(["/usr/bin/rankscope", "profile", "-o", "/tmp/machine.json", "--sizes", "1KiB:64MiB"])
     'rankscope profile -o machine.json --sizes 1KiB:64MiB'
     """
-    return " ".join(_without_folder(word) for word in words)
-
-
-def _without_folder(word: str) -> str:
-    """Return a word of a command with a path, also one after an option such as --output=, cut to its file name."""
-    option, equals, value = word.rpartition("=")  # the first two are empty if there is no "="
-    path = Path(value).expanduser()
-    # Other words may have a slash, too, such as a label A/B.
-    is_path = os.sep in value and (path.is_absolute() or path.parent.is_dir() or value.startswith("."))
-    if is_path:
-        value = path.name
-    return f"{option}{equals}{value}"
+    return re.sub(r"[^\s=]*/", "", " ".join(words))
 
 
 def system() -> str:
@@ -156,8 +144,6 @@ def cpu() -> str:
     name = _of_system("cpuinfo", r"^(?:model name|Model|cpu model)\s*:\s*(.+)$")
     if name is not None:
         return name.strip()
-    if sys.platform == "darwin":
-        return _output(["sysctl", "-n", "machdep.cpu.brand_string"]).strip()
     return platform.processor() or platform.machine()
 
 

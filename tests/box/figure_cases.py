@@ -25,9 +25,8 @@ def bank_of(*names: str) -> dict[str, Profile]:
 # of each public figure, and of each of its views, a call as the notebooks make it
 FIGURES: dict[str, Callable[..., Axes]] = {
     "copies": lambda **on: figures.copies(FACTS, **on),
-    "profile": lambda **on: figures.profile(bank_of("h100_8", "l40s_8", "a100_80gb_8"), **on),
 }
 
-DRAWINGS: dict[str, Drawing] = {}
+DRAWINGS: dict[str, Drawing] = {"profile": figures.profile(bank_of("h100_8", "l40s_8", "a100_80gb_8"))}
 
 REFUSED: list[tuple[Callable[[], Any], str]] = []  # `tests/box/test_refusals.py` has them

@@ -86,14 +86,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     # figures
     "a figure of no profiles": (lambda: figures.profile(ANY), "profiles"),
     "a figure of another value": (lambda: figures.profile({"a": ANY}), "profile"),
-    "no lines": (lambda: figures.profile({}), "lines"),
-    "a machine without it": (lambda: figures.profile(TWO, "gather"), "gather"),
-    "bandwidth of one rank": (
-        lambda: figures.profile(
-            {"a": profile([point("allreduce", 2048, 1.0, algorithm="native")], num_ranks=1, ranks_per_node=[1])}
-        ),
-        "bandwidth",
-    ),
+    "no machines": (lambda: figures.profile({}), "at least one"),
     "peers of nothing": (lambda: draw_with_peers(profile()), "nothing to draw"),
     "peers of one rank": (
         lambda: draw_with_peers(profile([point("allreduce", 2048, 1.0, algorithm="native")], num_ranks=1)),

@@ -18,8 +18,8 @@ from make_site import build
 from pages import live, python
 from pages.html import problems
 from playwright.sync_api import Locator, Page
-
 from rankscope.diagnose.hangs.pasted_examples import EXAMPLES
+
 from rankscope.explorers import EXPLORERS
 from tests.browser.jupyterlab import LOAD_MS, browser_page
 from tests.tools.execute_notebooks import every_notebook

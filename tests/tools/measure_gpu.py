@@ -2,7 +2,7 @@
 
 Copies, NCCL with a single rank, schedules carried out in one process by virtual ranks, which the GPU's own memory
 bounds, and no link, and traces of training steps by torch.profiler, next to the profile. It needs torch, numpy,
-cloudpickle, msgspec, pandas, typer and rich, and nothing installed of rankscope's own. With --tests it runs the tests
+cloudpickle, msgspec, typer and rich, and nothing installed of rankscope's own. With --tests it runs the tests
 that need a GPU instead, by pytest.
 
 A machine without network takes what it lacks as wheels: ``pip download --no-deps --only-binary :all: --python-version
@@ -138,7 +138,7 @@ def main() -> int:
         return run_tests()
     start = time.monotonic()
     command = command_words(["python", *sys.argv])
-    setting: dict[str, Any] = {**NCCL, "name": told.name, "command": command, "report": _reporter(start)}
+    setting: dict[str, Any] = {**NCCL, "fresh": True, "name": told.name, "command": command, "report": _reporter(start)}
     profile = _tried("copies and NCCL", lambda: measure(told.output, PROTOCOL, **setting), start)
     if profile is None and not told.output.exists():
         return 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
 from typing import Annotated
 
@@ -31,21 +30,17 @@ def show(
     from . import tables
 
     if picture is not None:
-        check_output("--picture", picture, [path], (".svg", ".png", ".pdf"))
+        check_output("--picture", picture, [path], (".svg",))
     profile = Profile.load(path)
     topology = None if topo is None else read_topology(topo)
     print_parts(tables.overview(profile, everything, topology))
     if topology is not None:
         print_parts(explained(topology))
     if picture is not None:
-        import matplotlib.pyplot as plt
-
         from ..box.judging.picture import draw_with_peers
+        from ..drawing.drawing import to_svg
 
-        draw_with_peers(profile)
-        content = BytesIO()
-        plt.savefig(content, format=picture.suffix[1:])
-        write_whole(picture, content.getvalue())
+        write_whole(picture, to_svg(draw_with_peers(profile)).encode())
 
 
 def _percent(text: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from textwrap import wrap
 from typing import Any
 
@@ -18,7 +18,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from ..common.checks import one_of
-from ..common.units import bytes_words
 from ..common.words import printable
 from .palette import INK, LINES, TONES, Look
 from .svg import FONT, STYLE
@@ -56,24 +55,15 @@ def chart(
     y_label: str,
     *,
     inches: float = 3.6,
-    x: Sequence[float] | None = None,
 ) -> Axes:
-    """Return `ax`, or the Axes of a new figure so high, with title, labels, scales, ticks and grid.
-
-    With `x`, sizes in bytes that rise, their axis is logarithmic and reaches a tenth past them.
-    """
+    """Return `ax`, or the Axes of a new figure so high, with title, labels, ticks and grid."""
     if ax is None:
         _, ax = plt.subplots(FigureClass=Figure, figsize=(WIDE_INCHES, inches), layout="constrained")
     lines = wrap(title.replace("*", ""), round(10 * ax.bbox.width / ax.figure.dpi))  # ten letters an inch
-    label = {"color": TONES["mute"], "fontsize": LABEL_PT, "parse_math": False}
+    label: dict[str, Any] = {"color": TONES["mute"], "fontsize": LABEL_PT, "parse_math": False}
     ax.set_title("\n".join(lines), loc="left", fontsize=TITLE_PT, fontweight="bold", color=INK, pad=8, parse_math=False)
     ax.set_xlabel(x_label, **label)
     ax.set_ylabel(y_label, **label)
-    if x is not None:
-        ax.set(xscale="log", xlim=(x[0] / 1.1, x[-1] * 1.1))
-        ax.xaxis.set_major_locator(LogLocator(base=2, numticks=6))
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_words(value)))
-        ax.xaxis.set_minor_formatter(NullFormatter())
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.spines["bottom"].set_color(TONES["rule"])
     ax.tick_params(which="both", length=0, labelcolor=TONES["mute"], labelsize=LABEL_PT)

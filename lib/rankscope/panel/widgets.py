@@ -13,7 +13,7 @@ import ipywidgets as widgets
 
 from ..drawing.drawing import Drawing, to_svg
 from ..drawing.svg import STYLE
-from .explorer import Explorer, Now, Setting, Steps, Typed
+from .explorer import Explorer, Now, Setting, Steps
 
 _MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 NUM_BESIDE = 7  # controls in the column, below the list of examples; the others are folded
@@ -88,8 +88,6 @@ def _control(setting: Setting, value: Any) -> widgets.Widget:
         return widgets.IntSlider(min=setting.choices[0], max=setting.choices[-1], **options)
     if isinstance(setting.choices, Steps):
         return widgets.SelectionSlider(options=setting.options, **options)
-    if isinstance(setting.choices, Typed):
-        return widgets.Textarea(rows=6, continuous_update=False, **options)
     return widgets.Dropdown(options=setting.options, **options)
 
 

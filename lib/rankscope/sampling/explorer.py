@@ -14,7 +14,6 @@ from .assignment import Assignment
 from .audits.audit import audit
 from .kinds import SAMPLERS, assign
 from .picture import draw_assignment
-from .repeated_picture import draw_repeated
 from .work.lengths import lognormal
 
 _MOST_SAMPLES = 10_000_000  # that are dealt in about a second
@@ -103,14 +102,15 @@ def samplers(own: Any = None) -> Explorer:
         return [sampler.epochs(**now._asdict()) for sampler in own_samplers]
 
     def draw(now: Now) -> list[Drawing]:
-        """The epoch: which rank reads which sample at which step; or, if it repeats the one before, how both begin."""
+        """The epoch: which rank reads which sample at which step; if it repeats the one before, that one below it."""
         drawings = []
         for name, assignments in shown(now):
+            titles: list[str | None] = [None]
             if audit(assignments).repeated_orders:
-                drawing = draw_repeated(assignments, now.epoch)
-            else:
-                drawing = draw_assignment(assignments[-1])
-            drawings.append(replace(drawing, deck=f"{name}{drawing.deck}"))
+                titles = [f"Epoch {now.epoch} *repeats the order* of epoch {now.epoch - 1}", f"Epoch {now.epoch - 1}"]
+            for title, assignment in zip(titles, reversed(assignments), strict=False):
+                drawing = draw_assignment(assignment, title=title)
+                drawings.append(replace(drawing, deck=f"{name}{drawing.deck}"))
         return drawings
 
     def report(now: Now) -> list[str]:

@@ -1,48 +1,49 @@
-"""Machines over each other: every marker is at what was measured, and each line has its name."""
+"""Machines next to each other: each cell has the rate at its size, and the title compares the first with the others."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from rankscope import figures
 from rankscope.box import Profile
-from rankscope.box.judging.picture import draw_with_peers
+from rankscope.box.judging.picture import SIZES, draw_with_peers
 from rankscope.box.points import Point
-from rankscope.drawing.palette import INK
-from tests.figures.shown import artist, labels, named, points
+from rankscope.drawing.marks import Box, Text
 
-SIZES = [2**power for power in range(8, 30)]
+BYTES = [2**power for power in range(8, 30)]
 
 
-def box(start_s: float, rate: float, sick: bool = False) -> Profile:
+def box(start_s: float, rate: float, sizes: list[int] = BYTES) -> Profile:
     about = {"name": "made up", "backend": "nccl", "num_ranks": 8}
-    about |= {"source": {"notes": "sick: no reason"}} if sick else {}
     options = {"algorithm": "native", "in_place": True}
-    return Profile(about, {}, [Point("allreduce", size, (start_s + size / rate,), (True,), options) for size in SIZES])
+    return Profile(about, {}, [Point("allreduce", size, (start_s + size / rate,), (True,), options) for size in sizes])
 
 
-TWO = {"quick": box(1e-5, 200e9), "slow": box(2e-5, 10e9, sick=True)}
+TWO = {"quick": box(1e-5, 200e9), "slow": box(2e-5, 10e9)}
 
 
-def test_every_marker_is_at_what_was_measured() -> None:
-    ax = figures.profile(TWO)
+def cells(drawing: figures.Drawing) -> list[str]:
+    return [mark.text for mark in drawing.marks if isinstance(mark, Box)]
+
+
+def test_each_cell_has_the_rate_at_its_size() -> None:
+    drawing = figures.profile(TWO, size="1 MiB")
+    rows = []
     for name, one in TWO.items():
-        sizes = np.array([size for size in SIZES if size >= 2**10])
-        took_s = np.array([point.median_s for point in one.points if point.num_bytes >= 2**10])
-        np.testing.assert_allclose(points(ax, name), np.stack([sizes, 1.75 * sizes / took_s / 1e9], axis=1))
-    assert set(TWO) <= set(named(ax))
+        times_s = one.native_s("allreduce")
+        sizes = [4**power for power in range(5, 18)]
+        rates = [1.75 * size / times_s[size] / 1e9 if size in times_s else None for size in sizes]
+        rows += ["" if rate is None else f"{rate:.3g}" for rate in rates]
+        assert name in [mark.text for mark in drawing.marks if isinstance(mark, Text)]
+    assert cells(drawing) == rows
+    assert len(SIZES) == 13
+    quick, slow = (1.75 * 2**20 / one.native_s("allreduce")[2**20] / 1e9 for one in TWO.values())
+    assert drawing.title == f"{quick:.3g} GB/s; others reach {slow:.3g} GB/s"
 
 
-def test_yours_is_black_and_faulty_ones_are_dashed() -> None:
-    ax = figures.profile({"quick": TWO["quick"], "yours": TWO["slow"]})
-    assert artist(ax, "yours").get_color() == INK != artist(ax, "quick").get_color()
-    assert artist(ax, "quick").get_linestyle() == "-" != artist(ax, "yours").get_linestyle()
-    one_size = Profile(TWO["quick"].provenance, {}, TWO["quick"].points[-1:])
-    assert len(points(figures.profile({"one": one_size}), "one")) == 1
-
-
-def test_a_profile_is_drawn_over_those_of_the_bank_that_are_like_it() -> None:
-    ax = draw_with_peers(Profile.load("bank:runpod_a100_2_no_p2p"))
-    assert labels(ax) == ["a100_80gb_2", "runpod_a100_2", "yours"], "yours lies on top"
-    assert artist(ax, "yours").get_color() == INK
-    assert labels(draw_with_peers(TWO["quick"])) == ["yours"], "no GPU is like one that is not named"
+def test_a_profile_is_drawn_with_those_of_the_bank_that_are_like_it() -> None:
+    drawing = draw_with_peers(Profile.load("bank:runpod_a100_2_no_p2p"))
+    named = [mark.text for mark in drawing.marks if isinstance(mark, Text)]
+    assert named[0] == "yours"
+    assert drawing.title.startswith("13.7 GB/s; others reach 188")
+    alone = draw_with_peers(box(1e-5, 200e9, [2**power for power in range(8, 15)]))
+    assert "others" not in alone.title, "no GPU is like one that is not named"
+    assert " GB/s" in alone.title

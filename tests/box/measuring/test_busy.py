@@ -1,4 +1,4 @@
-"""A busy machine: its points are measured again, the verdict says so, and nothing is called the fastest."""
+"""A busy machine: the verdict says so, and nothing is called the fastest."""
 
 from __future__ import annotations
 
@@ -54,22 +54,15 @@ def test_a_busy_machine_is_called_busy_and_no_algorithm_the_fastest() -> None:
     assert one.disturbed == (), "one point is no busy machine"
 
 
-@pytest.mark.parametrize("second", [QUIET, WIDE], ids=["quiet later", "busy all the time"])
-def test_what_varies_is_measured_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: list[float]
-) -> None:
+def test_the_time_left_follows_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[Sequence[PointKey]] = []
     machine = {name: PROVENANCE[name] for name in ("system", "cpu", "num_cores", "memory_bytes")} | {"gpus": []}
 
     def launch(function: Any, num_ranks: int, arguments: list[Any], *others: Any) -> list[Any]:
         if function.__name__ == "survey":
             return [(machine, [0, 0])]
-        keys = arguments[0]
-        launched.append(keys)
-        shares = WIDE if len(launched) == 1 else second
-        return [
-            [Point(key.what, key.num_bytes, [1e-3 * s for s in shares], [True] * 4, dict(key.options)) for key in keys]
-        ]
+        launched.append(arguments[0])
+        return [[Point(key.what, key.num_bytes, [1e-3], [True], dict(key.options)) for key in arguments[0]]]
 
     monkeypatch.setattr(run, "launch", launch)
     monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 0.0, 0.0))
@@ -77,8 +70,7 @@ def test_what_varies_is_measured_once_more(
     reports: list[run.Progress] = []
     protocol = Protocol(algorithms=["ring"], sizes=[1024])
     found = measure(tmp_path / "a.json", protocol, num_ranks=2, backend="gloo", report=reports.append)
-    first, again = launched
-    assert list(first) == list(again)
-    assert [(one.num_done, one.num_points) for one in reports] == [(0, len(first)), (len(first), len(first))]
-    assert reports[0].left_s == pytest.approx(4 * run.guess_s(first, protocol, "gloo")), "eight want two cores"
-    assert (found.disturbed == ()) == (second is QUIET)
+    (keys,) = launched
+    assert [point.key for point in found.points] == list(keys)
+    assert [(one.num_done, one.num_points) for one in reports] == [(0, len(keys))]
+    assert reports[0].left_s == pytest.approx(4 * run.guess_s(keys, protocol, "gloo")), "eight want two cores"

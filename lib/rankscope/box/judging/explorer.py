@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ...common.files import FileError
-from ...common.units import parse_bytes, rate_range_words, rate_words, three_digits
 from ...common.words import and_joined
 from ...drawing.drawing import Drawing
-from ...drawing.grid import draw_grid
-from ...drawing.palette import ramp
-from ...panel.explorer import Explorer, Now, Setting, Steps, sizes
+from ...panel.explorer import Explorer, Now, Setting, Steps
 from ..fit import LEAST_SIZES
 from ..logs import merged, read_log
 from ..machines import PREFIX, bank
 from ..profile import Profile
 from .hardware import gpu_of
-from .peers import peers_of, reached_by
+from .peers import peers_of
+from .picture import SIZES, draw_machines, largest_size
 from .verdict import verdict
 
-_SIZES = Steps(sizes(10, 34)[::2])
 _OWN = "yours"
 _LIKE = "machines like it"
 PRESETS: dict[str, dict[str, Any]] = {
@@ -56,28 +52,6 @@ def own_profile(mine: Any) -> Profile:
         return merged(read_log(mine), Path(mine).stem)
 
 
-def draw_compared(machines: Mapping[str, Profile], collective: str, size: str) -> Drawing:
-    """Draw the bus bandwidth of machines by size, in the hue of its share of the highest; the first is the own one."""
-    own, *_ = machines
-    rows: dict[str, list[tuple[str, str]]] = {name: [] for name in machines}
-    for one in _SIZES:
-        rates = reached_by(machines, collective, parse_bytes("size", one))
-        for name, cells in rows.items():
-            cells.append(("paper", ""))
-            if name in rates:
-                cells[-1] = ramp(rates[name] / max(rates.values())), three_digits(rates[name] / 1e9)
-        if one == size:
-            reached = rates
-    title = f"Not measured at {size}"
-    if own in reached:
-        title = rate_words(reached.pop(own))
-        if reached:
-            title += f"; others reach {rate_range_words(reached.values())}"
-    named = {bank().get(name, name): cells for name, cells in rows.items()}
-    deck = f"{collective}: busbw by size [GB/s], violet where others are faster"
-    return draw_grid(named, _SIZES, size, {}, title, deck)
-
-
 def box(profile: Any = None) -> Explorer:
     """Return controls over a machine next to others: how fast a collective is at each size, and the verdict.
 
@@ -93,7 +67,6 @@ def box(profile: Any = None) -> Explorer:
         raise ValueError(f"profile must have bus bandwidths of a collective at {LEAST_SIZES} sizes, got none")
     collective = collectives_of(machines[first])[0]
     collectives = tuple(dict.fromkeys(name for one in machines.values() for name in collectives_of(one)))
-    largest = min(max(machines[first].busbw(collective)), 2**26)
     gpu = gpu_of(machines[first].provenance)
     same_first = sorted(machines, key=lambda name: gpu_of(machines[name].provenance) != gpu)
     named = [(bank().get(name, name), name) for name in same_first]
@@ -109,12 +82,12 @@ def box(profile: Any = None) -> Explorer:
             shown |= {name.removeprefix(PREFIX): peer for name, peer in peers_of(own).items()}
         else:
             shown[now.others] = machines[now.others]
-        return [draw_compared(shown, now.collective, now.size)]
+        return [draw_machines(shown, now.collective, now.size)]
 
     settings = (
         Setting("machine", first, named, "machine"),
         Setting("collective", collective, collectives, "collective"),
-        Setting("size", [one for one in _SIZES if parse_bytes("size", one) <= largest][-1], _SIZES, "size"),
+        Setting("size", largest_size(machines[first], collective), Steps(SIZES), "size"),
         Setting("others", _LIKE, (_LIKE, *named), "compare with"),
     )
     return Explorer(settings, draw, lambda now: verdict(machines[now.machine]), PRESETS)

@@ -1,78 +1,53 @@
-"""Charts of measured machines over each other: bus bandwidth of the backends' own collectives, by size."""
+"""Measured machines next to each other: the bus bandwidth of the backends' own collectives, by size."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from matplotlib.axes import Axes
-
-from ...common.checks import of_type
-from ...drawing.charts import chart, dash, explain, name_ends, plain_ticks
-from ...drawing.palette import INK, LINES, Look
-from ..machines import PREFIX, is_sick
+from ...common.checks import each, of_type
+from ...common.units import bytes_words, parse_bytes, rate_range_words, rate_words, three_digits
+from ...drawing.drawing import Drawing
+from ...drawing.grid import draw_grid
+from ...drawing.palette import ramp
+from ..machines import PREFIX, bank
 from ..profile import Profile
-from .peers import peers_of
+from .peers import peers_of, reached_by
 
-_HUES = LINES[:-1]  # the last one is the ink
-_LEAST_BYTES = 1 << 10  # smaller messages take as long, and say nothing of bandwidth
+SIZES = tuple(bytes_words(4**power) for power in range(5, 18))
 
 
-def profile(
-    profiles: Mapping[str, Profile],
-    collective: str = "allreduce",
-    *,
-    ax: Axes | None = None,
-    title: str | None = None,
-) -> Axes:
-    """Draw the bus bandwidth of the backends' own collectives on one or several machines, by size.
+def draw_machines(
+    profiles: Mapping[str, Profile], collective: str = "allreduce", size: str = "64 MiB", title: str | None = None
+) -> Drawing:
+    """Draw the bus bandwidth of machines by size, each in the hue of its share of the highest.
 
-    `profiles` are the machines by name; the one named “yours” is black. Machines with a known or suspected fault are
-    dashed. Sizes below 1 KiB are omitted.
-
-    Raises ValueError if a profile has no bus bandwidths of the collective, as on one rank, or if there are no profiles
-    or more than 7.
+    `profiles` are the machines by name. The title compares the first one with the others at `size`, one of `SIZES`.
+    Raises ValueError if there are no profiles.
     """
-    if not 0 < len(of_type("profiles", profiles, dict)) <= len(_HUES):
-        raise ValueError(f"profiles must make from 1 to {len(_HUES)} lines, got {len(profiles)}")
-    lines = {}
-    for name, one in profiles.items():
-        rates = of_type(f"profiles[{name!r}]", one, Profile).busbw(collective)
-        lines[name] = {size: rate / 1e9 for size, rate in rates.items() if size >= _LEAST_BYTES}
-        if not lines[name]:
-            raise ValueError(f"profiles[{name!r}] must have bus bandwidths of {collective} from 1 KiB on, got none")
-    sizes = sorted({size for rates in lines.values() for size in rates})
-    ax = chart(
-        ax,
-        title or f"{collective}: bus bandwidth by size",
-        "size of each rank's buffer",
-        "bus bandwidth (busbw) [GB/s]",
-        inches=4.4,
-        x=sizes,
-    )
-    ends = {}
-    for (name, rates), hue in zip(lines.items(), _HUES, strict=False):
-        look = Look(INK if name == "yours" else hue, is_sick(profiles[name].provenance))
-        ax.plot(
-            list(rates),
-            list(rates.values()),
-            marker="s",
-            markersize=5,
-            color=look.color,
-            linewidth=1.8,
-            linestyle=dash(look),
-            label=name,
-        )
-        ends[name] = rates[max(rates)], look
-        if look.dashed:
-            explain(ax, {"known or suspected fault": {"linestyle": dash(look)}})
-    ax.set_yscale("log")
-    plain_ticks(ax.yaxis, ax.get_ylim())
-    name_ends(ax, ends)
-    return ax
+    if not of_type("profiles", profiles, dict):
+        raise ValueError("profiles must be at least one machine, got none")
+    each("profiles", profiles.values(), of_type, Profile)
+    rows: dict[str, list[tuple[str, str]]] = {name: [] for name in profiles}
+    first, *_ = rows
+    words = f"Not measured at {size}"
+    for one_size in SIZES:
+        rates = reached_by(profiles, collective, parse_bytes("size", one_size))
+        for name, cells in rows.items():
+            cell = "paper", ""
+            if name in rates:
+                cell = ramp(rates[name] / max(rates.values())), three_digits(rates[name] / 1e9)
+            cells.append(cell)
+        if one_size == size and first in rates:
+            words = rate_words(rates.pop(first))
+            if rates:
+                words += f"; others reach {rate_range_words(rates.values())}"
+    named = {bank().get(name, name): cells for name, cells in rows.items()}
+    deck = f"{collective}: busbw by size [GB/s], violet where others are faster"
+    return draw_grid(named, SIZES, size, {}, title or words, deck)
 
 
-def draw_with_peers(mine: Profile, title: str | None = None) -> Axes:
-    """Draw a profile's own collective together with those of similar machines of the bank; see `peers_of`.
+def draw_with_peers(mine: Profile) -> Drawing:
+    """Draw a profile's own collective next to those of similar machines of the bank; see `peers_of`.
 
     The collective is the one with the highest bus bandwidth. Raises ValueError if none has a bus bandwidth, as on one
     rank.
@@ -82,5 +57,11 @@ def draw_with_peers(mine: Profile, title: str | None = None) -> Axes:
     if not any(highest.values()):
         raise ValueError("there is nothing to draw: the profile has no bus bandwidth, as on one rank")
     collective = max(highest, key=highest.__getitem__)
-    peers = {key.removeprefix(PREFIX): peer for key, peer in peers_of(mine).items() if peer.native_s(collective)}
-    return profile({**peers, "yours": mine}, collective, title=title)
+    peers = {key.removeprefix(PREFIX): peer for key, peer in peers_of(mine).items()}
+    return draw_machines({"yours": mine, **peers}, collective, largest_size(mine, collective))
+
+
+def largest_size(profile: Profile, collective: str) -> str:
+    """Return the largest of `SIZES` at which a collective was measured, or the first if all are larger."""
+    largest = max(profile.busbw(collective))
+    return [size for size in SIZES if parse_bytes("size", size) <= largest or size == SIZES[0]][-1]

@@ -1,9 +1,9 @@
-"""Read the matrices of nvbandwidth, as text or as JSON (-j): GB/s of copies to, from, on and between GPUs."""
+"""Read the matrices of nvbandwidth: GB/s of copies to, from, on and between GPUs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -46,18 +46,6 @@ class _Test(msgspec.Struct):
             self.num_columns = len(words)
         elif len(words) == 1 + self.num_columns and all(map(_CELL.fullmatch, words[1:])):
             self.rows.append(words[1:])
-
-
-def nvbandwidth_json(log: Log, content: Mapping[str, Any]) -> list[Profile]:
-    tests = []
-    waived = []
-    for case in content["testcases"]:
-        rows = case.get("bandwidth_matrix")
-        if rows:
-            tests.append(_Test(case["name"], case["bandwidth_description"], len(rows[0]), rows))
-        elif case.get("status") == "Waived":
-            waived.append(case["name"])
-    return _profiles(log, tests, waived, "\n".join(f"GPU {gpu}" for gpu in content.get("GPU Device list", ())))
 
 
 def nvbandwidth_text(log: Log) -> list[Profile]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -15,7 +14,7 @@ from ..profile import Profile
 from .clean import clean_lines
 from .log import Log, joined
 from .nccl_tests import COLLECTIVE, nccl_tests_text
-from .nvbandwidth import nvbandwidth_json, nvbandwidth_text
+from .nvbandwidth import nvbandwidth_text
 from .p2p import p2p_text
 
 
@@ -46,7 +45,7 @@ def read_log_text(
         one_of("collective", collective, (*COLLECTIVES, "together"))
     log = Log(path, clean_lines(text), num_ranks or 0, collective or "")
     try:
-        profiles = list(_profiles(log, text))
+        profiles = list(_profiles(log))
     except FileError:  # which is a ValueError, too
         raise
     except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
@@ -60,15 +59,10 @@ def read_log_text(
     return chosen
 
 
-def _profiles(log: Log, text: str) -> Iterator[Profile]:
-    if text.lstrip().startswith("{"):
-        content = json.loads(text)
-        if "nvbandwidth" in content:
-            yield from nvbandwidth_json(log, content["nvbandwidth"])
-    else:
-        yield from nccl_tests_text(log)
-        yield from nvbandwidth_text(log)
-        yield from p2p_text(log)
+def _profiles(log: Log) -> Iterator[Profile]:
+    yield from nccl_tests_text(log)
+    yield from nvbandwidth_text(log)
+    yield from p2p_text(log)
 
 
 _SAME = ("backend", "num_ranks", "ranks_per_node", "gpus", "environment")  # in profiles that are merged

@@ -53,7 +53,7 @@ def measure(
     """Measure this machine, store its `Profile` at `path` after every few points, and return it.
 
     Links and memory are measured first, then the collectives of the protocol, then copies to and from the GPU of
-    rank 0, if it has one. If the points show that the machine is busy, those that vary most are measured once more.
+    rank 0, if it has one.
     A file that exists is replaced only if `fresh`.
 
     `backend` is "gloo" or "nccl"; see `backend_and_ranks` for the defaults. Under torchrun or mpirun, its ranks are
@@ -98,14 +98,11 @@ def measure(
     }
     profile = Profile(provenance, how)
     keys = keys_of(protocol, backend, ranks_per_node, has_gpu=bool(machine["gpus"]))
-    missing = keys
-    is_again = False
     pace = slowdown(len(nodes))  # actual / expected time: of the last launch, but of the first by the machine's load
-    while missing:
-        left_s = pace * guess_s(missing, protocol, backend)
-        doing = words_of(missing[0])
-        report(Progress(len(profile.points), len(keys), f"{doing}, again" if is_again else doing, left_s))
-        chosen = missing[:POINTS_PER_LAUNCH]
+    for num_done in range(0, len(keys), POINTS_PER_LAUNCH):
+        left_s = pace * guess_s(keys[num_done:], protocol, backend)
+        report(Progress(num_done, len(keys), words_of(keys[num_done]), left_s))
+        chosen = keys[num_done : num_done + POINTS_PER_LAUNCH]
         expected_s = guess_s(chosen, protocol, backend)
         limit_s = PATIENCE_S + LENIENCE * pace * expected_s
         begin_s = time.monotonic()
@@ -114,10 +111,6 @@ def measure(
         profile = profile.add(*points)
         if writes():
             profile.save(path)
-        missing = missing[POINTS_PER_LAUNCH:]
-        if not missing and not is_again:
-            is_again = True
-            missing = [point.key for point in profile.disturbed]
     return profile
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -76,23 +76,6 @@ class JobDiagnosis(Lateness, frozen=True, eq=False, kw_only=True):
         return "\n".join(lines)
 
     __repr__ = __str__
-
-    def to_frame(self) -> Any:
-        """Return a pandas DataFrame with a row per step and rank: its seconds by phase, and the other times."""
-        import pandas as pd
-
-        columns = {
-            "step": np.repeat(self.steps, len(self.ranks)),
-            "rank": np.tile(self.ranks, len(self.steps)),
-            "window_s": self.window_s.ravel(),
-            "own_s": self.phase_s.sum(axis=2).ravel(),
-            "exposed_s": self.waiting_s.ravel(),
-            "hidden_s": self.covered_s.ravel(),
-            "late_s": self.late_s.ravel(),
-        }
-        for index, phase in enumerate(PHASES):
-            columns[f"{phase}_s"] = self.phase_s[:, :, index].ravel()
-        return pd.DataFrame(columns)
 
 
 def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
