@@ -45,7 +45,7 @@ def test_in_matplotlib(name: str) -> None:
 def test_in_a_report(name: str) -> None:
     explorer = Explorer([], lambda now: [], lambda now: [name], {})
     report = explorer.shown(explorer.at()).report
-    assert [name] == ElementTree.fromstring(f"<div>{report}</div>").findtext("pre", "").splitlines()
+    assert [name] == ElementTree.fromstring(f"<div>{report}</div>").findtext("details/summary", "").splitlines()
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

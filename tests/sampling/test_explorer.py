@@ -81,4 +81,3 @@ def test_what_is_no_sampler_of_a_rank_is_refused() -> None:
         with pytest.raises(ValueError, match="sampler of your own|dataset|window"):
             EXPLORERS["samplers"].make(own)
     assert "may never end" in explorers.samplers(lambda n, rank, world_size: count(rank)).shown.value
-    assert "as batches" in explorers.samplers(lambda n, rank, world_size: [(rank, n)]).shown.value
