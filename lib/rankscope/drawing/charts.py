@@ -65,7 +65,7 @@ def chart(
     if ax is None:
         _, ax = plt.subplots(FigureClass=Figure, figsize=(WIDE_INCHES, inches), layout="constrained")
     lines = wrap(title.replace("*", ""), round(10 * ax.bbox.width / ax.figure.dpi))  # ten letters an inch
-    label = {"color": TONES["mute"], "fontsize": LABEL_PT, "parse_math": False}
+    label: dict[str, Any] = {"color": TONES["mute"], "fontsize": LABEL_PT, "parse_math": False}
     ax.set_title("\n".join(lines), loc="left", fontsize=TITLE_PT, fontweight="bold", color=INK, pad=8, parse_math=False)
     ax.set_xlabel(x_label, **label)
     ax.set_ylabel(y_label, **label)

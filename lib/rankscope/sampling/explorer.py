@@ -13,8 +13,7 @@ from ..panel.explorer import Explorer, Now, Setting, Steps, always
 from .assignment import Assignment
 from .audits.audit import audit
 from .kinds import SAMPLERS, assign
-from .picture import draw_assignment
-from .repeated_picture import draw_repeated
+from .picture import draw_assignment, draw_repeated
 from .work.lengths import lognormal
 
 _MOST_SAMPLES = 10_000_000  # that are dealt in about a second

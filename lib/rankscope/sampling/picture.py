@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..common.checks import of_type, one_of
 from ..drawing.drawing import Drawing
-from ..drawing.marks import LEFT_PX, LETTER_PX, RIGHT_PX, Box, Line, Mark, Text, every_nth, row_name
+from ..drawing.marks import LEFT_PX, LETTER_PX, RIGHT_PX, Box, Line, Mark, Text, every_nth, row_name, with_text
 from ..drawing.palette import ramp, rank_colors
 from .assignment import Assignment
 
@@ -25,6 +25,9 @@ _LAST = 8  # of the ranks and reads that are shown, where some are left out
 _STRIP_PX = 22.0  # the height of the dataset, and of what nobody reads
 _NOBODY_PX = 48.0  # where what nobody reads begins
 _TOP_PX = 104.0  # where the ranks begin
+_REPEATED_PX = 25.0  # the side of a cell of two epochs side by side
+_MOST_REPEATED = 10  # ranks, and reads of each
+_BESIDE_PX = 298.0  # from one epoch to the other
 
 _Hue = Callable[[int, int], str]  # of a rank and a sample
 
@@ -59,6 +62,26 @@ def draw_assignment(
     ]
     found, arithmetic = _words(assignment, counts)
     return Drawing(title or found, marks, _TOP_PX + _ROWS_PX + 24, deck or arithmetic, tips)
+
+
+def draw_repeated(both: Sequence[Assignment], last: int) -> Drawing:
+    """Draw the first reads of two epochs, of which the second has the number `last`; a sample is one key in both."""
+    marks: list[Mark] = []
+    tips: dict[Hashable, str] = {}
+    y = 20.0
+    for again, epoch in enumerate(both):
+        left = LEFT_PX + _BESIDE_PX * again
+        marks.append(Text(left, 12, f"epoch {last - 1 + again}"))
+        for rank, color in enumerate(rank_colors(epoch.num_ranks)[:_MOST_REPEATED]):
+            y = 20 + _REPEATED_PX * rank
+            marks.append(row_name(y + 16, "=" if again else f"rank {rank}", left=left))
+            for place, sample in enumerate(epoch.ranks[rank][:_MOST_REPEATED].tolist()):
+                x = left + _REPEATED_PX * place
+                cell = Box(x, y, _REPEATED_PX - 2, _REPEATED_PX - 2, color, "tint", again == 1, key=sample)
+                marks.append(with_text(cell, str(sample)))
+                tips[sample] = f"sample {sample}"
+    title = f"Epoch {last} *repeats the order* of epoch {last - 1}"
+    return Drawing(title, marks, y + _REPEATED_PX, "the first reads of each rank", tips)
 
 
 class _Grid(NamedTuple):
