@@ -86,7 +86,7 @@ def fsdp() -> Explorer:
         step, seconds, spans = predicted(now)
         fits = "fit" if step.peak_bytes <= now.memory_gb * 1e9 else "do *not fit*"
         waits = percent_words(spans.select(kind="wait").busy_s / spans.makespan_s)
-        title = f"{decimal_words(step.peak_bytes)} {fits} into {now.memory_gb} GB; the GPU waits for {waits}"
+        title = f"{decimal_words(step.peak_bytes)} {fits} into {now.memory_gb} GB; waiting takes {waits}"
         return [draw_fsdp_step(step, seconds, title=title)]
 
     def report(now: Now) -> list[str]:
