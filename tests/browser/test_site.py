@@ -249,6 +249,7 @@ def test_a_touch_makes_all_settings_live(served: Page) -> None:
     served.goto("/index.html")
     place = make_live(served)
     assert shows(served)
+    place.locator(".explorer-controls details").evaluate("more => { more.open = true; }")
     ranks = place.get_by_label("ranks, typed")
     ranks.fill("37")
     ranks.press("Enter")
@@ -267,7 +268,7 @@ def test_an_address_restores_its_state(served: Page, site: Path, page: Page) -> 
     page.goto(f"{(site / 'index.html').as_uri()}#samplers&size=33&drop_last=1")
     explorer(page).wait_for()
     assert shows(page, drop_last=True)
-    assert explorer(page).locator("details").is_hidden()
+    assert explorer(page).locator(".explorer-controls details").is_hidden()
 
 
 @pytest.mark.browser

@@ -115,8 +115,7 @@ class Stored {
 
 class Panel {
   constructor(place, data) {
-    Object.assign(this, { place, settings: data.settings, presets: data.presets, first: data.first });
-    this.name = place.dataset.name;
+    Object.assign(this, { place, name: place.dataset.name, settings: data.settings, presets: data.presets, first: data.first });
     this.stored = new Stored(data);
     this.compute = undefined; // live.js sets this function of settings, which draws a state that is not stored
     this.shown = place.querySelector(".explorer-shown");
@@ -150,7 +149,7 @@ class Panel {
 
   offerAll() {
     for (const one of this.controls) one.offer(one.setting.values, true);
-    this.show(this.state);
+    this.setControls();
   }
 
   /* Go to these settings, or to the nearest that are stored if the page cannot compute. */
@@ -169,8 +168,10 @@ class Panel {
   }
 
   show(state) {
+    const isOpen = this.shown.querySelector("details")?.open; // the report
     this.state = state;
     this.shown.innerHTML = state.html;
+    this.shown.querySelector("details")?.toggleAttribute("open", Boolean(isOpen));
     this.setControls();
   }
 

@@ -13,7 +13,7 @@ from typing import Any
 from rankscope.explorers import EXPLORERS
 from rankscope.panel.explorer import Explorer, Now, Setting, Steps, Typed
 
-STORED_ONLY = ("fsdp", "pipeline_parallel", "slow_rank")  # these explorers need torch or scipy, which no page has
+STORED_ONLY = ("fsdp", "pipeline_parallel")  # these explorers need torch, which no page has
 
 
 def setting_data(setting: Setting) -> dict[str, Any]:

@@ -32,8 +32,7 @@ function startWorker() {
     waiting.delete(number);
     clearTimeout(timer);
     const { answer, error } = JSON.parse(text);
-    if (error) reject(new Error(error));
-    else resolve(answer);
+    return error ? reject(new Error(error)) : resolve(answer);
   };
 }
 
