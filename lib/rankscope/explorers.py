@@ -81,7 +81,7 @@ def opener(name: str) -> Callable[..., Panel]:
                 raise ValueError(f"{setting.name} has no effect with these settings")
             if setting.limit is not None and getattr(now, setting.name) > setting.limit(now):
                 raise ValueError(f"{setting.name} must be at most {setting.limit(now)} with these settings")
-        return Panel(explorer, now, name, [getattr(value, "__name__", "…") for value in inputs])
+        return Panel(explorer, now, f"explorers.{name}", [getattr(value, "__name__", "…") for value in inputs])
 
     keywords = [Parameter(setting.name, Parameter.KEYWORD_ONLY, default=setting.default) for setting in settings]
     show.__signature__ = Signature([*entry.inputs(), *keywords])  # type: ignore[attr-defined]

@@ -8,7 +8,6 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from .options import Force, check_profile_output
 from .output import print_parts
 
 
@@ -33,7 +32,7 @@ def import_(
     collective: Annotated[
         str | None, Option(help="What a table is of that does not state it, as in all_gather or alltoall.")
     ] = None,
-    force: Force = False,
+    force: Annotated[bool, Option("--force", help="Replace the output if it exists.")] = False,
 ) -> None:
     """Read logs of other programs. Print what each table has, and what similar machines reach. -o stores all tables."""
     from ..box import read_log
@@ -43,7 +42,8 @@ def import_(
 
     if output is not None:
         check_output("--output", output, files)
-        check_profile_output(output, force)
+        if output.exists() and not force:
+            raise ValueError(f"{output} exists: name another file, or replace it by --force")
     profiles = []
     for path in files:  # a profile per table
         if path == Path("-"):

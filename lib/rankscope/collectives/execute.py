@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..common.checks import of_type
-from .local import OPS, buffer_of, checked_ends, result_of
+from ..common.checks import of_type, one_of
+from .local import OPS, buffer_of, result_of
 from .process_group import Message, backend_of, group_of, naming, starter, takes_batches
 from .schedule import Schedule
 from .steps import Ints
@@ -171,7 +171,8 @@ def _agreed_plan(schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Pla
 
     if schedule.num_ranks != group.size():
         raise ValueError(f"group must have the schedule's {schedule.num_ranks} ranks, got {group.size()}")
-    ends = checked_ends(schedule, tensor, op)
+    one_of("op", op, tuple(OPS))
+    ends = schedule.chunk_ends(tensor.numel())
     verify(schedule)
     backend = backend_of(group, tensor)
     if tensor.device.type != "cpu" and not takes_batches(backend):  # it would read a GPU's addresses as its own

@@ -42,7 +42,8 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     import torch
 
     tensors = _checked_tensors(of_type("schedule", schedule, Schedule), tensors)
-    ends = checked_ends(schedule, tensors[0], op)
+    one_of("op", op, tuple(OPS))
+    ends = schedule.chunk_ends(tensors[0].numel())
     verify(schedule)
     if schedule.collective == "barrier":
         return [None] * schedule.num_ranks
@@ -76,12 +77,6 @@ def _checked_tensors(schedule: Schedule, tensors: Sequence[Tensor]) -> Sequence[
 
 
 # ---- a rank's buffer, in one process and on real ranks
-
-
-def checked_ends(schedule: Schedule, tensor: Tensor, op: str) -> list[int]:
-    """Return `Schedule.chunk_ends`. Raises ValueError for an op or a number of elements that a rank cannot have."""
-    one_of("op", op, tuple(OPS))
-    return schedule.chunk_ends(tensor.numel())
 
 
 def buffer_of(schedule: Schedule, rank: int, tensor: Tensor, ends: list[int], kept: Tensor | None = None) -> Tensor:

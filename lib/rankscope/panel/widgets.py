@@ -174,7 +174,7 @@ class Panel(widgets.Box):  # type: ignore[misc]
             if setting.limit is not None:
                 control.max = min(setting.limit(now), setting.values[-1])  # a control that is beyond it moves there
         arguments = filter(None, [*self.inputs, self.explorer.line(now)])
-        self.code.value = f"explorers.{self.name}({', '.join(arguments)})"
+        self.code.value = f"{self.name}({', '.join(arguments)})"
         self.example.value = next((name for name, preset in self.presets.items() if preset == now), _NO_EXAMPLE)
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:

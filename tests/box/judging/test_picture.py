@@ -43,7 +43,7 @@ def test_a_profile_is_drawn_with_those_of_the_bank_that_are_like_it() -> None:
     drawing = draw_with_peers(Profile.load("bank:runpod_a100_2_no_p2p"))
     named = [mark.text for mark in drawing.marks if isinstance(mark, Text)]
     assert named[0] == "yours"
-    assert drawing.title.startswith("13.7 GB/s; others reach 188")
+    assert drawing.title == "13.6 GB/s; others reach 187 GB/s to 188 GB/s"
     alone = draw_with_peers(box(1e-5, 200e9, [2**power for power in range(8, 15)]))
     assert "others" not in alone.title, "no GPU is like one that is not named"
     assert " GB/s" in alone.title

@@ -136,24 +136,6 @@ memory latency SM CPU(row) <-> GPU(column) (ns)
 
 SUM host_device_latency_sm 1149.34
 """
-NV_JSON = """\
-{"nvbandwidth": {"Driver Version": "570.86.16", "GPU Device list":
-["0: NVIDIA GeForce RTX 5090 (00000000:0c:00): (box)",
-"1: NVIDIA GeForce RTX 5090 (00000000:22:00): (box)"], "git_version": "v0.8", "testcases": [
-{"bandwidth_description": "memcpy CE CPU(row) <-> GPU(column) bandwidth (GB/s)",
-"bandwidth_matrix": [["44.3294", "44.0729"]],
-"name": "host_to_device_bidirectional_memcpy_ce", "status": "Passed", "sum": 88.4023},
-{"name": "device_to_device_memcpy_read_ce", "status": "Waived"},
-{"bandwidth_description": "memcpy CE GPU(row) <-> GPU(column) Total bandwidth (GB/s)",
-"bandwidth_matrix": [["N/A", "60.1"], ["60.2", "N/A"], ["N/A", "61.1"], ["60.3", "N/A"],
-["N/A", "121.2"], ["120.5", "N/A"]],
-"name": "device_to_device_bidirectional_memcpy_read_ce", "status": "Passed", "sum": 241.7},
-{"bandwidth_description": "memcpy SM CPU(row) <- GPU(column) bandwidth (GB/s)",
-"bandwidth_matrix": [["31.5489", "31.0772"]],
-"name": "all_to_host_memcpy_sm", "status": "Passed", "sum": 62.6261},
-{"bandwidth_description": "memcpy local GPU(column) bandwidth (GB/s)", "bandwidth_matrix": [["760.777", "761.047"]],
-"name": "device_local_copy", "status": "Passed", "sum": 1521.824}], "version": "v0.8"}}
-"""
 
 
 def peer_to_peer(rates: Mapping[tuple[int, int], tuple[float, float]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from ...common.checks import function
@@ -16,10 +17,6 @@ _ROLES = ("dataset", "size", "num_ranks", "rank", "batch_size", "shuffle", "drop
 # Other names that people give to arguments of these roles.
 _ALIASES = {
     "data_source": "dataset",
-    "data": "dataset",
-    "length": "size",
-    "dataset_size": "size",
-    "n": "size",
     "num_replicas": "num_ranks",
     "world_size": "num_ranks",
 }
@@ -68,7 +65,7 @@ class OwnSampler:
         assignments = []
         with left_alone([]):
             try:
-                _check_items(self._made(settings, rank=0, epoch=0))
+                _check_end(self._made(settings, rank=0, epoch=0))
                 for epoch in range(settings["epoch"] + 1):
                     if not samplers or "epoch" in self.arguments or isinstance(samplers[0], Iterator):
                         samplers = [self._made(settings, rank, epoch) for rank in range(settings["num_ranks"])]
@@ -90,10 +87,7 @@ class OwnSampler:
         return self.make(**{name: values[role] for role, name in self.arguments.items()})
 
 
-def _check_items(sampler: Any) -> None:
-    """Raise ValueError if a sampler may not end, or yields what might be a batch or a name."""
-    for number, item in enumerate(sampler):
-        if number == _MOST_ITEMS:
-            raise ValueError(f"it yields more than {_MOST_ITEMS:,} times, and may never end")
-        if isinstance(item, str | tuple):
-            raise ValueError(f"it yields {item!r}, but must yield whole numbers, or lists of them as batches")
+def _check_end(sampler: Any) -> None:
+    """Raise ValueError if a sampler may not end."""
+    if any(True for _ in islice(sampler, _MOST_ITEMS, None)):
+        raise ValueError(f"it yields more than {_MOST_ITEMS:,} times, and may never end")
