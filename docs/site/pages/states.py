@@ -63,19 +63,23 @@ class Place(NamedTuple):
 def axes(explorer: Explorer, start: Now, most_states: int) -> dict[str, list[Any]]:
     """Return the settings that move on a page, with their values: as many as make at most `most_states` states.
 
-    Those move that the panel does not fold: first switches, then the others in their order. One that has too many
-    values has those of presets and some evenly spread, or those of presets only, and stands still if those do not fit
-    either. Numbers beyond the slider, which a preset types, are shown with that preset only.
+    Those move that the panel does not fold: first switches, then the others in their order. A long list has the values
+    of presets only, a long slider some evenly spread, too; what does not fit has the former, or stands still.
+    Numbers beyond the slider, which a preset types, are shown with that preset only.
     """
     at_presets = [explorer.at(**preset) for preset in explorer.presets.values()]
     chosen: dict[str, list[Any]] = {}
     num_states = 1
     for setting in sorted(explorer.settings[:NUM_BESIDE], key=lambda setting: not isinstance(setting.default, bool)):
         wanted = [getattr(now, setting.name) for now in (start, *at_presets)]
-        most = _MOST_OF_A_SLIDER if isinstance(setting.choices, range | Steps) else _MOST_OF_A_LIST
-        every = ceil(len(setting.values) / most)
-        some = [value for place, value in enumerate(setting.values) if value in wanted or place % every == 0]
-        for values in (some, [value for value in some if value in wanted]):
+        few = [value for value in setting.values if value in wanted]
+        some = few
+        if isinstance(setting.choices, range | Steps):
+            every = ceil(len(setting.values) / _MOST_OF_A_SLIDER)
+            some = [value for place, value in enumerate(setting.values) if value in wanted or place % every == 0]
+        elif len(setting.values) <= _MOST_OF_A_LIST:
+            some = list(setting.values)
+        for values in (some, few):
             if 1 < len(values) <= most_states // num_states:
                 chosen[setting.name] = values
                 num_states *= len(values)

@@ -103,7 +103,7 @@ function makeLive(panel) {
     starting.catch(fail);
   }
   panel.compute = compute; // an address may have settings that are not stored
-  panel.more.hidden = false;
+  panel.more.hidden = panel.more.childElementCount === 1; // there is only its title
   for (const kind of ["pointerdown", "keydown"]) side.addEventListener(kind, touched);
 }
 
