@@ -77,7 +77,7 @@ def test_an_own_sampler_may_count_its_epochs() -> None:
 
 
 def test_what_is_no_sampler_of_a_rank_is_refused() -> None:
-    for own in ("torch", lambda rank, world_size: [], lambda n, rank, world_size, window: []):
+    for own in ("torch", lambda rank, world_size: [], lambda size, rank, world_size, window: []):
         with pytest.raises(ValueError, match="sampler of your own|dataset|window"):
             EXPLORERS["samplers"].make(own)
-    assert "may never end" in explorers.samplers(lambda n, rank, world_size: count(rank)).shown.value
+    assert "may never end" in explorers.samplers(lambda size, rank, world_size: count(rank)).shown.value

@@ -92,7 +92,7 @@ def samplers(own: Any = None) -> Explorer:
         own_samplers = [OwnSampler(make) for make in (own if isinstance(own, list) else [own])]
         known = {"num_ranks", "size", "batch_size", "epoch"}.union(*[sampler.arguments for sampler in own_samplers])
         settings = tuple([setting._replace(when=always) for setting in settings if setting.name in known])
-        presets = {"10 samples": {"size": 10}, "3 samples, 8 ranks": {"size": 3, "num_ranks": 8}}
+        presets = {"10 samples": {"size": 10}}
 
     @lru_cache(maxsize=8)  # draw and report ask for the same
     def shown(now: Now) -> list[tuple[str, list[Assignment]]]:

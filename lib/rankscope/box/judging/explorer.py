@@ -24,7 +24,6 @@ _OWN = "yours"
 _LIKE = "machines like it"
 PRESETS: dict[str, dict[str, Any]] = {
     "GH200 without the network's plug-in": {"machine": "alps_gh200_2x4_no_plugin"},
-    "eight H100s next to eight B200s": {"machine": "h100_8", "others": "b200_8", "collective": "allgather"},
 }
 
 
