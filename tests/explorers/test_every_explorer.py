@@ -118,7 +118,7 @@ def test_a_number_can_be_typed_and_its_slider_follows() -> None:
     assert number is size
     size.value = 500
     assert slider.value == 9
-    assert panel.code.value == "explorers.explorer(size=500)"
+    assert panel.code.value == "explorer(size=500)"
     assert "500 &gt; 4" in panel.shown.value
     slider.value = 4
     assert size.value == 4

@@ -85,14 +85,12 @@ def samplers(own: Any = None) -> Explorer:
         Setting("forget_set_epoch", False, (), "forget set_epoch", when=lambda now: now.epoch > 0),
     )
     own_samplers = []
-    presets = PRESETS
     if own is not None:
         from .audits.own_sampler import OwnSampler  # imports torch
 
         own_samplers = [OwnSampler(make) for make in (own if isinstance(own, list) else [own])]
         known = {"num_ranks", "size", "batch_size", "epoch"}.union(*[sampler.arguments for sampler in own_samplers])
         settings = tuple([setting._replace(when=always) for setting in settings if setting.name in known])
-        presets = {"10 samples": {"size": 10}}
 
     @lru_cache(maxsize=8)  # draw and report ask for the same
     def shown(now: Now) -> list[tuple[str, list[Assignment]]]:
@@ -123,4 +121,4 @@ def samplers(own: Any = None) -> Explorer:
             lines += str(audit(assignments)).splitlines()
         return lines
 
-    return Explorer(settings, draw, report, presets)
+    return Explorer(settings, draw, report, PRESETS if own is None else {})
