@@ -42,7 +42,7 @@ def draw_machines(
             if rates:
                 words += f"; others reach {rate_range_words(rates.values())}"
     named = {bank().get(name, name): cells for name, cells in rows.items()}
-    deck = f"{collective}: busbw by size [GB/s], violet where others are faster"
+    deck = f"{collective}: busbw by size [GB/s]; the darker, the slower"
     return draw_grid(named, SIZES, size, {}, title or words, deck)
 
 
