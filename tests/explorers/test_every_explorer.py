@@ -112,7 +112,7 @@ def small() -> Explorer:
 
 def test_a_number_can_be_typed_and_its_slider_follows() -> None:
     explorer = small()
-    panel = Panel(explorer, explorer.at())
+    panel = Panel(explorer, explorer.at(), "explorer")
     size = panel.controls["size"]
     slider, number = panel.children[1].children[1].children
     assert number is size

@@ -97,7 +97,7 @@ class Panel(widgets.Box):  # type: ignore[misc]
     `name` is that of the function that opens it, and `inputs` are its first arguments as code.
     """
 
-    def __init__(self, explorer: Explorer, start: Now, name: str = "explorer", inputs: Sequence[str] = ()) -> None:
+    def __init__(self, explorer: Explorer, start: Now, name: str, inputs: Sequence[str] = ()) -> None:
         self.explorer = explorer
         self.name = name
         self.inputs = inputs

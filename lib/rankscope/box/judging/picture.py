@@ -24,9 +24,9 @@ def draw_machines(
     `profiles` are the machines by name. The title compares the first one with the others at `size`, one of `SIZES`.
     Raises ValueError if there are no profiles.
     """
-    if not of_type("profiles", profiles, dict):
+    each("profiles", of_type("profiles", profiles, dict).values(), of_type, Profile)
+    if not profiles:
         raise ValueError("profiles must be at least one machine, got none")
-    each("profiles", profiles.values(), of_type, Profile)
     rows: dict[str, list[tuple[str, str]]] = {name: [] for name in profiles}
     first, *_ = rows
     words = f"Not measured at {size}"
