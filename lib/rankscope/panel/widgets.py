@@ -23,6 +23,7 @@ _STYLE = """
 .rankscope-side { flex: 1 1 190px; display: grid !important; overflow: visible; align-content: start; gap: 6px 20px;
   grid-template-columns: repeat(auto-fill, minmax(120px, 1fr)); }
 .rankscope-main { flex: 1000 1 340px; min-width: 0; max-width: 800px; overflow: visible; }
+.rankscope-main > .widget-text { width: auto; margin: 4px 8px; } .rankscope-main > .widget-text input { width: 100%; }
 .rankscope-shown { overflow: visible; }
 .rankscope-shown svg { display: block; width: 100%; height: auto; }
 .rankscope-shown svg + svg { margin-top: 16px; }
