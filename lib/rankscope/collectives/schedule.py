@@ -28,9 +28,9 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, dict=True):
     schedule takes no memory. Steps that differ only in their chunks may share the other columns, which makes
     `simulate` faster.
 
-    Chunks have equal sizes. In reduce_scatter, scatter, gather and allgather,
-    rank r owns the r-th of `num_ranks` equal runs of chunks. In all_to_all, chunks are numbered through the buffers of
-    all ranks: first those that rank 0 sends, then those of rank 1 and so on, in each buffer ordered by receiver.
+    Chunks have equal sizes. In reduce_scatter, scatter, gather and allgather, rank r owns the r-th of `num_ranks` equal
+    runs of chunks. In all_to_all, chunks are numbered through the buffers of all ranks: first those that rank 0 sends,
+    then those of rank 1 and so on, in each buffer ordered by receiver.
 
     `ports` is the maximum number of messages that a rank sends, or receives, in one step. `lag` is the number of steps
     after which a received sum may be used: step s requires only sums received up to step s - lag. With a lag above 1,

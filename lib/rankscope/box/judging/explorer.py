@@ -27,7 +27,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def collectives_of(profile: Profile) -> list[str]:
+def _collectives_of(profile: Profile) -> list[str]:
     """Return the collectives with bus bandwidths at several sizes."""
     return [name for name in profile.native if len(profile.busbw(name)) >= LEAST_SIZES]
 
@@ -36,10 +36,10 @@ def collectives_of(profile: Profile) -> list[str]:
 def _machines() -> dict[str, Profile]:
     """Return the machines of the bank that have bus bandwidths, by name."""
     machines = {name: Profile.load(PREFIX + name) for name in bank()}
-    return {name: profile for name, profile in machines.items() if collectives_of(profile)}
+    return {name: profile for name, profile in machines.items() if _collectives_of(profile)}
 
 
-def own_profile(mine: Any) -> Profile:
+def _own_profile(mine: Any) -> Profile:
     """Return a profile, or that in a file: of `rankscope profile`, or a log of another benchmark."""
     if isinstance(mine, Profile):
         return mine
@@ -61,24 +61,24 @@ def box(profile: Any = None) -> Explorer:
     first = "runpod_a100_2_no_p2p"
     if profile is not None:
         first = _OWN
-        machines = {_OWN: own_profile(profile), **machines}
-    if not collectives_of(machines[first]):
+        machines = {_OWN: _own_profile(profile), **machines}
+    measured = _collectives_of(machines[first])
+    if not measured:
         raise ValueError(f"profile must have bus bandwidths of a collective at {LEAST_SIZES} sizes, got none")
-    collective = collectives_of(machines[first])[0]
-    collectives = tuple(dict.fromkeys(name for one in machines.values() for name in collectives_of(one)))
+    collective = measured[0]
+    collectives = tuple(dict.fromkeys(name for one in machines.values() for name in _collectives_of(one)))
     gpu = gpu_of(machines[first].provenance)
     same_first = sorted(machines, key=lambda name: gpu_of(machines[name].provenance) != gpu)
     named = [(bank().get(name, name), name) for name in same_first]
 
     def draw(now: Now) -> list[Drawing]:
         own = machines[now.machine]
-        if now.collective not in collectives_of(own):
-            raise ValueError(
-                f"{now.collective} was not measured on this machine; take {and_joined(collectives_of(own))}"
-            )
+        known = _collectives_of(own)
+        if now.collective not in known:
+            raise ValueError(f"{now.collective} was not measured on this machine; take {and_joined(known)}")
         shown = {now.machine: own}
         if now.others == _LIKE:
-            shown |= {name.removeprefix(PREFIX): peer for name, peer in peers_of(own).items()}
+            shown |= peers_of(own)
         else:
             shown[now.others] = machines[now.others]
         return [draw_machines(shown, now.collective, now.size)]

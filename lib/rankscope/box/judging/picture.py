@@ -32,16 +32,17 @@ def draw_machines(
     words = f"Not measured at {size}"
     for one_size in SIZES:
         rates = reached_by(profiles, collective, parse_bytes("size", one_size))
+        highest = max(rates.values(), default=0.0)
         for name, cells in rows.items():
             cell = "paper", ""
             if name in rates:
-                cell = ramp(rates[name] / max(rates.values())), three_digits(rates[name] / 1e9)
+                cell = ramp(rates[name] / highest), three_digits(rates[name] / 1e9)
             cells.append(cell)
         if one_size == size and first in rates:
             words = rate_words(rates.pop(first))
             if rates:
                 words += f"; others reach {rate_range_words(rates.values())}"
-    named = {bank().get(name, name): cells for name, cells in rows.items()}
+    named = {bank().get(name.removeprefix(PREFIX), name): cells for name, cells in rows.items()}
     deck = f"{collective}: busbw by size [GB/s]; the darker, the slower"
     return draw_grid(named, SIZES, size, {}, title or words, deck)
 
@@ -57,8 +58,7 @@ def draw_with_peers(mine: Profile) -> Drawing:
     if not any(highest.values()):
         raise ValueError("there is nothing to draw: the profile has no bus bandwidth, as on one rank")
     collective = max(highest, key=highest.__getitem__)
-    peers = {key.removeprefix(PREFIX): peer for key, peer in peers_of(mine).items()}
-    return draw_machines({"yours": mine, **peers}, collective, largest_size(mine, collective))
+    return draw_machines({"yours": mine, **peers_of(mine)}, collective, largest_size(mine, collective))
 
 
 def largest_size(profile: Profile, collective: str) -> str:
