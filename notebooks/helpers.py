@@ -82,7 +82,7 @@ def recorded_jobs(path: str) -> dict[str, tuple[Trace, ...]]:
     return read_json(path, _Recorded).traces
 
 
-class _Sweep(msgspec.Struct):
+class Sweep(msgspec.Struct, eq=False):
     """Recorded steps of a model on a network: what predicts them, and by bucket cap the seconds of each step."""
 
     name: str
@@ -96,10 +96,10 @@ class _Sweep(msgspec.Struct):
 
 class _Sweeps(msgspec.Struct):
     provenance: dict[str, Any]
-    sweeps: list[_Sweep]
+    sweeps: list[Sweep]
 
 
-def recorded_sweeps(path: str) -> list[_Sweep]:
+def recorded_sweeps(path: str) -> list[Sweep]:
     """Read recorded steps of DDP by bucket cap, those on shared cores first."""
     sweeps = read_json(path, _Sweeps).sweeps
     return sorted(sweeps, key=lambda sweep: (sweep.network != "loopback", sweep.num_ranks))

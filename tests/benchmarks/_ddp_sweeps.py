@@ -8,25 +8,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from notebooks.helpers import Sweep
 from rankscope.common.files import PathLike, read_json
-from rankscope.networks import CostTable, Seconds
-from rankscope.train.ddp import Contention, LocalStep, simulate
+from rankscope.networks import Seconds
+from rankscope.train.ddp import Contention, simulate
 
 
-class CapSweep(msgspec.Struct, frozen=True, eq=False):
+class CapSweep(Sweep, eq=False):
     """The measured steps of one module at several caps on some ranks, and the model's input to predict them.
 
     None of that was fitted to these steps: `local` is the step without allreduces, `cost` the allreduce by itself, and
     `contention` was fitted to another module. `measured` has the cap (None is DDP's default) and the seconds of steps.
     """
-
-    name: str
-    num_ranks: int
-    network: str
-    local: LocalStep
-    cost: CostTable
-    contention: Contention
-    measured: tuple[tuple[float | None, tuple[float, ...]], ...]
 
     @property
     def measured_s(self) -> Seconds:
