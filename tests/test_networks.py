@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankscope.box import Profile, bank
-from rankscope.box.networks import RECORDED, registered
+from rankscope.box.networks import RECORDED, network_of, registered
 from rankscope.train import ddp
 from tests.box.made import links, point, profile
 
@@ -50,8 +50,8 @@ def test_a_profile_has_a_cost_and_a_network() -> None:
     assert own.cost()([2**10, 2**19, 2**20]).tolist() == pytest.approx([2**10 / 1e9, 2**19 / 1e9, 2**20 / 1e9], 1e-4)
     ring = point("allreduce", 2**20, 1.0, algorithm="ring")
     assert float(own.cost(num_ranks=6)(2**20)) == own.predict(ring, num_ranks=6).makespan_s
-    network = own.network("mine")
-    assert (network.name, network.label, network.num_ranks) == ("mine", "mine (4 ranks)", 4)
+    network = network_of("mine", own)
+    assert (network.label, network.num_ranks) == ("mine (4 ranks)", 4)
     assert network.about == ("network: made up, 4 ranks, measured with gloo",)
     assert network.cost(2)(2**10) == own.cost()(2**10)
     unmeasured = profile(links())

@@ -22,8 +22,9 @@ from rankscope.box.curve import Curve
 from rankscope.box.judging.explorer import box
 from rankscope.box.judging.picture import draw_with_peers
 from rankscope.box.measuring.plan import keys_of
+from rankscope.box.networks import network_of
 from rankscope.box.points import Point
-from rankscope.networks import CostTable, Network
+from rankscope.networks import CostTable
 
 from .made import links, point, profile
 
@@ -48,7 +49,6 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no ranks": (lambda: Profile({"name": "a", "backend": "nccl", "num_ranks": 0}, {}), "num_ranks"),
     "a protocol of another type": (lambda: Profile(profile().provenance, {"statistic": 3}), "protocol"),
     "an option of another type": (lambda: made(options={"a": {}}), "options"),
-    "what a network is about, as one text": (lambda: Network("a", "b", len, about=TEXT), "about"),
     "no machine of the bank": (lambda: Profile.load("bank:../profile"), "bank"),
     "a verdict of no profile": (lambda: verdict(ANY), "profile"),
     # links, predictions, curves
@@ -57,7 +57,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "too few sizes": (lambda: profile(links(sizes=SIZES[:3])).cluster(), "5"),
     "uneven nodes": (lambda: profile(links(), ranks_per_node=[3, 1], num_nodes=2).cluster(), "nodes"),
     "half a node": (lambda: profile(links(), ranks_per_node=[2, 2], num_nodes=2).cluster(3), "num_ranks"),
-    "no network": (lambda: profile(links()).network("mine"), "two sizes"),
+    "no network": (lambda: network_of("mine", profile(links())), "two sizes"),
     "no curve": (lambda: Curve(dict.fromkeys(range(5), 1e-5)), "5 sizes"),
     "a negative size": (lambda: Curve(dict.fromkeys(SIZES, 1e-5)).seconds(-1), "num_bytes"),
     "no points of a curve": (lambda: profile(links()).curve("allreduce"), "allreduce"),
@@ -97,7 +97,6 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     # explorers
     "a box without rates": (lambda: box(profile()), "bus bandwidths"),
     "a box of another type": (lambda: box(8), "profile"),
-    "a network without a cost": (lambda: Network("a", "a", ANY), "cost_of"),
     "a table of one size": (lambda: CostTable((1.0,), (1.0,)), "two"),
 }
 

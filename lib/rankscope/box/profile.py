@@ -18,12 +18,12 @@ from ..collectives import build, simulate
 from ..collectives.schedule import COLLECTIVES
 from ..common.checks import check_field, each, of_type, one_of, while_processing, whole
 from ..common.files import FileError, read_json, read_start, write_json
-from ..common.words import count_of, one_line
-from ..networks import CostTable, Network
+from ..common.words import count_of
+from ..networks import CostTable
 from ..provenance import MeasuredHow, Provenance, converted
 from .curve import Curve
 from .fit import LinkFit, fit_link
-from .machines import origin_of, published
+from .machines import published
 from .points import LEAST_CLEAN, NATIVE, WHAT, Point
 
 if TYPE_CHECKING:
@@ -243,19 +243,3 @@ class Profile(msgspec.Struct, frozen=True, dict=True, tag_field="format", tag=FO
         ring = build("allreduce", "ring", cluster.num_ranks)
         seconds = [simulate(ring, size, cluster, executor=True).makespan_s for size in _PREDICTED_BYTES]
         return CostTable(_PREDICTED_BYTES, tuple(seconds))
-
-    def network(self, name: str) -> Network:
-        """Return the profile's network for explorers, under a name, with the profile's ranks and `cost`.
-
-        Raises ValueError if the backend's own allreduce was measured at fewer than two sizes.
-        """
-        measured_s = self.native_s("allreduce")
-        if len(measured_s) < 2:
-            raise ValueError("profile must have the backend's own allreduce at two sizes or more")
-        ranks = count_of(self.num_ranks, "rank")
-        about = [f"network: {self.provenance['name']}, {ranks}, measured with {self.backend}"]
-        origin = origin_of(self.provenance.get("source", {}))
-        if origin:
-            about.append(f"source: {'; '.join(origin)}")
-        lines = tuple(map(one_line, about))
-        return Network(name, f"{name} ({ranks})", self.cost, self.num_ranks, float(max(measured_s)), lines)

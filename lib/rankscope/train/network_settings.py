@@ -1,6 +1,6 @@
 """The list of networks of explorers that need the cost of an allreduce, and the settings that belong to it.
 
-A `Networks` has those of `rankscope.networks`, profiles of one's own before them, and "latency and bandwidth", which
+A `Networks` has those of `box.networks`, profiles of one's own before them, and "latency and bandwidth", which
 two sliders set, after them.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from ..box.networks import registered
+from ..box.networks import Network, network_of, registered
+from ..box.profile import Profile
 from ..cluster import Link
 from ..common.checks import of_type
 from ..common.units import bytes_words
-from ..networks import Cost, Measured, Network, ring_cost
+from ..networks import Cost, ring_cost
 from ..panel.explorer import Now, Setting, Steps
 
 BY_HAND = "latency and bandwidth"
@@ -29,15 +30,17 @@ class Networks:
     Raises ValueError if `profiles` are not profiles by name, and for one without the backend's own allreduce.
     """
 
-    def __init__(self, profiles: Mapping[str, Measured] | None = None) -> None:
-        own = {} if profiles is None else _own_networks(profiles)
+    def __init__(self, profiles: Mapping[str, Profile] | None = None) -> None:
+        own = {}
+        for name, profile in of_type("profiles", {} if profiles is None else profiles, dict).items():
+            own[name] = network_of(name, of_type(f"profiles[{name!r}]", profile, Profile))
         self.by_name = own | registered() | own  # one's own come first, and take the place of others of the same name
         self.default = next(iter(own), BY_HAND)  # on which any number of ranks can be chosen
-        self.default_ranks = own[self.default].ranks(32) if own else 32
+        self.default_ranks = own[self.default].num_ranks if own else 32
 
     def settings(self) -> tuple[Setting, ...]:
         """Return the settings of the network, the number of ranks, and latency and bandwidth by hand."""
-        choices = [(network.label, network.name) for network in self.by_name.values()]
+        choices = [(network.label, name) for name, network in self.by_name.items()]
         choices.append((f"{BY_HAND}, by hand", BY_HAND))
         return (
             Setting("network", self.default, choices, "network"),
@@ -58,11 +61,11 @@ class Networks:
             return self.by_name[now.network]
         ring = partial(ring_cost, Link(now.alpha_us / 1e6, now.gb_per_s * 1e9))
         about = f"network: a ring with links of {now.alpha_us} µs and {now.gb_per_s} GB/s"
-        return Network(BY_HAND, BY_HAND, ring, about=(about,))
+        return Network(BY_HAND, ring, (about,))
 
     def num_ranks(self, now: Now) -> int:
         """Return the number of ranks: the network's own if it has one, whatever its control says."""
-        return self._network(now).ranks(now.num_ranks)
+        return int(self._network(now).num_ranks or now.num_ranks)
 
     def cost(self, now: Now) -> Cost:
         """Return the cost of an allreduce: the network's, or that of a ring over links set by hand."""
@@ -76,13 +79,3 @@ class Networks:
             measured = bytes_words(network.most_bytes)
             lines.append(f"beyond {measured}, the largest size that was measured, times are extrapolated")
         return lines
-
-
-def _own_networks(profiles: Mapping[str, Measured]) -> dict[str, Network]:
-    """Return the network of each of these profiles, by name. Raises ValueError if one is wrong or has none."""
-    own = {}
-    for name, profile in of_type("profiles", profiles, dict).items():
-        if not hasattr(profile, "network"):
-            raise ValueError(f"profiles[{name!r}] must be a Profile, got {profile!r}")
-        own[name] = profile.network(name)
-    return own

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from ...box.profile import Profile
 from ...common.units import bytes_words, parse_bytes, times_in_one_unit
 from ...common.words import count_of
 from ...drawing.drawing import Drawing
-from ...networks import Measured
 from ...panel.explorer import Explorer, Now, Setting, Steps, sizes
 from ...timeline import Timeline
 from ...timeline.picture import draw_timeline
@@ -34,7 +34,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
+def ddp(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over one step of ResNet-50, its time with other caps, its parts, and the cap that is recommended.
 
     The networks are latency and bandwidth set by hand, NCCL's model, machines of the bank, and recorded Gloo.

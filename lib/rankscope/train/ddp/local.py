@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -11,8 +12,11 @@ from ...cluster import Link
 from ...common.checks import check_field, each, number, of_type, several, whole
 from ...common.units import cell_words
 from ...common.words import count_of
-from ...networks import Cost, HasCost, Seconds, ring_cost
+from ...networks import Cost, Seconds, ring_cost
 from .bucketing import Buckets, Gradient, assign
+
+if TYPE_CHECKING:
+    from ...box.profile import Profile
 
 
 class LocalStep(msgspec.Struct, frozen=True, eq=False):
@@ -116,7 +120,7 @@ class Contention(msgspec.Struct, frozen=True):
         check_field(self, "communication", number, 1)
 
 
-def cost(machine: HasCost | Link, num_ranks: int | None = None) -> Cost:
+def cost(machine: Profile | Link, num_ranks: int | None = None) -> Cost:
     """Return a function from bytes (a number or an array) to the seconds of one allreduce without other traffic.
 
     For a profile this is `Profile.cost`: the measured times of the backend's own allreduce or, for another number of
