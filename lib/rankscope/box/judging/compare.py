@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby, takewhile
+from itertools import groupby, product, takewhile
 from statistics import median
 from typing import NamedTuple
 
@@ -17,13 +17,16 @@ _AS_STRONG = 0.5  # of the change at the largest size: smaller sizes that change
 
 
 class ComparedPoint(NamedTuple):
-    """An operation at one size in two profiles. `is_mixed` says that one is in place and the other is not."""
+    """An operation at one size in two profiles."""
 
     operation: str
-    num_bytes: int
     before: Point
     after: Point
-    is_mixed: bool
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether one is in place and the other is not."""
+        return bool(self.before.options.get("in_place")) != bool(self.after.options.get("in_place"))
 
     @property
     def ratio(self) -> float:
@@ -46,22 +49,18 @@ def compare(before: Profile, after: Profile) -> list[ComparedPoint]:
     old = _by_operation(before)
     new = _by_operation(after)
     compared = []
-    for operation, num_bytes in sorted(old.keys() & new.keys()):
-        ways_before = old[operation, num_bytes]
-        ways_after = new[operation, num_bytes]
-        ways = [(way, way) for way in ways_before if way in ways_after]
-        for one, other in ways or [(min(ways_before), min(ways_after))]:
-            compared.append(ComparedPoint(operation, num_bytes, ways_before[one], ways_after[other], one != other))
+    for key in sorted(old.keys() & new.keys()):
+        rows = [ComparedPoint(key[0], *pair) for pair in product(old[key], new[key])]
+        compared += [row for row in rows if not row.is_mixed] or rows
     return compared
 
 
-def _by_operation(profile: Profile) -> dict[tuple[str, int], dict[bool, Point]]:
-    """Return points by operation and size, in place and out of place."""
-    points: dict[tuple[str, int], dict[bool, Point]] = {}
+def _by_operation(profile: Profile) -> dict[tuple[str, int], list[Point]]:
+    """Return points by operation and size: one in place, one out of place, or both."""
+    points: dict[tuple[str, int], list[Point]] = {}
     for point in profile.points:
         options = [str(value) for name, value in sorted(point.options.items()) if name != "in_place"]
-        by_way = points.setdefault((" ".join([point.what, *options]), point.num_bytes), {})
-        by_way[bool(point.options.get("in_place"))] = point
+        points.setdefault((" ".join([point.what, *options]), point.num_bytes), []).append(point)
     return points
 
 
@@ -91,12 +90,12 @@ def change(rows: Sequence[ComparedPoint]) -> Change:
     """
     last = rows[-1].ratio - 1
     one_way = _tail(rows, lambda row: row.differs and (row.ratio - 1) * last > 0)
-    if len({row.num_bytes for row in one_way}) < _LEAST_SIZES:
+    if len({row.after.num_bytes for row in one_way}) < _LEAST_SIZES:
         return Change(median(row.ratio for row in rows))
     strong = _tail(one_way, lambda row: abs(row.ratio - 1) >= _AS_STRONG * abs(last))
     weak = rows[: len(rows) - len(strong)]
     is_equal_below = bool(weak) and not any(row.differs for row in weak)
-    return Change(median(row.ratio for row in strong), strong[0].num_bytes, is_equal_below)
+    return Change(median(row.ratio for row in strong), strong[0].after.num_bytes, is_equal_below)
 
 
 def _tail(rows: Sequence[ComparedPoint], has: Callable[[ComparedPoint], bool]) -> list[ComparedPoint]:
