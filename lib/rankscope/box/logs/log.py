@@ -41,6 +41,13 @@ class Log(NamedTuple):
         stated = {"name": Path(self.path).stem, "source": source, **about}
         return Profile({key: value for key, value in stated.items() if value}, how, joined(points))
 
+    def copies(
+        self, points: Iterable[Point], program: str, notes: Sequence[str], names: Sequence[str], num_gpus: int
+    ) -> Profile:
+        """Return the profile of copies of one node. If a name of a GPU is missing, nobody knows which one."""
+        gpus = [{"name": name} for name in names] if len(names) == num_gpus else []
+        return self.profile(points, program, notes, backend="cuda", num_ranks=num_gpus, gpus=gpus, num_nodes=1)
+
 
 def timed(what: str, num_bytes: int, seconds: Iterable[float], options: Mapping[str, Any]) -> Point:
     """Return a point of a log, which states no disturbance: all of its times are clean."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 
 from ...common.words import count_of
 from ..profile import Profile
-from .facts import facts_of
 from .log import Log
 from .table import CUT, FAULT, TYPE_BYTES, Half, Rank, Table, is_whole, profile_of
 
@@ -57,6 +56,7 @@ def _read_line(table: Table, number: int, line: str) -> None:
     row = _ROW.search(line.partition("#")[0])  # "#" begins every other line of nccl-tests
     header = _HEADER.search(line)
     rank = _RANK.search(line)
+    name = _NAME.search(line) if "_perf" in line else None  # without this condition, a long line would take long
     if row:
         _add_row(table, f"line {number}", row)
     elif rank:
@@ -68,19 +68,13 @@ def _read_line(table: Table, number: int, line: str) -> None:
         table.notes.append(f"line {number} {CUT}")
     elif "Avg bus bandwidth" in line:
         table.num_averages += 1
-    elif "_perf" in line and _NAME.search(line):  # without the first, a long line would take long
-        table.collective = _collective(line)
-
-
-def _collective(text: str) -> str:
-    """Return the collective whose program a text names first; "" if it names none that is known."""
-    return next((COLLECTIVE.get(name, "") for name in _NAME.findall(text)), "")
+    elif name:
+        table.collective = COLLECTIVE.get(name[1], "")
 
 
 def _add_row(table: Table, where: str, row: re.Match[str]) -> None:
     """Add the halves of a row, or a note about one that is cut or damaged."""
-    by_column: dict[str, str] = {}
-    shared = by_column
+    shared: dict[str, str] = {}
     halves: list[dict[str, str]] = []
     columns = table.columns
     if columns[0] == "redop" and row["cells"][:1].isdigit():  # an old alltoall leaves it blank
@@ -88,15 +82,15 @@ def _add_row(table: Table, where: str, row: re.Match[str]) -> None:
     try:
         for column, cell in zip(columns, row["cells"].split(), strict=True):
             if column in ("time", "cputime"):  # begins a half
-                by_column = {}
-                halves.append(by_column)
-            by_column[column] = cell
-        table.halves += [_half(where, row, shared, half, number > 0) for number, half in enumerate(halves)]
+                halves.append({**shared})
+            cells = halves[-1] if halves else shared
+            cells[column] = cell
+        table.halves += [_half(where, row, half, number > 0) for number, half in enumerate(halves)]
     except ValueError:
         table.notes.append(f"{where} {CUT}")
 
 
-def _half(where: str, row: re.Match[str], shared: Mapping[str, str], cells: Mapping[str, str], in_place: bool) -> Half:
+def _half(where: str, row: re.Match[str], cells: Mapping[str, str], in_place: bool) -> Half:
     """Return a half from its cells. Raises ValueError if one is no number, or if the size is not that of the count."""
     counted_bytes = int(row["count"]) * TYPE_BYTES[row["type"]]
     if counted_bytes and (not int(row["size"]) or int(row["size"]) % counted_bytes):
@@ -110,8 +104,8 @@ def _half(where: str, row: re.Match[str], shared: Mapping[str, str], cells: Mapp
         int(row["size"]),
         int(row["count"]),
         row["type"],
-        shared.get("redop", ""),
-        shared.get("root", ""),
+        cells.get("redop", ""),
+        cells.get("root", ""),
         in_place,
         float(cells.get("cputime") or cells["time"]),
         float(cells["algbw"]),
@@ -134,7 +128,7 @@ def _profile(log: Log, table: Table) -> Profile:
             what = "each on its own host: nothing crossed the network"
         num_ranks = count_of(len(runs[0]), "rank")
         table.notes.append(f"{FAULT}{len(runs)} separate runs of {num_ranks} each, {what}. Build nccl-tests with MPI=1")
-    return profile_of(log, table, facts_of(table.lines))
+    return profile_of(log, table)
 
 
 def _separate(table: Table) -> list[list[Rank]]:

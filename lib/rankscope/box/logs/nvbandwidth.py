@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from .log import COPY_BYTES, COPY_NOTE, Log, timed
 _DEVICE = re.compile(r"^ *(?:Device|GPU) \d+: (.+?)(?: \(|$)", re.MULTILINE)
 _RUNNING = re.compile(r"^ *Running (\w+)\.")
 _TITLE = re.compile(r"[CG]PU\((?:row|column)\)")
-_WAIVED = re.compile(r"^ *Waiving (\w+)\.")
+_WAIVED = re.compile(r"^ *Waiving (\w+)\.", re.MULTILINE)
 _WHY_WAIVED = "these GPUs lack what it needs, which for copies between GPUs is peer-to-peer access to each other"
 _CELL = re.compile(r"\d+\.\d\d\d*|N/A")
 _SUM = re.compile(r"^ *SUM (\w+) ")
@@ -48,12 +48,10 @@ class _Test(msgspec.Struct):
             self.rows.append(words[1:])
 
 
-def nvbandwidth_text(log: Log) -> list[Profile]:
+def _tests(lines: Sequence[str]) -> list[_Test]:
     tests: list[_Test] = []
-    waived: list[str] = []
     name = ""  # of the test that runs; an excerpt may state it only with the sum
-    for line in log.lines:
-        waived += _WAIVED.findall(line)
+    for line in lines:
         running = _RUNNING.search(line)
         total = _SUM.search(line)
         words = line.split()
@@ -65,23 +63,22 @@ def nvbandwidth_text(log: Log) -> list[Profile]:
             tests[-1].name = tests[-1].name or total[1]
         elif tests and words and words[0].isdigit():
             tests[-1].read(words)
-    return _profiles(log, tests, waived, "\n".join(log.lines))
+    return tests
 
 
-def _profiles(log: Log, tests: Sequence[_Test], waived: Sequence[str], devices: str) -> list[Profile]:
-    """Return the profile of all copies; none if there are no tests. `devices` has a line for each GPU.
-
-    Raises FileError if all tests were waived.
-    """
+def nvbandwidth_text(log: Log) -> Iterator[Profile]:
+    """Yield the profile of all copies; nothing if there are no tests. Raises FileError if all tests were waived."""
+    text = "\n".join(log.lines)
+    waived = _WAIVED.findall(text)
     points = []
     notes = [COPY_NOTE]
     if waived:
         notes.append(f"nvbandwidth waived {and_joined(waived)}: {_WHY_WAIVED}")
     num_gpus = 0
     names: list[str] = []
-    for test in tests:
+    for test in _tests(log.lines):
         num_rows = test.num_columns if test.is_between_gpus else 1
-        is_other = _OTHER.search(f"{test.title} {test.name}") or not _TITLE.search(test.title)
+        is_other = _OTHER.search(f"{test.title} {test.name}")
         if is_other or test.name in ("", *names) or len(test.rows) != num_rows:
             why = "it has no copies that run alone" if is_other else "it is cut, or ran before"
             notes.append(f"{test.name or test.title} is left out: {why}")
@@ -95,12 +92,8 @@ def _profiles(log: Log, tests: Sequence[_Test], waived: Sequence[str], devices: 
                     points.append(timed("transfer", COPY_BYTES, [1 / float(word)], _options(test, row, column)))
     if waived and not points:
         raise log.error("nothing was measured", notes[-1])
-    if not points:
-        return []
-    gpus = [{"name": name} for name in _DEVICE.findall(devices)]
-    if len(gpus) != num_gpus:  # nobody knows which one is missing
-        gpus = []
-    return [log.profile(points, "nvbandwidth", notes, backend="cuda", num_ranks=num_gpus, gpus=gpus, num_nodes=1)]
+    if points:
+        yield log.copies(points, "nvbandwidth", notes, _DEVICE.findall(text), num_gpus)
 
 
 def _options(test: _Test, row: int, column: int) -> dict[str, Any]:

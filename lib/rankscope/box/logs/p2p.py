@@ -42,11 +42,7 @@ def p2p_text(log: Log) -> Iterator[Profile]:
                 if source != target:
                     points.append(_point(matrix, float(cell), source, target))
     if points:
-        gpus = [{"name": name} for name in _DEVICE.findall(text)]
-        if len(gpus) != num_gpus:
-            gpus = []
-        about: dict[str, Any] = {"backend": "cuda", "num_ranks": num_gpus, "gpus": gpus, "num_nodes": 1}
-        yield log.profile(points, "p2pBandwidthLatencyTest", notes, **about)
+        yield log.copies(points, "p2pBandwidthLatencyTest", notes, _DEVICE.findall(text), num_gpus)
 
 
 def _point(matrix: re.Match[str], value: float, source: int, target: int) -> Point:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -45,7 +45,7 @@ def read_log_text(
         one_of("collective", collective, (*COLLECTIVES, "together"))
     log = Log(path, clean_lines(text), num_ranks or 0, collective or "")
     try:
-        profiles = list(_profiles(log))
+        profiles = [*nccl_tests_text(log), *nvbandwidth_text(log), *p2p_text(log)]
     except FileError:  # which is a ValueError, too
         raise
     except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
@@ -57,12 +57,6 @@ def read_log_text(
     if not chosen:
         raise FileError(path, f"it has no table of {num_ranks} ranks")
     return chosen
-
-
-def _profiles(log: Log) -> Iterator[Profile]:
-    yield from nccl_tests_text(log)
-    yield from nvbandwidth_text(log)
-    yield from p2p_text(log)
 
 
 _SAME = ("backend", "num_ranks", "ranks_per_node", "gpus", "environment")  # in profiles that are merged

@@ -1,4 +1,4 @@
-"""`Table`: what nccl-tests measured in one run, as text or as JSON; and the profile that follows from it."""
+"""`Table`: what nccl-tests measured in one run; and the profile that follows from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from ..points import NATIVE, busbw_factor
 from ..profile import Profile
-from .facts import Facts
+from .facts import facts_of
 from .log import Log, timed
 
 _HALF = ("time", "algbw", "busbw", "#wrong")
@@ -77,7 +77,7 @@ def is_whole(ranks: Sequence[Rank]) -> bool:
     return [rank.number for rank in ranks] == list(range(len(ranks)))
 
 
-def profile_of(log: Log, table: Table, facts: Facts) -> Profile:
+def profile_of(log: Log, table: Table) -> Profile:
     """Return the profile of a table. Raises FileError if its figures contradict each other, or too little is stated."""
     last = table.halves[-1]  # the largest size
     # The bytes as a multiple of the counted elements: 1, or the number of ranks if those are one rank's.
@@ -97,6 +97,7 @@ def profile_of(log: Log, table: Table, facts: Facts) -> Profile:
     for half in table.halves:
         seconds = [time_us * 1e-6 for time_us in half.iterations_us or [half.time_us]]
         points.append(timed(collective, half.num_bytes, seconds, {**options, "in_place": half.in_place}))
+    facts = facts_of(table.lines)
     how: dict[str, Any] = {"statistic": "mean", **facts.repetitions}
     if last.is_cpu_time:
         how["clock"] = "cpu"
