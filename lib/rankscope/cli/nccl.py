@@ -38,10 +38,6 @@ def nccl(
     num_cards = None  # by default
     if topo is not None:
         topology = read_topology(topo)
-        gpus = [f"GPU{number}" for number in range(len(topology.ways))]
-        rows = [["", *gpus, *topology.nics]]
-        rows += [[gpu, *ways] for gpu, ways in zip(gpus, topology.ways, strict=True)]
-        print_parts(["".join(f"{cell:<7}" for cell in row) for row in rows])
         print_parts(explained(topology))
         if match[1] not in GPUS:
             print_parts([f"NCCL's choices are not shown, because its model has no constants of the GPU {match[1]!r}."])

@@ -83,7 +83,5 @@ def test_the_command_explains_any_box_and_chooses_for_a_known_gpu(tmp_path: Path
     shown = CliRunner().invoke(program("nccl"), words, env={"COLUMNS": "120"})
     assert shown.exit_code == 0
     assert "GPU 0: NODE to NIC0" in shown.output
-    assert shown.output.splitlines()[0].split()[:4] == ["GPU0", "GPU1", "GPU2", "GPU3"]
-    assert shown.output.splitlines()[1].split()[:2] == ["GPU0", "X"]
     assert ("tree LL" in shown.output) == (gpu == "h100")
     assert ("no constants" in shown.output) == (gpu == "a40")
