@@ -82,16 +82,16 @@ _LISTED_CARDS = re.compile(r"NCCL_IB_HCA==?((?:(?!mlx\d\b)\w+\d(?::\d+)?,?)+)(?=
 
 
 class Stated(msgspec.Struct, frozen=True):
-    """What a log states about how its ranks communicate; None, or nothing, for what it does not state.
+    """What a log states about how its ranks communicate; False, or nothing, for what it does not state.
 
     Rules ask here first. Figures decide only where nothing is stated, so no rule contradicts the log.
     """
 
-    uses_sockets: bool | None = None
-    is_p2p_off: bool | None = None
-    is_gpudirect_off: bool = False
-    cards: tuple[str, ...] = ()  # of the network, on a node
-    cards_bytes_per_s: float = 0.0  # of all cards together
+    uses_sockets: bool
+    is_p2p_off: bool
+    is_gpudirect_off: bool
+    cards: list[str]  # of the network, on a node
+    cards_bytes_per_s: float  # of all cards together
 
 
 def stated(about: Mapping[str, Any]) -> Stated:
@@ -105,11 +105,7 @@ def stated(about: Mapping[str, Any]) -> Stated:
     has_sockets = "Socket" in network or "NCCL_IB_DISABLE=1" in environment
     has_other_network = _NETWORK.search(network) is not None
     has_nvlink = GPUS.get(gpu_of(about), UNKNOWN).joined_by not in ("", BRIDGES)
-    is_p2p_off = None
-    if "P2P" in network:  # What NCCL used counts, whatever its variables are.
-        is_p2p_off = False
-    elif _P2P_FORBIDDEN.search(environment) or ("SHM" in network and has_nvlink):
-        is_p2p_off = True
+    is_p2p_forbidden = _P2P_FORBIDDEN.search(environment) is not None
     # "Disabled" may stand for some pairs of GPU and card only.
     has_gpudirect = "with GDRDMA" in network or "RDMA Enabled" in network
     named = _CARD.findall(network)
@@ -120,9 +116,10 @@ def stated(about: Mapping[str, Any]) -> Stated:
     fastest_gbits = max((int(gbits) for _, gbits in named if gbits), default=0)
     return Stated(
         # A log that has both does not say which of them carries the data.
-        uses_sockets=has_sockets if has_sockets != has_other_network else None,
-        is_p2p_off=is_p2p_off,
+        uses_sockets=has_sockets and not has_other_network,
+        # What NCCL used counts, whatever its variables are.
+        is_p2p_off="P2P" not in network and (is_p2p_forbidden or ("SHM" in network and has_nvlink)),
         is_gpudirect_off="without GDRDMA" in network or ("RDMA Disabled" in network and not has_gpudirect),
-        cards=tuple(cards),
+        cards=cards,
         cards_bytes_per_s=len(cards) * fastest_gbits / 8 * 1e9,
     )
