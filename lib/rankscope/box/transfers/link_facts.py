@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from ...common.checks import number, one_of
 from ..measuring.plan import DIRECTIONS, METHODS
 from ..pcie import pcie_bytes_per_s
-from ..points import Point
-from ..profile import Profile
 
 START_S = 10e-6  # ASSUMED: from the call to the first byte; measure it in a profile
 HOST_COPY_BYTES_PER_S = 10e9  # ASSUMED: one thread that copies host memory
@@ -68,9 +64,3 @@ def stated(generation: int, num_lanes: int = 16) -> LinkFacts:
     h2d = pcie_bytes_per_s(generation, num_lanes, "h2d")
     d2h = pcie_bytes_per_s(generation, num_lanes, "d2h")
     return LinkFacts(f"PCIe {generation} x{num_lanes}", h2d, d2h)
-
-
-def transfers_of(profile: Profile, direction: str, method: str) -> Sequence[Point]:
-    """Return a profile's points of plain copies in one direction by one method, in ascending order of size."""
-    points = profile.select("transfer", direction=direction, method=method, pieces=1, both=False)
-    return sorted(points, key=lambda point: point.num_bytes)

@@ -12,7 +12,7 @@ from ...drawing.charts import LABEL_PT, curves
 from ...drawing.palette import INK, PAPER
 from ..measuring.plan import DIRECTIONS, METHODS
 from ..profile import Profile
-from .link_facts import LinkFacts, transfers_of
+from .link_facts import LinkFacts
 
 _SIZES = tuple(2**power for power in range(10, 31))  # of predictions without measurements
 
@@ -38,7 +38,7 @@ def copies(
     measured: dict[str, dict[int, float]] = {}
     if profile is not None:
         for method in METHODS:
-            points = transfers_of(profile, direction, method)
+            points = profile.select("transfer", direction=direction, method=method, pieces=1, both=False)
             measured[method] = {p.num_bytes: p.algbw_bytes_per_s / 1e9 for p in points if p.num_bytes >= _SIZES[0]}
     sizes = sorted({size for rates in measured.values() for size in rates}) or _SIZES
     pairs = {}
