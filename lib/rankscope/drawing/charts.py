@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from ..common.checks import one_of
 from ..common.words import printable
-from .palette import INK, LINES, TONES, Look
+from .palette import INK, LINES, TONES
 from .svg import FONT, STYLE
 
 LABEL_PT = 11.5  # 8.5 px on a phone, where a figure is 358 px wide
@@ -82,11 +82,6 @@ def plain_ticks(axis: Axis, limits: tuple[float, float]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def dash(look: Look) -> Any:
-    """Return the linestyle of a look, for matplotlib."""
-    return (0, (4, 2.5)) if look.dashed else "-"
-
-
 def explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]]) -> None:
     """Explain below the figure, at the right, what lines and markers are, by a dark sample of each."""
     samples = [Line2D([], [], label=label, **{"color": INK, **style}) for label, style in kinds.items()]
@@ -96,17 +91,17 @@ def explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]]) -> None:
         )
 
 
-def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
+def name_ends(ax: Axes, ends: Mapping[str, tuple[float, str]]) -> None:
     """Write the name of each line behind its end, in its hue, with a hair to it; no name covers another.
 
-    `ends` has the last y of each line, and its look.
+    `ends` has the last y of each line, and its hue.
     """
     ax.autoscale_view()
     points_per_px = 72 / ax.figure.dpi
     heights = {name: ax.transData.transform((1.0, y))[1] * points_per_px for name, (y, _) in ends.items()}
     free = -1e9
     for name in sorted(ends, key=lambda name: heights[name]):
-        y, look = ends[name]
+        y, color = ends[name]
         place = max(free, heights[name])
         free = place + 1.3 * LABEL_PT
         ax.annotate(
@@ -116,8 +111,8 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
             xycoords=ax.get_yaxis_transform(),
             textcoords="offset points",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": look.color, "linewidth": 0.7, "relpos": (0, 0.5)},
-            color=look.color,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.7, "relpos": (0, 0.5)},
+            color=color,
             fontsize=LABEL_PT,
             va="center",
             parse_math=False,
@@ -154,21 +149,22 @@ def curves(
         if shapes != {x_values.shape}:
             raise ValueError(f"{name}: must be a pair of columns of shape {x_values.shape}, got {shapes or None}")
     ax = chart(ax, title, x_label, y_label)
-    ends: dict[str, tuple[float, Look]] = {}
+    ends: dict[str, tuple[float, str]] = {}
     line: dict[str, Any] = {"linewidth": 2}
     marker: dict[str, Any] = {"linestyle": "none", "markersize": 5, "zorder": 3}
     for index, (name, (predicted, executed)) in enumerate(curves.items()):
-        look = Look(LINES[index], index % 2 == 1)  # neighbours differ in grey, too
+        color = LINES[index]
         if predicted is not None:
-            style = {**line, "linestyle": dash(look)}
+            dash = (0, (4, 2.5)) if index % 2 else "-"  # neighbours differ in grey, too
+            style = {**line, "linestyle": dash}
             if discrete:
                 style = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 2}
-            ax.plot(x_values, predicted, color=look.color, label=f"{name}, predicted", **style)
+            ax.plot(x_values, predicted, color=color, label=f"{name}, predicted", **style)
         if executed is not None:
             shape = _MARKERS[index % len(_MARKERS)]
-            ax.plot(x_values, executed, shape, color=look.color, label=f"{name}, executed", **marker)
+            ax.plot(x_values, executed, shape, color=color, label=f"{name}, executed", **marker)
         values = np.asarray(executed if predicted is None else predicted, dtype=float)
-        ends[name] = next((value for value in values[::-1].tolist() if np.isfinite(value)), 0.0), look
+        ends[name] = next((value for value in values[::-1].tolist() if np.isfinite(value)), 0.0), color
     if "x" in log:
         ax.set_xscale("log")
         plain_ticks(ax.xaxis, ax.get_xlim())

@@ -115,13 +115,6 @@ def rank_colors(num_ranks: int) -> tuple[str, ...]:
 # ---- lines of charts
 
 
-class Look(NamedTuple):
-    """How a line looks in every chart: its hue, and dashed or not."""
-
-    color: str
-    dashed: bool
-
-
 # hues of lines, legible on white and on dark paper; those of the curves in `figures.curves` come in this order
 LINES = ("#2073d9", "#c25410", "#04856a", "#c4358f", "#8163c8", "#907200", "#59636e", "#1f2328")
 
