@@ -19,13 +19,12 @@ class Tuner(Machine, frozen=True, dict=True, eq=False):
     """A machine, with what NCCL expects of each algorithm and protocol. Shares and limits are those of its source."""
 
     @cached_property
-    def _expected_graphs(self) -> dict[str, Graph]:
-        return expected_graphs(self)
+    def _graphs(self) -> dict[str, Graph]:
+        return {**expected_graphs(self), **self.graphs}
 
     def graph(self, algorithm: str) -> Graph:
         """Return the paths of an algorithm: those in `graphs`, or else those that NCCL is expected to find."""
-        kind = _PATHS_OF[algorithm]
-        return self.graphs.get(kind) or self._expected_graphs[kind]
+        return self._graphs[_PATHS_OF[algorithm]]
 
     def num_steps(self, collective: str) -> int:
         """Return the number of steps of a ring, as NCCL counts them."""
