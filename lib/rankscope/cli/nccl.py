@@ -35,16 +35,18 @@ def nccl(
     match = _BOX.fullmatch(box.strip().lower())
     if match is None:
         raise ValueError(f"BOX must be a GPU and the number of GPUs per node, as in h100x8, got {box!r}")
+    gpu = match[1]
+    num_gpus = int(match[2])
     num_cards = None  # by default
     if topo is not None:
         topology = read_topology(topo)
         print_parts(explained(topology))
-        if match[1] not in GPUS:
-            print_parts([f"NCCL's choices are not shown, because its model has no constants of the GPU {match[1]!r}."])
+        if gpu not in GPUS:
+            print_parts([f"NCCL's choices are not shown, because its model has no constants of the GPU {gpu!r}."])
             return
         num_cards = len(topology.nics) or None
-    model = Model(match[1], int(match[2]), nodes, version, nics=num_cards)
-    title = f"{collective} on {nodes} × {match[2]} {match[1].upper()}, NCCL {version}"
+    model = Model(gpu, num_gpus, nodes, version, nics=num_cards)
+    title = f"{collective} on {nodes} × {num_gpus} {gpu.upper()}, NCCL {version}"
     table = table_of(title, "size", "algorithm", "channels", "NCCL's estimate", "our model")
     for size in [parse_bytes("--num-bytes", text) for text in num_bytes or ()] or _SIZES:
         choice = model.choose(collective, size)
@@ -56,7 +58,6 @@ def nccl(
             cell_words(choice.time_s),
         )
     print_parts([table, *model.notes])
-    num_gpus = int(match[2])
     if num_gpus > _GPUS_PER_NODE:
-        other = f"rankscope nccl {match[1]}x{_GPUS_PER_NODE} --nodes {nodes * math.ceil(num_gpus / _GPUS_PER_NODE)}"
+        other = f"rankscope nccl {gpu}x{_GPUS_PER_NODE} --nodes {nodes * math.ceil(num_gpus / _GPUS_PER_NODE)}"
         print_parts([f"This is for {num_gpus} GPUs in one node; for nodes of {_GPUS_PER_NODE}, use `{other}`."])

@@ -103,7 +103,6 @@ def stated(about: Mapping[str, Any]) -> Stated:
     network = str(about.get("network", ""))
     environment = str(about.get("environment", ""))
     has_sockets = "Socket" in network or "NCCL_IB_DISABLE=1" in environment
-    has_other_network = _NETWORK.search(network) is not None
     has_nvlink = GPUS.get(gpu_of(about), UNKNOWN).joined_by not in ("", BRIDGES)
     is_p2p_forbidden = _P2P_FORBIDDEN.search(environment) is not None
     # "Disabled" may stand for some pairs of GPU and card only.
@@ -116,7 +115,7 @@ def stated(about: Mapping[str, Any]) -> Stated:
     fastest_gbits = max((int(gbits) for _, gbits in named if gbits), default=0)
     return Stated(
         # A log that has both does not say which of them carries the data.
-        uses_sockets=has_sockets and not has_other_network,
+        uses_sockets=has_sockets and not _NETWORK.search(network),
         # What NCCL used counts, whatever its variables are.
         is_p2p_off="P2P" not in network and (is_p2p_forbidden or ("SHM" in network and has_nvlink)),
         is_gpudirect_off="without GDRDMA" in network or ("RDMA Disabled" in network and not has_gpudirect),

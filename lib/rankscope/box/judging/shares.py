@@ -136,13 +136,14 @@ def _share(profile: Profile, collective: str, rates: Mapping[int, float], topolo
         return share._replace(verdict=LOW, reason=f"NVLink seems to be unused, as PCIe carries as much. {check}")
     if verdicts == {LOW}:
         return share._replace(verdict=LOW, reason=check)
+    why = "Healthy machines do better, but the difference proves no fault."
     if any(limit.is_guess for limit in possible):
-        return share._replace(reason=f"The log names no network cards. {check}")
-    if len(possible) > 1:
-        return share._replace(reason=f"Which of these links there are decides. {check}")
-    if not kinds & SLOW.keys() or collective in MESSAGES:
-        return share._replace(reason=f"Too few such tables have been published. {check}")
-    return share._replace(reason=f"Healthy machines do better, but the difference proves no fault. {check}")
+        why = "The log names no network cards."
+    elif len(possible) > 1:
+        why = "Which of these links there are decides."
+    elif not kinds & SLOW.keys() or collective in MESSAGES:
+        why = "Too few such tables have been published."
+    return share._replace(reason=f"{why} {check}")
 
 
 def _nothing_known(profile: Profile) -> str:

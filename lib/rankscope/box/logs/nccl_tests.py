@@ -96,9 +96,7 @@ def _half(where: str, row: re.Match[str], cells: Mapping[str, str], in_place: bo
     if counted_bytes and (not int(row["size"]) or int(row["size"]) % counted_bytes):
         raise ValueError
     wrong = cells.get("#wrong", "N/A")
-    iterations_us = []
-    if "i_min" in cells:
-        iterations_us = [float(cells[column]) for column in ("i_min", "time", "i_max")]
+    times = ("i_min", "time", "cputime", "i_max")
     return Half(
         where,
         int(row["size"]),
@@ -108,10 +106,10 @@ def _half(where: str, row: re.Match[str], cells: Mapping[str, str], in_place: bo
         cells.get("root", ""),
         in_place,
         float(cells.get("cputime") or cells["time"]),
+        [float(cells[column]) for column in times if column in cells],
         float(cells["algbw"]),
         float(cells["busbw"]),
         num_wrong=None if wrong == "N/A" else float(wrong),
-        iterations_us=iterations_us,
         is_cpu_time="cputime" in cells,
     )
 

@@ -41,7 +41,8 @@ class Rank(NamedTuple):
 class Half(msgspec.Struct, frozen=True):
     """The out-of-place or the in-place half of a row. `redop` and `root` are "" if the table has no such column.
 
-    `iterations_us` has the shortest time of an iteration, the mean and the longest, where they are printed.
+    `times_us` has the mean time of the iterations; where they are printed, before it the shortest and after it the
+    longest.
     """
 
     where: str
@@ -52,10 +53,10 @@ class Half(msgspec.Struct, frozen=True):
     root: str
     in_place: bool
     time_us: float
+    times_us: Sequence[float]
     algbw: float
     busbw: float
     num_wrong: float | None = None
-    iterations_us: Sequence[float] = ()
     is_cpu_time: bool = False  # of the call, which returns before the GPU has done
 
 
@@ -95,7 +96,7 @@ def profile_of(log: Log, table: Table) -> Profile:
     options = _options(collective, num_ranks, len(ranks_per_node))
     points = []
     for half in table.halves:
-        seconds = [time_us * 1e-6 for time_us in half.iterations_us or [half.time_us]]
+        seconds = [time_us * 1e-6 for time_us in half.times_us]
         points.append(timed(collective, half.num_bytes, seconds, {**options, "in_place": half.in_place}))
     facts = facts_of(table.lines)
     how: dict[str, Any] = {"statistic": "mean", **facts.repetitions}

@@ -113,7 +113,6 @@ GENERATIONS = {
         nvls_speeds=(60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
         nvls_tree=(math.inf, 57.7, 45.5),
         nvls_efficiency=0.85,
-        nvls_channels=16,
     ),
     "blackwell": Generation(
         terms=Terms(7.85, 1.18, 3.0, 10.6),
