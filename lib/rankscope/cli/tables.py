@@ -30,8 +30,7 @@ def overview(profile: Profile, everything: bool = False, topology: Topology | No
         yield _sizes_table(profile, collective, {size: by_size[size] for size in shown})
     for where, fit in profile.links.items() if everything else ():
         yield Text(f"link {where}: {fit}")
-    if profile.select("transfer"):
-        yield _copies_table(profile.select("transfer"))
+    yield from _copies_tables(profile)
     if not everything:
         yield Text("--all shows every size and the links; --help explains the columns.", "dim")
 
@@ -72,16 +71,17 @@ def _sizes_table(profile: Profile, collective: str, by_size: BySize) -> Table:
     return table
 
 
-def _copies_table(transfers: Sequence[Point]) -> Table:
-    """Return the rate of each kind of copy at its largest size, of the last GPU that was measured."""
+def _copies_tables(profile: Profile) -> Iterator[Table]:
+    """Yield the rate of each kind of copy at its largest size, of the last GPU that was measured, if there are any."""
     table = table_of("copies", "what", "size", "rate")
     kinds = {}
-    for point in sorted(transfers, key=lambda point: point.num_bytes):
+    for point in sorted(profile.select("transfer"), key=lambda point: point.num_bytes):
         both = ", both ways at once" if point.options.get("both") else ""
         kinds[f"{point.options.get('direction', '')} {point.options.get('method', '')}{both}"] = point
     for kind, point in kinds.items():
         table.add_row(kind, bytes_words(point.num_bytes), rate_words(point.algbw_bytes_per_s))
-    return table
+    if kinds:
+        yield table
 
 
 def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
@@ -91,6 +91,5 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         what = ", ".join(dict.fromkeys(point.what for point in profile.points))
         yield marked(("·", sentence) for sentence in verdict(profile))
         yield Text(f"{profile}; {what} of {bytes_words(min(sizes))} to {bytes_words(max(sizes))}")
-        if profile.select("transfer"):
-            yield _copies_table(profile.select("transfer"))
+        yield from _copies_tables(profile)
         yield Text(profile.provenance["source"].get("notes", ""), "yellow")
