@@ -82,15 +82,6 @@ def plain_ticks(axis: Axis, limits: tuple[float, float]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]]) -> None:
-    """Explain below the figure, at the right, what lines and markers are, by a dark sample of each."""
-    samples = [Line2D([], [], label=label, **{"color": INK, **style}) for label, style in kinds.items()]
-    if not ax.figure.legends:
-        ax.figure.legend(
-            handles=samples, fontsize=LABEL_PT, loc="outside lower right", ncols=len(samples), frameon=False
-        )
-
-
 def name_ends(ax: Axes, ends: Mapping[str, tuple[float, str]]) -> None:
     """Write the name of each line behind its end, in its hue, with a hair to it; no name covers another.
 
@@ -172,8 +163,13 @@ def curves(
         ax.set_yscale("log")
         plain_ticks(ax.yaxis, ax.get_ylim())
     predictions, executions = zip(*curves.values(), strict=True)
-    if any(one is not None for one in predictions) and any(one is not None for one in executions):
-        explain(ax, {"predicted": line, "executed": {"marker": "o", **marker}})
+    has_both = any(one is not None for one in predictions) and any(one is not None for one in executions)
+    if has_both and not ax.figure.legends:  # a dark sample of each, below the figure
+        samples = [
+            Line2D([], [], color=INK, label="predicted", **line),
+            Line2D([], [], color=INK, label="executed", marker="o", **marker),
+        ]
+        ax.figure.legend(handles=samples, fontsize=LABEL_PT, loc="outside lower right", ncols=2, frameon=False)
     if len(curves) > 1:
         name_ends(ax, ends)
     return ax

@@ -1,4 +1,4 @@
-"""A drawing is data: a list of marks in pixels of a page that is 640 px wide, painted by `svg` or by `axes`."""
+"""A drawing is data: a list of marks in pixels of a page that is 640 px wide, which `svg` paints."""
 
 from __future__ import annotations
 

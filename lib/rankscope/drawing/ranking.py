@@ -17,23 +17,23 @@ _ROW_PX = 26.0
 
 def draw_ranking(
     seconds: Mapping[str, float],
-    bound_s: float | None = None,
+    bound_s: float = 0.0,
     chosen: str = "",
     title: str | None = None,
     deck: str = "",
 ) -> Drawing:
     """Draw the time of each algorithm as a bar, the fastest on top and in blue, with its time and its factor behind it.
 
-    A dashed line is the lower bound, and the bar of `chosen` has an edge. Bars longer than 20 times the fastest are
-    cut. Raises ValueError if there are no algorithms, or a time is not finite and at least 0.
+    A dashed line is the lower bound, if it is above 0, and the bar of `chosen` has an edge. Bars longer than 20 times
+    the fastest are cut. Raises ValueError if there are no algorithms, or a time is not finite and at least 0.
     """
     if not seconds or not all(0 <= value < math.inf for value in seconds.values()):
         raise ValueError(f"seconds must be finite, at least 0 and of at least one algorithm, got {dict(seconds)}")
     names = sorted(seconds, key=lambda name: seconds[name])
     fastest_s = seconds[names[0]]
-    longest_s = max(*seconds.values(), bound_s or 0.0)
+    longest_s = max(*seconds.values(), bound_s)
     if fastest_s:
-        longest_s = min(longest_s, max(_LONGEST * fastest_s, bound_s or 0.0))
+        longest_s = min(longest_s, max(_LONGEST * fastest_s, bound_s))
     scale, unit = time_unit(longest_s)
     words = {}
     fastest = {name for name in names if seconds[name] <= fastest_s * (1 + _SAME)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from html import escape
 
 from ..common.words import printable
@@ -57,17 +56,17 @@ def _paint(kind: str, color: str) -> tuple[str, str]:
     return "", f'{name}="{color}"'
 
 
-def hatching(box: Box) -> Iterator[tuple[float, float, float, float]]:
-    """Yield the lines at 45 degrees over a box, if it is hatched, each from a point to another one.
+def _hatching(box: Box) -> str:
+    """The lines at 45 degrees over a box.
 
     A pattern would need an id, which belongs to the page, and is lost where the first picture with it is hidden.
     """
-    if not box.hatched:
-        return
+    lines = ""
     for k in range(4, int(box.width + box.height), HATCH_EVERY_PX):
         x0, y0 = box.x + min(k, box.width), box.y + max(0, k - box.width)
         x1, y1 = box.x + max(0, k - box.height), box.y + min(k, box.height)
-        yield x0, y0, x1, y1
+        lines += f"M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}"
+    return f'<path d="{lines}" class="s-ink" stroke="{TONES["ink"]}" stroke-opacity="{_HATCH_OPACITY}"/>'
 
 
 def _box(box: Box) -> str:
@@ -76,8 +75,7 @@ def _box(box: Box) -> str:
     tone, fill = _paint("f", box.fill)
     svg = f'{at} class="{box.look} {tone}" {fill} fill-opacity="{OPACITY[box.look]}"/>'
     if box.hatched:
-        lines = "".join(f"M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" for x0, y0, x1, y1 in hatching(box))
-        svg += f'<path d="{lines}" class="s-ink" stroke="{TONES["ink"]}" stroke-opacity="{_HATCH_OPACITY}"/>'
+        svg += _hatching(box)
     if box.look == "work":
         edge = f'<path d="M{box.x + 1:.1f} {box.y:.1f}v{box.height:.1f}"'
         svg += f'{edge} {_paint("s", box.fill)[1]} stroke-width="2"/>'
@@ -85,14 +83,10 @@ def _box(box: Box) -> str:
         tone, stroke = _paint("s", box.edge)
         svg += f'{at} class="{tone}" fill="none" {stroke} stroke-width="1.5"/>'
     if box.text:
-        svg += _text(text_of(box), bold=bool(box.edge), fine=box.width < 8 * len(box.text) + 3)
+        tone = box.fill if box.look == "hole" else "ink"
+        text = Text(box.x + box.width / 2, box.y + box.height / 2 + 4, box.text, "number", tone, "middle")
+        svg += _text(text, bold=bool(box.edge), fine=box.width < 8 * len(box.text) + 3)
     return svg
-
-
-def text_of(box: Box) -> Text:
-    """Return the text in the middle of a box."""
-    tone = box.fill if box.look == "hole" else "ink"
-    return Text(box.x + box.width / 2, box.y + box.height / 2 + 4, box.text, "number", tone, "middle")
 
 
 def _text(text: Text, bold: bool = False, fine: bool = False) -> str:
