@@ -119,6 +119,12 @@ def test_without_recorded_workers_their_gain_cannot_be_told():
     assert not advise(profile(num_workers=0, step=0.01)).doubt  # workers would gain nothing
 
 
+@pytest.mark.parametrize(("cores", "recorded", "told"), [(9, 1, True), (7, 1, False), (7, 4, True)])
+def test_more_workers_that_would_need_more_than_half_of_the_cores_are_doubted(cores, recorded, told):
+    advice = advise(profile(recorded, cores, read=0.03, cpu=0.03, step=0.01), num_workers=[4])
+    assert (not advice.doubt) == told
+
+
 def test_workers_are_tried_as_far_as_cores_can_serve_them():
     def tried(**settings):
         return max(row.settings.num_workers for row in advise(profile(step=0.001, **settings)).rows)

@@ -27,6 +27,7 @@ _GAIN_WORTH_THE_ORDER = 1.10  # a smaller gain does not justify batches in an or
 _SHARE_OF_BEST_GAIN = 0.9  # if faster cores gain this share of the best gain, the cores are the bottleneck
 _LEAST_MOST_WORKERS = 8  # tried by default on a machine with few cores, if fetches wait
 _LEAST_CPU = 0.01  # of a fetch, in cores; less cannot be measured
+_UNSHARED = 0.5  # of the cores that the system counts: of more that are busy, some may be one core's hardware threads
 _USUAL_NUM_WORKERS = (0, *(2**power for power in range(16)))
 
 
@@ -102,7 +103,8 @@ def advise(
     Of the settings within 5 % of the fastest, it recommends the recorded ones if they are among them, else those with
     the fewest workers. It recommends in_order=False only if that gains more than 10 %. Persistent workers are predicted
     as they are after the first epoch, in which they start. It recommends nothing if the prediction for the recorded
-    epoch is off by more than 10 %, or if workers seem faster, but none were recorded.
+    epoch is off by more than 10 %, if workers seem faster, but none were recorded, or if more workers than were recorded
+    would keep more than half of the cores busy.
 
     Raises ValueError if `recorded` has no profile, nothing has been recorded, or a count is out of range.
     """
@@ -138,6 +140,11 @@ def advise(
             "the start-up and the hand-over of workers are unknown, because there were none. "
             "Record again with num_workers=1."
         )
+    elif _is_crowded(profile, best.settings.num_workers):
+        doubt = (
+            f"num_workers={best.settings.num_workers} would keep more than half of the {profile.num_cores} cores busy, "
+            "and how much workers then slow each other down is unknown. Record again with them."
+        )
     if doubt:
         best = current
     return Advice(
@@ -161,6 +168,11 @@ def _seconds(seconds: float) -> str:
 def _most_served(profile: LoaderProfile) -> int:
     """Return how many workers keep all cores busy; more have no core to compute on."""
     return math.ceil(profile.num_cores / max(profile.fetch_cpu, _LEAST_CPU))
+
+
+def _is_crowded(profile: LoaderProfile, num_workers: int) -> bool:
+    """Return whether more workers than were recorded would compute on so many cores that some may share one."""
+    return num_workers > profile.settings.num_workers and num_workers * profile.fetch_cpu > _UNSHARED * profile.num_cores
 
 
 def _candidates(
