@@ -136,7 +136,10 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def _second_step(module: nn.Module, loss: Loss, optimizer: Optimizer | None, observer: StepObserver) -> Step:
-    """Take two steps of a sharded module, and return the second one: the first one allocates for both."""
+    """Take two steps of a sharded module, and return the second one: the first one allocates for both.
+
+    The optimizer only makes its states in the first one. That it steps in the second one is known without it.
+    """
     optimizing = None
     if optimizer is not None:
         optimizing = optimizer(module.parameters())
@@ -144,7 +147,7 @@ def _second_step(module: nn.Module, loss: Loss, optimizer: Optimizer | None, obs
         observer.label(parameter, "parameters")
     for buffer in module.buffers():
         observer.label(buffer, "buffers")
-    for _ in range(2):
+    for is_first in (True, False):
         observer.begin_step()
         with observer:
             observer.begin_pass("forward")
@@ -153,7 +156,7 @@ def _second_step(module: nn.Module, loss: Loss, optimizer: Optimizer | None, obs
             value.backward()  # type: ignore[no-untyped-call]
             del value
         observer.end_step(is_updating=optimizing is not None)
-        if optimizing is not None:
+        if is_first and optimizing is not None:
             optimizing.step()
             for state in optimizing.state.values():
                 for tensor in state.values():
