@@ -103,8 +103,8 @@ def advise(
     Of the settings within 5 % of the fastest, it recommends the recorded ones if they are among them, else those with
     the fewest workers. It recommends in_order=False only if that gains more than 10 %. Persistent workers are predicted
     as they are after the first epoch, in which they start. It recommends nothing if the prediction for the recorded
-    epoch is off by more than 10 %, if workers seem faster, but none were recorded, or if more workers than were recorded
-    would keep more than half of the cores busy.
+    epoch is off by more than 10 %, if workers seem faster, but none were recorded, or if more workers than were
+    recorded would keep more than half of the cores busy.
 
     Raises ValueError if `recorded` has no profile, nothing has been recorded, or a count is out of range.
     """
@@ -172,7 +172,8 @@ def _most_served(profile: LoaderProfile) -> int:
 
 def _is_crowded(profile: LoaderProfile, num_workers: int) -> bool:
     """Return whether more workers than were recorded would compute on so many cores that some may share one."""
-    return num_workers > profile.settings.num_workers and num_workers * profile.fetch_cpu > _UNSHARED * profile.num_cores
+    most_busy = _UNSHARED * profile.num_cores
+    return num_workers > profile.settings.num_workers and num_workers * profile.fetch_cpu > most_busy
 
 
 def _candidates(
