@@ -5,22 +5,31 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ..common.files import write_whole
-from .events import FORMAT, NoEvent, read_trace, readable
+from .events import FORMAT, TraceEvent, read_trace, readable
 from .spans import Span
 
-# The kinds of NCCL's kernels in a trace of torch.profiler. The first one that a kernel's name contains is its kind,
-# so "reduce" comes after the longer names with this word, and "nccl", which is for all other kernels, comes last.
-COMMUNICATION = ("allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "reduce", "send_recv", "nccl")
-_LATEST_US = 2.0**63  # no clock counts further than 64 bits
+_KINDS_OF_WORDS = {  # the letters in names of collectives, and our words; longer ones contain those that follow
+    "reducescatter": "reduce_scatter",
+    "alltoa": "alltoall",  # "all_to_all", "all_to_allv", "alltoall_base"
+    "allreduce": "allreduce",
+    "allgather": "allgather",
+    "broadcast": "broadcast",
+    "barrier": "barrier",
+    "gather": "gather",
+    "scatter": "scatter",
+    "reduce": "reduce",
+    "send": "send_recv",
+    "recv": "send_recv",
+}
+COMMUNICATION = (*dict.fromkeys(_KINDS_OF_WORDS.values()), "nccl")
 # Added to whole nanoseconds, so that a viewer that rounds and one that truncates get the same number. A start needs
 # more, because it can be large and a float rounds it more. A length has less, so that a slice hardly reaches into the
 # next one.
@@ -78,45 +87,17 @@ def _slice(span: Span, tid: int) -> dict[str, Any]:
 # ---- reading
 
 
-class _Args(msgspec.Struct, gc=False):
-    """The arguments of an event that are read: `name` of a thread, the others of our own spans."""
-
-    name: Any = None
-    item: Any = None
-    start_s: Any = None
-    stop_s: Any = None
-
-
-class _Event(msgspec.Struct, gc=False):
-    """The fields of an event that are read. Decoding only these is several times as fast as decoding all of them."""
-
-    ph: Any = None
-    name: Any = ""
-    cat: Any = None
-    pid: Any = 0
-    tid: Any = 0
-    ts: Any = None
-    dur: Any = 0
-    args: _Args | NoEvent = None
-
-
-class _Trace(msgspec.Struct):
-    traceEvents: list[_Event | NoEvent]
-    otherData: dict[str, Any] = {}
-    distributedInfo: dict[str, Any] = {}  # in which torch.profiler states the rank
-
-
 def read(path: str | os.PathLike[str]) -> tuple[list[Span], Mapping[str, Any]]:
     """Return the spans of a trace, and what `write` says of it, empty for that of another program.
 
     Warns if slices are skipped, because they have no readable times or are no complete events ("X"), and entries that
     are no events.
     """
-    trace = read_trace(path, _Trace)
+    trace = read_trace(path)
     with readable(path):
-        events: list[Any] = [event for event in trace.traceEvents if isinstance(event, _Event)]
+        events: list[Any] = [event for event in trace.traceEvents if isinstance(event, TraceEvent)]
         slices = [event for event in events if event.ph in ("X", "B")]
-        chosen = [event for event in slices if event.ph == "X" and _has_times(event)]
+        chosen = [event for event in slices if event.ph == "X" and event.has_times]
         named = [event for event in events if event.name == "thread_name"]
         names = {(event.pid, event.tid): getattr(event.args, "name", "") for event in named}
         if trace.otherData.get("format") == FORMAT:
@@ -132,13 +113,7 @@ def read(path: str | os.PathLike[str]) -> tuple[list[Span], Mapping[str, Any]]:
     return spans, {}
 
 
-def _has_times(event: _Event) -> bool:
-    """Whether the start and the length of an event are such numbers; nan is not."""
-    are_numbers = isinstance(event.ts, int | float) and isinstance(event.dur, int | float)
-    return are_numbers and abs(event.ts) <= _LATEST_US and 0 <= event.dur <= _LATEST_US
-
-
-def _foreign_spans(events: list[_Event], rank: int, names: Mapping[Any, str]) -> list[Span]:
+def _foreign_spans(events: list[TraceEvent], rank: int, names: Mapping[Any, str]) -> list[Span]:
     """Return the spans of another program's events, without the profiler's own."""
     # With category "Trace", Kineto writes one span per profiler, as long as the whole recording. It is not work.
     events = [event for event in events if event.cat != "Trace"]
@@ -153,24 +128,25 @@ def _foreign_spans(events: list[_Event], rank: int, names: Mapping[Any, str]) ->
     return spans
 
 
-def _kind(event: _Event) -> str:
-    """Return the category of an event, or its name if it has none; for kernels see `collective`."""
+def _kind(event: TraceEvent) -> str:
+    """Return the category of an event, or its name if it has none; for kernels see `kind_of_kernel`."""
     if str(event.cat).lower() == "kernel":  # older profilers write "Kernel"
-        return collective(str(event.name))
+        return kind_of_kernel(str(event.name))
     return str(event.cat or event.name)
 
 
-@cache
-def collective(name: str) -> str:
+def kind_of_kernel(name: str) -> str:
     """Return the collective of a kernel of NCCL, and "kernel" for any other kernel.
 
-    >>> collective("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), collective("sgemm")
+    >>> kind_of_kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), kind_of_kernel("sgemm")
     ('allreduce', 'kernel')
     """
     function_name = name.partition("(")[0]  # the types of its arguments follow
-    plain = function_name.lower().replace("_", "")
-    if plain.startswith("nccl"):
-        for word in COMMUNICATION:
-            if word.replace("_", "") in plain:
-                return word
-    return "kernel"
+    return collective_of(function_name) if function_name.startswith("nccl") else "kernel"
+
+
+@cache
+def collective_of(name: str) -> str:
+    """Return the collective in a name, "allgather" of "_allgather_base_"; "nccl" if there is none."""
+    letters = re.sub("[^a-z]", "", name.lower())
+    return next((kind for part, kind in _KINDS_OF_WORDS.items() if part in letters), "nccl")

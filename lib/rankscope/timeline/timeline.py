@@ -31,7 +31,7 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
     another type, a time is not finite, or a span stops before it starts.
     """
 
-    COMMUNICATION = COMMUNICATION  # the kinds of NCCL's kernels in a trace
+    COMMUNICATION = COMMUNICATION  # the kinds of collectives in a trace; "nccl" if the name states none
 
     rank: Ints
     lane: Ints

@@ -9,7 +9,8 @@ from operator import attrgetter
 from typing import Any
 
 from ...timeline import Span, Timeline
-from .kineto_events import Event, collective_of
+from ...timeline.chrome import collective_of
+from .kineto_events import Event
 from .trace import Call, Trace
 
 _FSDP_FORWARD = ("range: FSDP::root_pre_forward", "range: FSDP::pre_forward", "range: FSDP::post_forward")

@@ -8,15 +8,14 @@ import msgspec
 
 from ...timeline import Timeline
 
-CALL_KINDS = (*Timeline.COMMUNICATION, "barrier", "gather", "scatter")
 PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "host")  # "host" is what no span covers
 
 
 class Call(NamedTuple):
     """A collective of a rank that ended within its trace.
 
-    `kind` is one of `CALL_KINDS`. The CPU asked for the call at `launch_s`; NCCL's kernel or Gloo's work ran from
-    `start_s` to `stop_s`.
+    `kind` is one of `Timeline.COMMUNICATION`. The CPU asked for the call at `launch_s`; NCCL's kernel or Gloo's work
+    ran from `start_s` to `stop_s`.
     """
 
     kind: str
