@@ -5,31 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..common.files import write_whole
-from .events import FORMAT, TraceEvent, read_trace, readable
+from .events import FORMAT, read_trace, readable
 from .spans import Span
 
-_KINDS_OF_WORDS = {  # the letters in names of collectives, and our words; longer ones contain those that follow
-    "reducescatter": "reduce_scatter",
-    "alltoa": "alltoall",  # "all_to_all", "all_to_allv", "alltoall_base"
-    "allreduce": "allreduce",
-    "allgather": "allgather",
-    "broadcast": "broadcast",
-    "barrier": "barrier",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce": "reduce",
-    "send": "send_recv",
-    "recv": "send_recv",
-}
-COMMUNICATION = (*dict.fromkeys(_KINDS_OF_WORDS.values()), "nccl")
 # Added to whole nanoseconds, so that a viewer that rounds and one that truncates get the same number. A start needs
 # more, because it can be large and a float rounds it more. A length has less, so that a slice hardly reaches into the
 # next one.
@@ -88,65 +71,16 @@ def _slice(span: Span, tid: int) -> dict[str, Any]:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[list[Span], Mapping[str, Any]]:
-    """Return the spans of a trace, and what `write` says of it, empty for that of another program.
-
-    Warns if slices are skipped, because they have no readable times or are no complete events ("X"), and entries that
-    are no events.
-    """
+    """Return the spans of a trace that `write` wrote, and what it says of them."""
     trace = read_trace(path)
     with readable(path):
-        events: list[Any] = [event for event in trace.traceEvents if isinstance(event, TraceEvent)]
-        slices = [event for event in events if event.ph in ("X", "B")]
-        chosen = [event for event in slices if event.ph == "X" and event.has_times]
-        named = [event for event in events if event.name == "thread_name"]
-        names = {(event.pid, event.tid): getattr(event.args, "name", "") for event in named}
-        if trace.otherData.get("format") == FORMAT:
-            return [
-                Span(each.pid, names[each.pid, each.tid], each.cat, each.args.item, each.args.start_s, each.args.stop_s)
-                for each in chosen
-            ], trace.otherData
-        spans = _foreign_spans(chosen, trace.distributedInfo.get("rank") or 0, names)
-    num_skipped = len(trace.traceEvents) - len(events) + len(slices) - len(chosen)
-    if num_skipped:
-        # The level names the line that calls `Timeline.from_chrome_trace`.
-        warnings.warn(f"{path}: skipped {num_skipped} of {len(trace.traceEvents)} events", stacklevel=3)
-    return spans, {}
-
-
-def _foreign_spans(events: list[TraceEvent], rank: int, names: Mapping[Any, str]) -> list[Span]:
-    """Return the spans of another program's events, without the profiler's own."""
-    # With category "Trace", Kineto writes one span per profiler, as long as the whole recording. It is not work.
-    events = [event for event in events if event.cat != "Trace"]
-    # Absolute times need all bits of a float, so the first start is subtracted before the times are scaled.
-    first_us = min((event.ts for event in events), default=0)
-    spans = []
-    for event in events:
-        lane = f"process {event.pid}, {names.get((event.pid, event.tid)) or event.tid}"
-        start_us = event.ts - first_us
-        stop_us = start_us + event.dur
-        spans.append(Span(rank, lane, _kind(event), -1, start_us / 1e6, stop_us / 1e6))
-    return spans
-
-
-def _kind(event: TraceEvent) -> str:
-    """Return the category of an event, or its name if it has none; for kernels see `kind_of_kernel`."""
-    if str(event.cat).lower() == "kernel":  # older profilers write "Kernel"
-        return kind_of_kernel(str(event.name))
-    return str(event.cat or event.name)
-
-
-def kind_of_kernel(name: str) -> str:
-    """Return the collective of a kernel of NCCL, and "kernel" for any other kernel.
-
-    >>> kind_of_kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), kind_of_kernel("sgemm")
-    ('allreduce', 'kernel')
-    """
-    function_name = name.partition("(")[0]  # the types of its arguments follow
-    return collective_of(function_name) if function_name.startswith("nccl") else "kernel"
-
-
-@cache
-def collective_of(name: str) -> str:
-    """Return the collective in a name, "allgather" of "_allgather_base_"; "nccl" if there is none."""
-    letters = re.sub("[^a-z]", "", name.lower())
-    return next((kind for part, kind in _KINDS_OF_WORDS.items() if part in letters), "nccl")
+        if trace.otherData.get("format") != FORMAT:
+            raise ValueError("no timeline wrote it; rankscope.diagnose.read_traces reads traces of torch.profiler")
+        events: list[Any] = trace.traceEvents
+        lanes = {(event.pid, event.tid): event.args.name for event in events if event.name == "thread_name"}
+        spans = []
+        for event in events:
+            if event.ph == "X":
+                item, start_s, stop_s = event.args.item, event.args.start_s, event.args.stop_s
+                spans.append(Span(event.pid, lanes[event.pid, event.tid], event.cat, item, start_s, stop_s))
+    return spans, trace.otherData

@@ -6,11 +6,13 @@ Kineto gives to kernels of NCCL (https://github.com/pytorch/kineto/blob/main/lib
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from functools import cache
 from typing import Any, NamedTuple
 
-from ...timeline.chrome import collective_of, kind_of_kernel
 from ...timeline.events import EventArgs, TraceEvent
+from .trace import KINDS_OF_WORDS
 
 
 class Role(NamedTuple):
@@ -97,3 +99,20 @@ def _role(category: str, name: str) -> Role:
         if name.startswith(begin):
             return role if role.kind else role._replace(kind=collective_of(name.removeprefix(begin)))
     return Role("span", f"range: {name}") if category == "user_annotation" else Role("")
+
+
+def kind_of_kernel(name: str) -> str:
+    """Return the collective of a kernel of NCCL, and "kernel" for any other kernel.
+
+    >>> kind_of_kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), kind_of_kernel("sgemm")
+    ('allreduce', 'kernel')
+    """
+    function_name = name.partition("(")[0]  # the types of its arguments follow
+    return collective_of(function_name) if function_name.startswith("nccl") else "kernel"
+
+
+@cache
+def collective_of(name: str) -> str:
+    """Return the collective in a name, "allgather" of "_allgather_base_"; "nccl" if there is none."""
+    letters = re.sub("[^a-z]", "", name.lower())
+    return next((kind for part, kind in KINDS_OF_WORDS.items() if part in letters), "nccl")

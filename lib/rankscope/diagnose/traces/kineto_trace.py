@@ -9,8 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from ...timeline import Span, Timeline
-from ...timeline.chrome import collective_of
-from .kineto_events import Event
+from .kineto_events import Event, collective_of
 from .trace import Call, Trace
 
 _FSDP_FORWARD = ("range: FSDP::root_pre_forward", "range: FSDP::pre_forward", "range: FSDP::post_forward")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...timeline import Timeline
 from ...timeline.intervals import Intervals, intersect, merge
 from .late_causes import Seconds
-from .trace import PHASES, Trace
+from .trace import CALL_KINDS, PHASES, Trace
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -69,7 +69,7 @@ def own_times(trace: Trace) -> OwnTimes:
     on_gpu = spans.select(lane="gpu")
     gpu = {phase: _merged(on_gpu, phase) for phase in PHASES}
     streams = spans.select(lane=[lane for lane in spans.lanes if lane.startswith("stream ")])
-    gpu_work = _merged(streams, *(kind for kind in streams.kinds if kind not in Timeline.COMMUNICATION))
+    gpu_work = _merged(streams, *(kind for kind in streams.kinds if kind not in CALL_KINDS))
     kernels = _merged(streams, "kernel")
     copies = _merged(streams, "memcpy h2d")
     has_gpu = gpu_work[0].size > 0
