@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import write_whole
-from .events import FORMAT, read_trace, readable
+from .events import FORMAT, read_trace
 from .spans import Span
 
 # Added to whole nanoseconds, so that a viewer that rounds and one that truncates get the same number. A start needs
@@ -53,14 +53,15 @@ def write(
 
 
 def _slice(span: Span, tid: int) -> dict[str, Any]:
-    length_ns = round(span.stop_s * 1e9) - round(span.start_s * 1e9)
+    start_ns = round(span.start_s * 1e9)
+    length_ns = round(span.stop_s * 1e9) - start_ns
     return {
         "ph": "X",
         "name": span.kind if span.item == -1 else f"{span.kind} {span.item}",
         "cat": span.kind,
         "pid": span.rank,
         "tid": tid,
-        "ts": (round(span.start_s * 1e9) + _ADDED_TO_START_NS) / 1000,
+        "ts": (start_ns + _ADDED_TO_START_NS) / 1000,
         "dur": (length_ns + _ADDED_TO_LENGTH_NS) / 1000,
         # Those are rounded, so the exact times are stored, too.
         "args": {"item": span.item, "start_s": span.start_s, "stop_s": span.stop_s},
@@ -71,16 +72,15 @@ def _slice(span: Span, tid: int) -> dict[str, Any]:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[list[Span], Mapping[str, Any]]:
-    """Return the spans of a trace that `write` wrote, and what it says of them."""
+    """Return the spans of a trace that `write` wrote, and what it says of them. Call it within `readable`."""
     trace = read_trace(path)
-    with readable(path):
-        if trace.otherData.get("format") != FORMAT:
-            raise ValueError("no timeline wrote it; rankscope.diagnose.read_traces reads traces of torch.profiler")
-        events: list[Any] = trace.traceEvents
-        lanes = {(event.pid, event.tid): event.args.name for event in events if event.name == "thread_name"}
-        spans = []
-        for event in events:
-            if event.ph == "X":
-                item, start_s, stop_s = event.args.item, event.args.start_s, event.args.stop_s
-                spans.append(Span(event.pid, lanes[event.pid, event.tid], event.cat, item, start_s, stop_s))
+    if trace.otherData.get("format") != FORMAT:
+        raise ValueError("no timeline wrote it; rankscope.diagnose.read_traces reads traces of torch.profiler")
+    events: list[Any] = trace.traceEvents
+    lanes = {(event.pid, event.tid): event.args.name for event in events if event.name == "thread_name"}
+    spans = []
+    for event in events:
+        if event.ph == "X":
+            item, start_s, stop_s = event.args.item, event.args.start_s, event.args.stop_s
+            spans.append(Span(event.pid, lanes[event.pid, event.tid], event.cat, item, start_s, stop_s))
     return spans, trace.otherData

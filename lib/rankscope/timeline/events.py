@@ -60,19 +60,14 @@ class TraceFile(msgspec.Struct):
 
 
 def read_trace(path: str | os.PathLike[str]) -> TraceFile:
-    """Read a trace; a bare list of events is one, too.
-
-    Raises FileError for a file that is not such a trace, is damaged, or has more than 4 GiB; OSError if it cannot be
-    opened.
-    """
-    with readable(path):
-        text = read_bytes(path, _MOST_BYTES).removeprefix(codecs.BOM_UTF8)
-        if text.lstrip().startswith(b"["):
-            text = b'{"traceEvents":' + text + b"}"
-        try:
-            return msgspec.json.decode(text, type=TraceFile)
-        except msgspec.DecodeError:  # Python's own reader accepts NaN, too, which some profilers write
-            return msgspec.convert(json.loads(text), TraceFile)
+    """Read a trace of at most 4 GiB; a bare list of events is one, too. Call it within `readable`."""
+    text = read_bytes(path, _MOST_BYTES).removeprefix(codecs.BOM_UTF8)
+    if text.lstrip().startswith(b"["):
+        text = b'{"traceEvents":' + text + b"}"
+    try:
+        return msgspec.json.decode(text, type=TraceFile)
+    except msgspec.DecodeError:  # Python's own reader accepts NaN, too, which some profilers write
+        return msgspec.convert(json.loads(text), TraceFile)
 
 
 @contextmanager

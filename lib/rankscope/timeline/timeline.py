@@ -17,7 +17,7 @@ from ..common.checks import is_scalar, one_of
 from ..common.words import count_of
 from .chrome import read, write
 from .events import readable
-from .intervals import Intervals, intersect, length_s, merge, nested
+from .intervals import Intervals, intersect, length_s, merge, threads_of
 from .spans import Ints, Span, Times, column, encoded
 
 WAITS = ("blocked", "barrier", "wait")  # kinds of span in which a lane waits: for room, for other ranks, for an item
@@ -232,7 +232,7 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
         `from_chrome_trace` restores the timeline bit for bit. Spans that run at once on a lane are on several threads
         of its name, as Perfetto drops one of two slices that cross.
         """
-        numbers = nested(self.rank * len(self.lanes) + self.lane, self.start_s, self.stop_s)
+        numbers = threads_of(self.rank * len(self.lanes) + self.lane, self.start_s, self.stop_s)
         threads = zip(self.rank.tolist(), self.lane.tolist(), numbers.tolist(), strict=True)
         return write(path, self, list(threads), self.lanes, self.kinds)
 
@@ -243,8 +243,8 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
         Raises FileError, a ValueError that names the file, if it is another one or is cut short; OSError if it cannot
         be opened. `rankscope.diagnose.read_traces` reads those of torch.profiler.
         """
-        spans, head = read(path)
         with readable(path):
+            spans, head = read(path)
             return cls.of(spans).named(head["lanes"], head["kinds"])
 
 

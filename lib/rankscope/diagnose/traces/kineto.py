@@ -16,7 +16,7 @@ from .kineto_events import events_by_role
 from .kineto_trace import to_trace
 from .trace import Trace
 
-_RANK_IN_NAME = re.compile(r"rank[-_ ]?(\d+)|^(\d+)\.")  # "rank3.json", "job_rank_3.json.gz", "3.json"
+_RANK_IN_NAME = re.compile(r"(?:rank[-_ ]?|^(?=\d+\.))(\d+)")  # "rank3.json", "job_rank_3.json.gz", "3.json"
 
 
 def read_traces(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Trace, ...]:
@@ -49,8 +49,8 @@ def read_traces(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Trace, 
 
 
 def _read(path: Path, num_files: int) -> Trace:
-    file = read_trace(path)
     with readable(path):
+        file = read_trace(path)
         info = file.distributedInfo
         events = events_by_role(file.traceEvents)
         if not events:
@@ -64,7 +64,7 @@ def _rank(path: Path, info: dict[str, Any], num_files: int) -> int:
     in_name = _RANK_IN_NAME.search(path.name)
     rank = info.get("rank")
     if rank is None and in_name:
-        rank = int(in_name[1] or in_name[2])
+        rank = int(in_name[1])
     if rank is None and num_files == 1:
         rank = 0
     if not isinstance(rank, int) or rank < 0:
