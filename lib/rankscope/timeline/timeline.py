@@ -105,9 +105,6 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
         for rank, lane, kind, item, start_s, stop_s in zip(*columns, strict=True):
             yield Span(rank, self.lanes[lane], self.kinds[kind], item, start_s, stop_s)
 
-    def __getitem__(self, index: int) -> Span:
-        return next(iter(self.take([index])))
-
     def take(self, indices: ArrayLike) -> Timeline:
         """Return the spans at these indices, in this order, or those for which this is True."""
         return replace(self, **{name: getattr(self, name)[indices] for name in Span._fields})
