@@ -74,8 +74,8 @@ def test_processes_share_the_folder_and_the_clock(method):
         assert timeline.select(rank=rank, lane=f"lane {rank}").item.tolist() == list(range(500))
     assert before <= timeline.begin_s <= timeline.end_s <= time.perf_counter()
     assert [span.kind for span in timeline.select(rank=0)] == ["start", "stop"]
-    assert timeline[0].kind == "start"
-    assert timeline[len(timeline) - 1].kind == "stop"
+    first, *_, last = timeline
+    assert (first.kind, last.kind) == ("start", "stop")
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -10,7 +10,7 @@ import pytest
 from rankscope.timeline import Recorder, Span, Timeline
 
 PAIR = Timeline.of([Span(0, "b", "y", 0, 0.0, 1.0), Span(0, "a", "x", 1, 1.0, 2.0)])
-SPAN = PAIR[0]
+SPAN = next(iter(PAIR))
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: Timeline.of([SPAN._replace(stop_s=-0.5)]), r"0\.0 to -0\.5"),

@@ -30,15 +30,16 @@ from rankscope.box.points import Point  # noqa: E402
 from rankscope.cli.output import print_parts  # noqa: E402
 from rankscope.cli.tables import overview  # noqa: E402
 from rankscope.common.units import bytes_words, time_words  # noqa: E402
+from rankscope.diagnose import read_traces  # noqa: E402
 from rankscope.pipeline import prefetched  # noqa: E402
 from rankscope.provenance import command_words  # noqa: E402
-from rankscope.timeline import Timeline  # noqa: E402
 
 SIZES = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB
 PROTOCOL = Protocol(iterations=30, budget_s=0.12, sizes=SIZES, collectives=("allreduce", "allgather"))
 VIRTUAL, VIRTUAL_SIZES, SCHEDULES = (2, 4, 8), (2**16, 2**20, 2**24), ("ring", "halving_doubling")
 RUNS, STEPS = 10, 10
 DEVICE = "cuda"
+COPIES = ("memcpy", "memcpy h2d")  # kinds of spans in a trace
 NCCL: dict[str, Any] = {"backend": "nccl", "num_ranks": 1}
 ENOUGH_S = 420.0  # no part begins after this
 
@@ -94,11 +95,12 @@ def steps_table(device: str, folder: Path, batch_size: int = 512, width: int = 4
                     torch.cuda.synchronize()
         path = folder / f"steps_{name}.json.gz"
         profiler.export_chrome_trace(str(path))
-        trace = Timeline.from_chrome_trace(path)
-        yield f"\n{STEPS} steps, batches {name}: {time_words(trace.makespan_s)}, traced in {path.name}"
-        if {"gpu_memcpy", "kernel"} <= {span.kind for span in trace}:
-            copies_s = trace.select(kind="gpu_memcpy").busy_s
-            hidden_s = trace.overlap_s("gpu_memcpy", "kernel")
+        (trace,) = read_traces(path)
+        timeline = trace.timeline
+        yield f"\n{STEPS} steps, batches {name}: {time_words(timeline.makespan_s)}, traced in {path.name}"
+        if "kernel" in timeline.kinds:
+            copies_s = timeline.select(kind=COPIES).busy_s
+            hidden_s = timeline.overlap_s(COPIES, "kernel")
             yield f"copies take {time_words(copies_s)}, and kernels run during {time_words(hidden_s)} of it"
 
 

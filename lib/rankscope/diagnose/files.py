@@ -24,11 +24,9 @@ def files_in(paths: Sequence[Path]) -> tuple[list[Path], list[Path], list[Path]]
     for file in paths_of(paths[0] if is_folder else paths, Path.is_file):
         if is_dump(file):
             dumps.append(file)
-        elif is_log(file):
-            logs.append(file)
         elif is_trace(file):
             traces.append(file)
-        elif not is_folder:
+        elif is_log(file) or not is_folder:
             logs.append(file)
     if is_folder and not (traces or dumps or logs):
         logs = logs_in(paths[0])

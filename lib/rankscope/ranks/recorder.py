@@ -36,6 +36,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..common.checks import function, whole
 from ..timeline import Span, Timeline
+from ..timeline.intervals import first_free
 from .launcher import launch
 
 KIND_OF_OPERATOR = {  # the kinds of collectives, by their operators, without those that torch has deprecated
@@ -278,10 +279,7 @@ class RankRecorder:
                     continue
                 computed_s = stop_s
             if lane == "collectives":
-                place = 0
-                while place < len(free_s) and free_s[place] > start_s:
-                    place += 1
-                free_s[place : place + 1] = [stop_s]
+                place = first_free(free_s, start_s, stop_s)
                 if place:
                     lane = f"collectives {place + 1}"
             spans.append(Span(rank, lane, event.kind, event.item, start_s, stop_s))

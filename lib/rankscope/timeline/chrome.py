@@ -5,22 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ..common.files import write_whole
-from .events import FORMAT, NoEvent, read_trace, readable
+from .events import FORMAT, read_trace
 from .spans import Span
 
-# The kinds of NCCL's kernels in a trace of torch.profiler. The first one that a kernel's name contains is its kind,
-# so "reduce" comes after the longer names with this word, and "nccl", which is for all other kernels, comes last.
-COMMUNICATION = ("allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "reduce", "send_recv", "nccl")
-_LATEST_US = 2.0**63  # no clock counts further than 64 bits
 # Added to whole nanoseconds, so that a viewer that rounds and one that truncates get the same number. A start needs
 # more, because it can be large and a float rounds it more. A length has less, so that a slice hardly reaches into the
 # next one.
@@ -61,14 +53,15 @@ def write(
 
 
 def _slice(span: Span, tid: int) -> dict[str, Any]:
-    length_ns = round(span.stop_s * 1e9) - round(span.start_s * 1e9)
+    start_ns = round(span.start_s * 1e9)
+    length_ns = round(span.stop_s * 1e9) - start_ns
     return {
         "ph": "X",
         "name": span.kind if span.item == -1 else f"{span.kind} {span.item}",
         "cat": span.kind,
         "pid": span.rank,
         "tid": tid,
-        "ts": (round(span.start_s * 1e9) + _ADDED_TO_START_NS) / 1000,
+        "ts": (start_ns + _ADDED_TO_START_NS) / 1000,
         "dur": (length_ns + _ADDED_TO_LENGTH_NS) / 1000,
         # Those are rounded, so the exact times are stored, too.
         "args": {"item": span.item, "start_s": span.start_s, "stop_s": span.stop_s},
@@ -78,99 +71,16 @@ def _slice(span: Span, tid: int) -> dict[str, Any]:
 # ---- reading
 
 
-class _Args(msgspec.Struct, gc=False):
-    """The arguments of an event that are read: `name` of a thread, the others of our own spans."""
-
-    name: Any = None
-    item: Any = None
-    start_s: Any = None
-    stop_s: Any = None
-
-
-class _Event(msgspec.Struct, gc=False):
-    """The fields of an event that are read. Decoding only these is several times as fast as decoding all of them."""
-
-    ph: Any = None
-    name: Any = ""
-    cat: Any = None
-    pid: Any = 0
-    tid: Any = 0
-    ts: Any = None
-    dur: Any = 0
-    args: _Args | NoEvent = None
-
-
-class _Trace(msgspec.Struct):
-    traceEvents: list[_Event | NoEvent]
-    otherData: dict[str, Any] = {}
-    distributedInfo: dict[str, Any] = {}  # in which torch.profiler states the rank
-
-
 def read(path: str | os.PathLike[str]) -> tuple[list[Span], Mapping[str, Any]]:
-    """Return the spans of a trace, and what `write` says of it, empty for that of another program.
-
-    Warns if slices are skipped, because they have no readable times or are no complete events ("X"), and entries that
-    are no events.
-    """
-    trace = read_trace(path, _Trace)
-    with readable(path):
-        events: list[Any] = [event for event in trace.traceEvents if isinstance(event, _Event)]
-        slices = [event for event in events if event.ph in ("X", "B")]
-        chosen = [event for event in slices if event.ph == "X" and _has_times(event)]
-        named = [event for event in events if event.name == "thread_name"]
-        names = {(event.pid, event.tid): getattr(event.args, "name", "") for event in named}
-        if trace.otherData.get("format") == FORMAT:
-            return [
-                Span(each.pid, names[each.pid, each.tid], each.cat, each.args.item, each.args.start_s, each.args.stop_s)
-                for each in chosen
-            ], trace.otherData
-        spans = _foreign_spans(chosen, trace.distributedInfo.get("rank") or 0, names)
-    num_skipped = len(trace.traceEvents) - len(events) + len(slices) - len(chosen)
-    if num_skipped:
-        # The level names the line that calls `Timeline.from_chrome_trace`.
-        warnings.warn(f"{path}: skipped {num_skipped} of {len(trace.traceEvents)} events", stacklevel=3)
-    return spans, {}
-
-
-def _has_times(event: _Event) -> bool:
-    """Whether the start and the length of an event are such numbers; nan is not."""
-    are_numbers = isinstance(event.ts, int | float) and isinstance(event.dur, int | float)
-    return are_numbers and abs(event.ts) <= _LATEST_US and 0 <= event.dur <= _LATEST_US
-
-
-def _foreign_spans(events: list[_Event], rank: int, names: Mapping[Any, str]) -> list[Span]:
-    """Return the spans of another program's events, without the profiler's own."""
-    # With category "Trace", Kineto writes one span per profiler, as long as the whole recording. It is not work.
-    events = [event for event in events if event.cat != "Trace"]
-    # Absolute times need all bits of a float, so the first start is subtracted before the times are scaled.
-    first_us = min((event.ts for event in events), default=0)
+    """Return the spans of a trace that `write` wrote, and what it says of them. Call it within `readable`."""
+    trace = read_trace(path)
+    if trace.otherData.get("format") != FORMAT:
+        raise ValueError("no timeline wrote it; rankscope.diagnose.read_traces reads traces of torch.profiler")
+    events: list[Any] = trace.traceEvents
+    lanes = {(event.pid, event.tid): event.args.name for event in events if event.name == "thread_name"}
     spans = []
     for event in events:
-        lane = f"process {event.pid}, {names.get((event.pid, event.tid)) or event.tid}"
-        start_us = event.ts - first_us
-        stop_us = start_us + event.dur
-        spans.append(Span(rank, lane, _kind(event), -1, start_us / 1e6, stop_us / 1e6))
-    return spans
-
-
-def _kind(event: _Event) -> str:
-    """Return the category of an event, or its name if it has none; for kernels see `collective`."""
-    if str(event.cat).lower() == "kernel":  # older profilers write "Kernel"
-        return collective(str(event.name))
-    return str(event.cat or event.name)
-
-
-@cache
-def collective(name: str) -> str:
-    """Return the collective of a kernel of NCCL, and "kernel" for any other kernel.
-
-    >>> collective("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), collective("sgemm")
-    ('allreduce', 'kernel')
-    """
-    function_name = name.partition("(")[0]  # the types of its arguments follow
-    plain = function_name.lower().replace("_", "")
-    if plain.startswith("nccl"):
-        for word in COMMUNICATION:
-            if word.replace("_", "") in plain:
-                return word
-    return "kernel"
+        if event.ph == "X":
+            item, start_s, stop_s = event.args.item, event.args.start_s, event.args.stop_s
+            spans.append(Span(event.pid, lanes[event.pid, event.tid], event.cat, item, start_s, stop_s))
+    return spans, trace.otherData

@@ -1,4 +1,4 @@
-"""Intervals of time: their union, their intersection, and those of slices on threads on which they nest."""
+"""Intervals of time: their union, their intersection, and the threads on which they do not overlap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from .spans import Ints, Times
 
 Intervals = tuple[Times, Times]  # starts and stops
-_MOST_THREADS = 64  # of a lane: what finds no room on any of them is on the last one, whatever it crosses
 
 
 def merge(start_s: Times, stop_s: Times) -> Intervals:
@@ -48,31 +47,29 @@ def length_s(intervals: Intervals) -> float:
     return float((stops_s - starts_s).sum())
 
 
-def nested(lane: Ints, start_s: Times, stop_s: Times) -> Ints:
-    """Return for each span the thread of its lane, from 0 on, so that two on one thread are apart or nest.
+def threads_of(lane: Ints, start_s: Times, stop_s: Times) -> Ints:
+    """Return for each span the first thread of its lane, from 0 on, that is free when it starts.
 
-    The slices of a thread must be so, or Perfetto drops one of two
+    Slices of a thread must not cross, or Perfetto drops one of two
     (https://perfetto.dev/docs/faq#why-are-overlapping-events-in-json-traces-not-displayed-correctly-). Times are
     compared in whole nanoseconds, as viewers do.
 
-    >>> nested(np.zeros(3, np.int64), np.array([0.0, 4.0, 10.0]), np.array([10.0, 12.0, 11.0])).tolist()
+    >>> threads_of(np.zeros(3, np.int64), np.array([0.0, 4.0, 10.0]), np.array([10.0, 12.0, 11.0])).tolist()
     [0, 1, 0]
     """
     start_ns = np.rint(start_s * 1e9)
     stop_ns = np.rint(stop_s * 1e9)
-    open_stops = defaultdict[tuple[int, int], list[float]](list)  # of each thread: when its open slices stop
-    place = np.zeros(lane.size, np.int64)
-    for index in np.lexsort((-stop_ns, start_ns)).tolist():  # outer slices first
-        for number in range(_MOST_THREADS):
-            place[index] = number
-            if _has_room(open_stops[lane[index], number], start_ns[index], stop_ns[index]):
-                break
-        open_stops[lane[index], place[index]].append(stop_ns[index])
+    free_ns = defaultdict[int, list[float]](list)  # of each lane: when its threads are free again
+    thread = np.zeros(lane.size, np.int64)
+    for index in np.argsort(start_ns, kind="stable").tolist():
+        thread[index] = first_free(free_ns[lane[index]], start_ns[index], stop_ns[index])
+    return thread
+
+
+def first_free(free: list[float], start: float, stop: float) -> int:
+    """Return the first place that is free at a start, and note when it is free again; add one if none is."""
+    place = 0
+    while place < len(free) and free[place] > start:
+        place += 1
+    free[place : place + 1] = [stop]
     return place
-
-
-def _has_room(open_stops: list[float], start: float, stop: float) -> bool:
-    """Close the slices of a thread that have ended; return whether a span is inside those still open."""
-    while open_stops and open_stops[-1] <= start:
-        open_stops.pop()
-    return not open_stops or stop <= open_stops[-1]

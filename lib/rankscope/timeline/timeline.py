@@ -15,13 +15,12 @@ from numpy.typing import ArrayLike
 
 from ..common.checks import is_scalar, one_of
 from ..common.words import count_of
-from .chrome import COMMUNICATION, read, write
+from .chrome import read, write
 from .events import readable
-from .intervals import Intervals, intersect, length_s, merge, nested
+from .intervals import Intervals, intersect, length_s, merge, threads_of
 from .spans import Ints, Span, Times, column, encoded
 
 WAITS = ("blocked", "barrier", "wait")  # kinds of span in which a lane waits: for room, for other ranks, for an item
-_NO_WORK = (*WAITS, "gpu_user_annotation", "cuda_sync")  # also a profiler's labels and waits on a GPU's streams
 
 
 class Timeline(msgspec.Struct, frozen=True, eq=False):
@@ -30,8 +29,6 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
     Times are in seconds from an arbitrary origin, the same for all spans. Raises ValueError if a column has values of
     another type, a time is not finite, or a span stops before it starts.
     """
-
-    COMMUNICATION = COMMUNICATION  # the kinds of NCCL's kernels in a trace
 
     rank: Ints
     lane: Ints
@@ -108,9 +105,6 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
         for rank, lane, kind, item, start_s, stop_s in zip(*columns, strict=True):
             yield Span(rank, self.lanes[lane], self.kinds[kind], item, start_s, stop_s)
 
-    def __getitem__(self, index: int) -> Span:
-        return next(iter(self.take([index])))
-
     def take(self, indices: ArrayLike) -> Timeline:
         """Return the spans at these indices, in this order, or those for which this is True."""
         return replace(self, **{name: getattr(self, name)[indices] for name in Span._fields})
@@ -184,8 +178,7 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
     def overlap_s(self, first: str | Iterable[str], second: str | Iterable[str]) -> float:
         """Return the time in seconds during which spans of two kinds overlap within a rank, summed over ranks.
 
-        The spans may be on any lanes. Each argument may be several kinds, as in
-        ``overlap_s(Timeline.COMMUNICATION, "kernel")``. A kind without spans overlaps with nothing.
+        The spans may be on any lanes. Each argument may be several kinds. A kind without spans overlaps with nothing.
         """
         total_s = 0.0
         for rank in np.unique(self.rank).tolist():
@@ -194,8 +187,8 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
         return total_s
 
     def work(self) -> Timeline:
-        """Return the spans of actual work, without `WAITS` and without a profiler's labels and waits."""
-        return self.select(kind=[kind for kind in self.kinds if kind not in _NO_WORK])
+        """Return the spans of actual work, without `WAITS`."""
+        return self.select(kind=[kind for kind in self.kinds if kind not in WAITS])
 
     def rank_lanes(self) -> list[tuple[int, str]]:
         """Return the pairs (rank, lane) that have spans, sorted by rank and then in the order of `lanes`."""
@@ -236,27 +229,20 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
         `from_chrome_trace` restores the timeline bit for bit. Spans that run at once on a lane are on several threads
         of its name, as Perfetto drops one of two slices that cross.
         """
-        numbers = nested(self.rank * len(self.lanes) + self.lane, self.start_s, self.stop_s)
+        numbers = threads_of(self.rank * len(self.lanes) + self.lane, self.start_s, self.stop_s)
         threads = zip(self.rank.tolist(), self.lane.tolist(), numbers.tolist(), strict=True)
         return write(path, self, list(threads), self.lanes, self.kinds)
 
     @classmethod
     def from_chrome_trace(cls, path: str | os.PathLike[str]) -> Timeline:
-        """Read a trace. A trace that `to_chrome_trace` wrote is restored exactly.
+        """Read a trace that `to_chrome_trace` wrote, and restore it exactly.
 
-        Any other trace, such as one of torch.profiler, belongs to one rank: the rank that it names, or 0. Its threads
-        become the lanes, as "process 0, stream 7", and the category of an event, or its name if it has none, becomes
-        the kind. NCCL kernels on the GPU have the name of their collective, a word of `COMMUNICATION`, as their kind;
-        all other kernels have the kind "kernel". Complete events become spans, and the first starts at 0. The
-        profiler's span about itself (category "Trace") is left out. Complete events without a readable start and
-        length, and slices of a begin and an end, are skipped, and a warning states their number.
-
-        Raises FileError, a ValueError that names the file, if it is not a trace or is cut short; OSError if it cannot
-        be opened.
+        Raises FileError, a ValueError that names the file, if it is another one or is cut short; OSError if it cannot
+        be opened. `rankscope.diagnose.read_traces` reads those of torch.profiler.
         """
-        spans, head = read(path)
         with readable(path):
-            return cls.of(spans).named(head.get("lanes", ()), head.get("kinds", ()))
+            spans, head = read(path)
+            return cls.of(spans).named(head["lanes"], head["kinds"])
 
 
 def _listed(values: Any) -> list[Any]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ import numpy as np
 import pytest
 
 from rankscope.diagnose import diagnose, read_traces
-from rankscope.diagnose.traces.trace import Trace
+from rankscope.diagnose.traces.kineto_events import kind_of_kernel
+from rankscope.diagnose.traces.trace import CALL_KINDS, Trace
 
 INFO = {"backend": "gloo", "rank": 1, "world_size": 2}
 
@@ -147,6 +151,59 @@ def test_a_message_from_one_rank_to_another_is_no_collective(tmp_path: Path) -> 
         gpu("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 20, 5, 20, correlation=1),
     ]
     assert [call.kind for call in read(tmp_path, events, backend="nccl").calls] == ["send_recv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "allreduce"),
+        ("ncclKernel_ReduceScatter_RING_LL_Sum_float(ncclWorkElem)", "reduce_scatter"),
+        ("ncclDevKernel_Reduce_Sum_f32_RING_LL", "reduce"),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long)", "send_recv"),
+        ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "nccl"),
+        ("gemm_allreduce", "kernel"),
+    ],
+)
+def test_nccl_kernels_alone_are_called_by_their_collective(name: str, kind: str) -> None:
+    assert kind_of_kernel(name) == kind
+
+
+# ---- published traces
+
+TRACES = sorted((Path(__file__).parents[3] / "../shared/measurements/traces").glob("*.json.gz"))
+
+
+def covered(*conditions: list[tuple[Any, Any]]) -> Any:
+    """Microseconds in which an interval of each list runs, an edge at a time."""
+    edges = sorted(
+        (at, way, place) for place, pairs in enumerate(conditions) for a, b in pairs for at, way in ((a, 1), (b, -1))
+    )
+    running, total = [0] * len(conditions), 0
+    for (at, way, place), (then, *_) in pairwise(edges):
+        running[place] += way
+        total += (then - at) * all(running)
+    return total
+
+
+@pytest.mark.oracle
+@pytest.mark.skipif(not TRACES, reason="published traces are not here")
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.split("-")[1])
+def test_published_traces_against_their_raw_events(path: Path) -> None:
+    (trace,) = read_traces(path)
+    streams = trace.timeline.select(lane=[lane for lane in trace.timeline.lanes if lane.startswith("stream ")])
+    events = json.loads(gzip.decompress(path.read_bytes()), parse_float=Fraction)["traceEvents"]
+    slices = [(e["cat"], e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
+    kernels = [(name.startswith("nccl"), start, stop) for cat, name, start, stop in slices if cat == "kernel"]
+    nccl, compute = (
+        [(start, stop) for is_nccl, start, stop in kernels if is_nccl == wanted] for wanted in (True, False)
+    )
+    close = partial(pytest.approx, rel=1e-9, abs=1e-9)  # seconds: float64 holds these clocks to a nanosecond
+    assert streams.select(kind=CALL_KINDS).busy_s == close(covered(nccl) / 1e6)
+    assert streams.select(kind="kernel").busy_s == close(covered(compute) / 1e6)
+    if nccl:
+        assert streams.overlap_s(CALL_KINDS, "kernel") == close(covered(nccl, compute) / 1e6)
+    work = [slice_[2:] for slice_ in slices if slice_[0] in ("kernel", "gpu_memcpy", "gpu_memset")]
+    assert streams.busy_s == close(covered(work) / 1e6)
 
 
 # ---- damage, and what is odd

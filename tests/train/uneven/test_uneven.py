@@ -59,7 +59,7 @@ def test_join_and_a_hang_by_hand() -> None:
     ]
     assert [span.kind for span in timeline.select(rank=1)] == ["step", "allreduce"] * 2
     hung = uneven.simulate([3, 1], "hang", step_s=3.0, allreduce_s=1.0, timeout_s=50.0)
-    assert hung.select(rank=0)[-1] == Span(0, "training", "wait", 1, 7.0, 57.0)
+    assert list(hung.select(rank=0))[-1] == Span(0, "training", "wait", 1, 7.0, 57.0)
     assert hung.select(rank=1).end_s == 4.0
 
 

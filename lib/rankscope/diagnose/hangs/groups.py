@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ...common.words import listed
 
 DEFAULT_GROUP = "default_pg"
-_PARTS = ("collective", "size", "dtype", "number")  # of a call, which must be the same on all ranks
+PARTS = ("collective", "size", "dtype", "number")  # of a call, which must be the same on all ranks
 _MOST_CALLS = 4  # of which one finding says who made them
 _ADVICE = {
     "missing": "Check log and stack (py-spy dump) there for a slow batch, an evaluation, an error or the loop's end.",
@@ -104,12 +104,12 @@ class _Stop(NamedTuple):
 def explain_groups(groups: Collection[Group], elsewhere: Collection[int] = ()) -> list[HangFinding]:
     """Return why groups stop, without those that stop as a consequence; nothing if no rank waits.
 
-    Ranks `elsewhere` wait in groups whose ranks are not known.
+    Ranks `elsewhere` wait, too, perhaps in groups whose ranks are not known.
     """
     stops = [_stop(group) for group in groups if any(one.waits_in is not None for one in group.progress.values())]
     waiting = {*elsewhere}
-    for stop in stops:
-        waiting |= {rank for rank in stop.came if stop.group.progress[rank].waits_in is not None}
+    for group in groups:
+        waiting |= {rank for rank, one in group.progress.items() if one.waits_in is not None}
     findings: dict[object, HangFinding] = {}
     first_stops = [stop for stop in stops if not stop.behind & waiting]
     first_stops += [stop for stop in stops if stop.behind & waiting and stop.behind - waiting]
@@ -162,7 +162,7 @@ def _odd(stop: _Stop) -> HangFinding:
     other = counts[1][0]
     is_tie = 2 * counts[0][1] <= len(stop.calls)
     odd = [rank for rank, call in stop.calls.items() if is_tie or call.parts != usual]
-    cause = next(part for part, mine, theirs in zip(_PARTS, other, usual, strict=True) if mine != theirs)
+    cause = next(part for part, mine, theirs in zip(PARTS, other, usual, strict=True) if mine != theirs)
     following = {rank: progress.calls.get(stop.number + 1) for rank, progress in stop.group.progress.items()}
     if any(call and call.parts == other for rank, call in following.items() if rank not in odd):
         # what the others call next; do these ranks call next what the others call now?
@@ -171,7 +171,6 @@ def _odd(stop: _Stop) -> HangFinding:
     differs = {
         "left out": f"left out {stop}",
         "order": f"made {stop} and the next in another order",
-        "number": f"made another number of calls up to {stop}",
     }
     words = differs.get(cause, f"differed in {cause} at {stop}")
     if is_tie:

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from ...common.words import listed
-from .groups import DEFAULT_GROUP, Call, Group, HangFinding, Progress, explain_groups
-from .log_evidence import UNKNOWN, Fact, Facts, finding_of, in_job, quiet, speakers, unknown
+from .groups import DEFAULT_GROUP, PARTS, Call, Group, HangFinding, Progress, explain_groups
+from .log_evidence import UNKNOWN, Fact, Facts, finding_of, in_job, odd_ones, quiet, speakers, unknown
 
 _EVENT_S = 60  # ranks of one hang print within seconds; after a restart, the whole timeout passes first
 _MISREAD = Call("another call")  # torch cannot read one of other dimensions
@@ -42,14 +42,13 @@ def mismatches(facts: Facts) -> list[HangFinding]:
     is_mixed |= len(numbers) > 1 and len({call.parts[:3] for call in called.values()}) > 1
     if is_mixed or not in_job(found):
         return [unknown("the reports are of two calls, or their numbers of ranks are those of a group", found)]
-    number = max(numbers, default=0)
-    progress = {rank: Progress(number, number, {number: call}) for rank, call in called.items()}
-    findings = []
-    for finding in explain_groups([Group("", tuple(called), progress)] if found else []):
-        if finding.cause != "stuck":  # else nobody differs, as far as whole lines show
-            cause = "call" if _MISREAD in called.values() else finding.cause
-            findings.append(finding._replace(cause=cause, lines=finding_of(cause, (), finding.words, found).lines))
-    return findings
+    by_part = zip(*(call.parts for call in called.values()), strict=True)
+    differing = [part for part, said in zip(PARTS, by_part, strict=False) if len({*said}) > 1]
+    if not differing:  # nobody differs, as far as whole lines show
+        return []
+    cause = "call" if _MISREAD in called.values() else differing[0]
+    finding = odd_ones(cause, {rank: str(call) for rank, call in called.items()}, found)
+    return [finding._replace(call=max(numbers, default=0))]
 
 
 def _fingerprint(fact: Fact, side: str) -> Call:
@@ -68,9 +67,8 @@ def calls(facts: Facts) -> list[HangFinding]:
         return [_waits(why, used)]
     groups = {group.name: group for group in _groups(used) if _is_one(group, used)}
     waiting = speakers(fact for fact in used if fact.kind == "wait" or "failed" in fact.values)
-    in_groups = {rank for group in groups.values() for rank, one in group.progress.items() if one.waits_in is not None}
     findings = []
-    for finding in explain_groups(groups.values(), waiting - in_groups):
+    for finding in explain_groups(groups.values(), waiting):
         judged = _judged(finding, groups[finding.group], used)
         lead = quiet(facts, groups[finding.group].ranks) if judged.cause in ("stuck", "silent") else []
         findings += lead or [judged]
@@ -155,15 +153,13 @@ def _is_one(group: Group, used: Iterable[Fact]) -> bool:
 def _judged(finding: HangFinding, group: Group, used: Sequence[Fact]) -> HangFinding:
     """Return a finding as certain as lines make it: they may leave out ranks, and have groups that look alike."""
     waits_in = {one.waits_in for one in group.progress.values() if one.waits_in is not None}
-    silent = {*range(max(group.progress))} - {*group.progress} - speakers(used)
+    silent = {*range(max(group.progress))} - speakers(used)
     is_known = all(one.waits_in in one.calls for one in group.progress.values())
     by_interest = sorted(used, key=lambda fact: fact.line.rank not in finding.ranks)
     finding = finding._replace(lines=finding_of("", (), finding.words, by_interest).lines)
     if finding.cause == "missing":
         # all ranks made the call before, or it would not have ended on those that wait
-        is_next = all(group.progress[rank].enqueued == finding.call - 1 for rank in finding.ranks)
-        elsewhere = speakers(fact for fact in used if fact.kind == "wait" or "failed" in fact.values)
-        if not (is_next and finding.call in waits_in and group.name) or elsewhere & {*finding.ranks}:
+        if not group.name or finding.call not in waits_in:
             return _waits("a rank is behind, but it waits in another group, or its line is of another time", used)
         if group.name.isdecimal():
             question = f"\n  torch before 2.5 numbers groups on each rank: is {group.name} the same on all?"

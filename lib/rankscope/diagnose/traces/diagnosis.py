@@ -38,14 +38,15 @@ class CallCost(NamedTuple):
 class JobDiagnosis(Lateness, frozen=True, eq=False, kw_only=True):
     """Why a job's steps take as long as they do. ``str()`` says it in words.
 
-    `steps` are the numbers of the compared steps. `waiting_s` (exposed communication) and `covered_s` (hidden
-    communication) have a row per step and a column per rank, as the times of `Lateness`. `problems` are sentences on
-    ranks without a trace, and on traces that do not fit together.
+    `steps` are the numbers of the compared steps. `waiting_s` (exposed communication) has a row per step and a
+    column per rank, as the times of `Lateness`. `hidden_s` are the seconds per step in which a rank works and
+    communicates at once, the mean over ranks. `problems` are sentences on ranks without a trace, and on traces that do
+    not fit together.
     """
 
     steps: tuple[int, ...]
     waiting_s: Seconds
-    covered_s: Seconds
+    hidden_s: float
     calls: tuple[CallCost, ...]
     problems: tuple[str, ...]
 
@@ -53,11 +54,6 @@ class JobDiagnosis(Lateness, frozen=True, eq=False, kw_only=True):
     def exposed_s(self) -> float:
         """Seconds per step in which a rank only communicates, waiting for late ranks included: the mean over ranks."""
         return mean(self.waiting_s)
-
-    @property
-    def hidden_s(self) -> float:
-        """Seconds per step in which a rank works and communicates at once: the mean over ranks."""
-        return mean(self.covered_s)
 
     def __str__(self) -> str:
         lines = [*self.problems]
@@ -111,7 +107,7 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         **msgspec.structs.asdict(lateness(ranks, stacked("window_s"), stacked("phase_s"))),
         steps=tuple(steps),
         waiting_s=stacked("exposed_s"),
-        covered_s=stacked("hidden_s"),
+        hidden_s=mean(stacked("hidden_s")),
         calls=_call_costs(traces, times_of_ranks, steps),
         problems=tuple(problems),
     )

@@ -7,22 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from ...common.files import FileError, PathLike
-from ...timeline.events import NoEvent, read_trace, readable
+from ...timeline.events import read_trace, readable
 from ..inputs import is_trace, paths_of
-from .kineto_events import KinetoEvent, events_by_role
+from .kineto_events import events_by_role
 from .kineto_trace import to_trace
 from .trace import Trace
 
-_RANK_IN_NAME = re.compile(r"rank[-_ ]?(\d+)|^(\d+)\.")  # "rank3.json", "job_rank_3.json.gz", "3.json"
-
-
-class _KinetoFile(msgspec.Struct):
-    traceEvents: list[KinetoEvent | NoEvent]
-    distributedInfo: dict[str, Any] = {}
+_RANK_IN_NAME = re.compile(r"(?:rank[-_ ]?|^(?=\d+\.))(\d+)")  # "rank3.json", "job_rank_3.json.gz", "3.json"
 
 
 def read_traces(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Trace, ...]:
@@ -55,8 +49,8 @@ def read_traces(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Trace, 
 
 
 def _read(path: Path, num_files: int) -> Trace:
-    file = read_trace(path, _KinetoFile)
     with readable(path):
+        file = read_trace(path)
         info = file.distributedInfo
         events = events_by_role(file.traceEvents)
         if not events:
@@ -70,7 +64,7 @@ def _rank(path: Path, info: dict[str, Any], num_files: int) -> int:
     in_name = _RANK_IN_NAME.search(path.name)
     rank = info.get("rank")
     if rank is None and in_name:
-        rank = int(in_name[1] or in_name[2])
+        rank = int(in_name[1])
     if rank is None and num_files == 1:
         rank = 0
     if not isinstance(rank, int) or rank < 0:

@@ -6,35 +6,13 @@ Kineto gives to kernels of NCCL (https://github.com/pytorch/kineto/blob/main/lib
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
+from functools import cache
 from typing import Any, NamedTuple
 
-import msgspec
-
-from ...timeline.chrome import collective
-
-
-# There are millions of these objects. None refers to itself, so Python's garbage collector need not visit them (`gc`).
-class KinetoArgs(msgspec.Struct, gc=False, rename={"collective": "Collective name"}):
-    """The arguments of an event that are read."""
-
-    collective: Any = None
-    correlation: Any = None
-
-
-class KinetoEvent(msgspec.Struct, gc=False):
-    """The fields of an event that are read."""
-
-    ph: Any = None
-    name: Any = None
-    cat: Any = None
-    pid: Any = None
-    tid: Any = None
-    ts: Any = None
-    dur: Any = None
-    args: KinetoArgs | list[Any] | str | int | float | bool | None = None
+from ...timeline.events import EventArgs, TraceEvent
+from .trace import KINDS_OF_WORDS
 
 
 class Role(NamedTuple):
@@ -60,7 +38,7 @@ class Event(NamedTuple):
     thread: tuple[Any, Any]
     start_s: float
     stop_s: float
-    args: KinetoArgs
+    args: EventArgs
 
 
 _EVALUATE = "autograd::engine::evaluate_function"
@@ -79,19 +57,6 @@ _RANGES = (  # how the names of ranges on the CPU begin, and their roles; the fi
     ("gloo:", Role("gloo")),
     ("nccl:", Role("label")),
 )
-_COLLECTIVES = {  # the letters in names of collectives, and our words; longer ones contain those that follow
-    "reducescatter": "reduce_scatter",
-    "alltoa": "alltoall",  # "all_to_all", "all_to_allv", "alltoall_base"
-    "allreduce": "allreduce",
-    "allgather": "allgather",
-    "broadcast": "broadcast",
-    "barrier": "barrier",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce": "reduce",
-    "send": "send_recv",
-    "recv": "send_recv",
-}
 
 
 def events_by_role(entries: list[Any]) -> dict[str, list[Event]]:
@@ -99,40 +64,33 @@ def events_by_role(entries: list[Any]) -> dict[str, list[Event]]:
     roles: dict[Any, Role] = {}  # by category and name, because a role is looked up much faster than it is found
     kept = []
     for entry in entries:
-        if type(entry) is not KinetoEvent or entry.ph != "X":
+        if type(entry) is not TraceEvent or entry.ph != "X":
             continue
         key = entry.cat, entry.name
         role = roles.get(key)
         if role is None:
             role = roles[key] = _role(str(entry.cat).lower(), str(entry.name))
-        if role.role and _has_times(entry):
+        if role.role and entry.has_times:
             kept.append((entry, role))
     kept.sort(key=lambda each: each[0].ts)
     by_role = defaultdict[str, list[Event]](list)
     for entry, role in kept:
         start_us = entry.ts - kept[0][0].ts  # absolute times need all bits of a float
         times_s = start_us / 1e6, (start_us + entry.dur) / 1e6
-        args = entry.args if isinstance(entry.args, KinetoArgs) else KinetoArgs()
+        args = entry.args if isinstance(entry.args, EventArgs) else EventArgs()
         number = entry.name.rpartition("#")[2] if role.kind == "step" else ""
         item = int(number) if number.isdecimal() else -1
         by_role[role.role].append(Event(role.kind, item, (entry.pid, entry.tid), *times_s, args))
     return by_role
 
 
-def _has_times(entry: KinetoEvent) -> bool:
-    are_numbers = isinstance(entry.ts, int | float) and isinstance(entry.dur, int | float)
-    return are_numbers and math.isfinite(entry.ts) and 0 <= entry.dur < math.inf
-
-
 def _role(category: str, name: str) -> Role:
     """Return the role of an event; versions of torch differ in the names of categories."""
     if category == "kernel":
-        kind = collective(name)  # "kernel" for a kernel that is none of NCCL's
+        kind = kind_of_kernel(name)  # "kernel" for a kernel that is none of NCCL's
         return Role("kernel" if kind == "kernel" else "nccl", kind)
-    if category in ("gpu_memcpy", "memcpy"):  # the name is such as "Memcpy HtoD (Pageable -> Device)"
-        return Role("kernel", "memcpy h2d" if "HtoD" in name else "memcpy")
-    if category in ("gpu_memset", "memset"):
-        return Role("kernel", "memset")
+    if category in ("gpu_memcpy", "memcpy", "gpu_memset", "memset"):  # as "Memcpy HtoD (Pageable -> Device)"
+        return Role("kernel", "memcpy h2d" if "HtoD" in name else category.removeprefix("gpu_"))
     if category in ("cuda_runtime", "cuda_driver", "runtime"):
         return Role("runtime")
     if category not in ("user_annotation", "cpu_op", "operator"):
@@ -143,7 +101,18 @@ def _role(category: str, name: str) -> Role:
     return Role("span", f"range: {name}") if category == "user_annotation" else Role("")
 
 
+def kind_of_kernel(name: str) -> str:
+    """Return the collective of a kernel of NCCL, and "kernel" for any other kernel.
+
+    >>> kind_of_kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), kind_of_kernel("sgemm")
+    ('allreduce', 'kernel')
+    """
+    function_name = name.partition("(")[0]  # the types of its arguments follow
+    return collective_of(function_name) if function_name.startswith("nccl") else "kernel"
+
+
+@cache
 def collective_of(name: str) -> str:
     """Return the collective in a name, "allgather" of "_allgather_base_"; "nccl" if there is none."""
     letters = re.sub("[^a-z]", "", name.lower())
-    return next((kind for part, kind in _COLLECTIVES.items() if part in letters), "nccl")
+    return next((kind for part, kind in KINDS_OF_WORDS.items() if part in letters), "nccl")

@@ -58,18 +58,20 @@ class Lateness(msgspec.Struct, frozen=True, eq=False):
         return mean(self.window_s)
 
     @property
+    def own_s(self) -> Seconds:
+        """The own time of each rank in each step."""
+        return np.asarray(self.phase_s.sum(axis=2))
+
+    @property
     def late_s(self) -> Seconds:
         """How much more own time each rank has in each step than the middle one of the ranks that are not late."""
-        own_s: Seconds = self.phase_s.sum(axis=2)
         named = [self.ranks.index(culprit.rank) for culprit in self.culprits]
-        return own_s - lower_middle(np.delete(own_s, named, axis=1))[:, None]
+        return self.own_s - lower_middle(np.delete(self.own_s, named, axis=1))[:, None]
 
     @property
     def waits_s(self) -> Seconds:
         """Seconds that each rank waits for the last one in each step, communication not included."""
-        own_s: Seconds = self.phase_s.sum(axis=2)
-        waits_s: Seconds = own_s.max(axis=1, keepdims=True, initial=0.0) - own_s
-        return waits_s
+        return np.asarray(self.own_s.max(axis=1, keepdims=True, initial=0.0) - self.own_s)
 
     @property
     def longest_wait_s(self) -> float:
@@ -81,7 +83,7 @@ class Lateness(msgspec.Struct, frozen=True, eq=False):
         """The rank that is last in most steps, and in how many; None if that may be chance among equal ranks."""
         from scipy.special import betainc  # the binomial distribution, as below
 
-        own_s: Seconds = self.phase_s.sum(axis=2)
+        own_s = self.own_s
         num_steps, num_ranks = own_s.shape
         if num_steps < 2:
             return None

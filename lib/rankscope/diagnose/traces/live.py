@@ -135,19 +135,15 @@ class Watched:
         if not self._is_over:
             raise RuntimeError("`traces` is available only after the `with` block ends")
         deadline = time.monotonic() + _TRACES_S
-        traces = [_trace(self._rank, self._steps[-_KEPT_STEPS:])]
-        missing = []
-        for rank in self._ranks:
-            if rank == self._rank:
-                continue
-            message = self._sent(f"trace/{rank}", deadline)
-            if message is None:
-                missing.append(rank)
-            else:
-                traces.append(_trace(rank, msgspec.json.decode(message, type=list[list[Span]])))
+        messages = {rank: self._sent(f"trace/{rank}", deadline) for rank in sorted(self._ranks)}
+        missing = [rank for rank, message in messages.items() if message is None]
         if missing:
             warnings.warn(f"no traces of ranks {missing}, which have not left their watch", stacklevel=2)
-        return tuple(sorted(traces, key=lambda trace: trace.rank))
+        return tuple(
+            _trace(rank, msgspec.json.decode(message, type=list[list[Span]]))
+            for rank, message in messages.items()
+            if message is not None
+        )
 
     # ---- called in the training loop
 
@@ -273,4 +269,4 @@ def _trace(rank: int, steps: Sequence[list[Span]]) -> Trace:
                 spans.append(span._replace(lane="backward", stop_s=max(in_backward_s, default=span.stop_s)))
             else:
                 spans.append(span._replace(lane="main"))
-    return Trace(rank, Timeline.of(spans), tuple(calls), source="watch")
+    return Trace(rank, Timeline.of(spans), tuple(calls))

@@ -8,15 +8,28 @@ import msgspec
 
 from ...timeline import Timeline
 
-CALL_KINDS = (*Timeline.COMMUNICATION, "barrier", "gather", "scatter")
+KINDS_OF_WORDS = {  # the letters in names of collectives, and our words; longer ones contain those that follow
+    "reducescatter": "reduce_scatter",
+    "alltoa": "alltoall",  # "all_to_all", "all_to_allv", "alltoall_base"
+    "allreduce": "allreduce",
+    "allgather": "allgather",
+    "broadcast": "broadcast",
+    "barrier": "barrier",
+    "gather": "gather",
+    "scatter": "scatter",
+    "reduce": "reduce",
+    "send": "send_recv",
+    "recv": "send_recv",
+}
+CALL_KINDS = (*dict.fromkeys(KINDS_OF_WORDS.values()), "nccl")  # "nccl" if no name states which
 PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "host")  # "host" is what no span covers
 
 
 class Call(NamedTuple):
     """A collective of a rank that ended within its trace.
 
-    `kind` is one of `CALL_KINDS`. The CPU asked for the call at `launch_s`; NCCL's kernel or Gloo's work ran from
-    `start_s` to `stop_s`.
+    `kind` is one of `CALL_KINDS`. The CPU asked for the call at `launch_s`; NCCL's kernel or Gloo's work
+    ran from `start_s` to `stop_s`.
     """
 
     kind: str
