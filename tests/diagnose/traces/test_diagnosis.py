@@ -112,9 +112,9 @@ def test_clocks_do_not_matter(shifts_s, cause):
 
 @pytest.mark.slow
 def test_a_real_late_rank_is_named(tmp_path):
-    """The delay is ten times a phase, so that a busy machine does not hide it."""
-    jobs = [Job("forward", 2, 0.2, num_steps=6, batch_norm=True), Job("loader", 1, 0.2, num_steps=6, metric=True)]
-    jobs += [Job(cause, 1, 0.3, num_steps=6, is_sharded=True) for cause in ("forward", "backward")]
+    """The delay is many times a phase, so that a busy machine does not hide it."""
+    jobs = [Job("forward", 2, 0.8, num_steps=6, batch_norm=True), Job("loader", 1, 0.8, num_steps=6, metric=True)]
+    jobs += [Job(cause, 1, 0.8, num_steps=6, is_sharded=True) for cause in ("forward", "backward")]
     for ran in run_jobs(tmp_path, jobs):
         diagnosis = diagnose(read_traces(ran.folder))
         assert diagnosis.culprits[0][:2] == (ran.job.rank, ran.job.cause)
