@@ -6,5 +6,4 @@ from tests.explorers.cases import Case
 
 CASES = {
     "player": Case("player", start={"num_nodes": 2, "shared_nic": True, "algorithm": "recursive_doubling"}),
-    "allreduce": Case("allreduce", start={"algorithm": "double_binary_tree", "num_nodes": 4}),
 }

@@ -12,19 +12,20 @@ from rankscope.collectives.picture import draw_schedule
 from rankscope.collectives.player.model import Playback, playback
 from rankscope.collectives.player.picture import draw_play, play_svg
 from rankscope.collectives.verify import holdings
-from rankscope.drawing.marks import Line
+from rankscope.drawing.drawing import Drawing
+from rankscope.drawing.marks import RIGHT_PX, Line
 from rankscope.drawing.palette import ADDED, rank_colors
 from tests.figures.shown import boxes, words_of
 
 LINK = Link(5e-6, 25e9)
+EMPTY = Drawing("Six ring steps")
 
 
-@pytest.mark.parametrize("step", range(7))
+@pytest.mark.parametrize("step", range(6))
 def test_stripes_are_the_shares_that_each_chunk_has(step: int) -> None:
     ring = build("allreduce", "ring", 4)
     stripes = {box for box in boxes(draw_schedule(ring, step)) if box.fill in rank_colors(4)}
-    after = 0 if step == ring.num_steps else holdings(ring, step + 1).sum()
-    assert len(stripes) == holdings(ring, step).sum() + after
+    assert len(stripes) == holdings(ring, step).sum() + holdings(ring, step + 1).sum()
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), [("allreduce", "halving_doubling"), ("allgather", "ring")])
@@ -45,8 +46,12 @@ def test_arrows_are_the_messages_and_framed_chunks_those_that_they_carry(collect
 
 
 def test_lines_part_the_nodes() -> None:
-    drawing = draw_schedule(build("allreduce", "ring", 8), 0, gpus_per_node=4)
-    assert len([mark for mark in drawing.marks if isinstance(mark, Line) and mark.tone == "mute"]) == 1
+    nodes = playback(build("allreduce", "ring", 8), 2.0**20, Cluster(2, 4, LINK, LINK))
+    whole_width = [RIGHT_PX - 8]
+    for plays, num_lines in (([nodes], 1), ([nodes, nodes], 2)):
+        lines = [mark for mark in draw_play(EMPTY, plays, 0.0).marks if isinstance(mark, Line)]
+        widths = [line.points[-1][0] - line.points[0][0] for line in lines if line.tone == "mute"]
+        assert [width for width in widths if width > 500] == whole_width * num_lines
 
 
 # ---- the player
@@ -60,7 +65,7 @@ def ring() -> Playback:
 def test_a_moment_shows_what_each_rank_holds_and_what_is_on_its_way(ring: Playback) -> None:
     for share in (0.0, 0.3, 0.5, 0.77, 1.0):
         at_s = share * ring.finish_s
-        drawing = draw_play([ring], at_s)
+        drawing = draw_play(EMPTY, [ring], at_s)
         chunks = [box for box in boxes(drawing) if box.text]
         cells = [box for box in chunks if not box.edge]
         assert [int(box.text) for box in cells] == ring.held(at_s).ravel().tolist()
@@ -78,13 +83,13 @@ def test_a_moment_shows_what_each_rank_holds_and_what_is_on_its_way(ring: Playba
 
 def test_a_race_has_one_axis_of_time(ring: Playback) -> None:
     other = playback(build("allreduce", "halving_doubling", 4), 2.0**20, Cluster.uniform(4, LINK))
-    drawing = draw_play([ring, other], 4e-5)
+    drawing = draw_play(EMPTY, [ring, other], 4e-5)
     now = [box.x for box in boxes(drawing) if box.fill == "ink"]
     assert now[0] == now[1]
 
 
 def test_a_movie_moves_each_packet_from_its_sender_to_its_receiver(ring: Playback) -> None:
-    svg = play_svg([ring])
+    svg = play_svg(EMPTY, [ring])
     root = ElementTree.fromstring(svg)
     moves = [node for node in root.iter() if node.tag.endswith("animateTransform")]
     assert {move.get("begin") for move in moves} == {"indefinite"}
@@ -97,4 +102,4 @@ def test_a_movie_moves_each_packet_from_its_sender_to_its_receiver(ring: Playbac
         times = [float(time) for time in (animation.get("keyTimes") or "0;1").split(";")]
         assert times == sorted(times)
         assert len(times) == len((animation.get("values") or "0;1").split(";"))
-    assert draw_play([ring], 0.0).title in svg
+    assert EMPTY.title in svg

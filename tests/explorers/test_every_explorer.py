@@ -150,17 +150,6 @@ def test_a_panel_has_the_line_that_opens_it() -> None:
     assert panel.code.value == "explorers.samplers(in_batches, epoch=2)"
 
 
-def test_values_that_cannot_apply_are_not_offered() -> None:
-    panel = explorers.player(num_nodes=2)
-    assert panel.controls["gpus_per_node"].max == 4
-    panel.go(panel.explorer.at(gpus_per_node=8))
-    assert panel.controls["num_nodes"].max == 1
-    panel.go(panel.explorer.at(num_nodes=4, gpus_per_node=2))
-    assert panel.now[2:4] == (4, 2)
-    with pytest.raises(ValueError, match="num_nodes must be at most 1"):
-        explorers.player(num_nodes=2, gpus_per_node=5)
-
-
 def test_a_picture_is_stored_unless_it_is_missing_or_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explorers.samplers()
     panel.controls["num_ranks"].value = 5

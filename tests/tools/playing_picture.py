@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives.player.model import playback_of
+from rankscope.collectives import build
+from rankscope.collectives.player.model import playback
 from rankscope.collectives.player.picture import draw_play, play_svg
+from rankscope.common.units import time_words
 from rankscope.drawing.drawing import Drawing, frame_svg, page, to_svg
 from rankscope.drawing.marks import RIGHT_PX
 from rankscope.drawing.svg import mark_svg
@@ -25,10 +27,11 @@ STILL = (
 
 def ring() -> str:
     """Return the picture of the README: a ring allreduce on four ranks."""
-    play = playback_of("allreduce", "ring", 2**20, Cluster.uniform(4, Link(5e-6, 25e9)))
+    play = playback(build("allreduce", "ring", 4), 2**20, Cluster.uniform(4, Link(5e-6, 25e9)))
+    above = Drawing(f"Six ring steps take {time_words(play.finish_s)}")
     buttons = r'<text [^>]*role="button".*?</text>'
-    moving = re.sub(buttons, "", play_svg([play])).replace('begin="indefinite" ', "")
-    still = to_svg(draw_play([play], 0.4 * play.finish_s))
+    moving = re.sub(buttons, "", play_svg(above, [play])).replace('begin="indefinite" ', "")
+    still = to_svg(draw_play(above, [play], 0.4 * play.finish_s))
     place = re.search(r'viewBox="0 0 (\S+) (\S+)"', moving)
     assert place
     size = f'width="{place[1]}" height="{place[2]}" {place[0]}'

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.checks import of_type, optional, whole
+from ..common.checks import of_type, whole
 from ..common.words import count_of
 from ..drawing.drawing import Drawing
 from ..drawing.marks import LEFT_PX, RIGHT_PX, Box, Line, Mark, Text, every_nth, row_name, with_text
@@ -29,48 +29,42 @@ _ARROWS_PX = 110.0  # between two grids
 def draw_schedule(
     schedule: Schedule,
     step: int,
-    gpus_per_node: int | None = None,
     title: str | None = None,
 ) -> Drawing:
-    """Draw the messages between ranks at one step of a schedule; ``step=schedule.num_steps`` draws the end.
+    """Draw the messages between ranks at one step of a schedule, the first of which is step 0.
 
-    A row is a rank, a column a chunk; lines separate the nodes of `gpus_per_node` ranks. If up to eight ranks add up, a
-    cell has a stripe in the colour of each rank whose share is in the chunk; of more ranks, it is darker the more
-    shares there are, with their number. If ranks only pass chunks on, it has the colour and the number of the rank that
-    the chunk comes from. Framed cells are sent, and received. Solid arrows add, dashed ones replace. Raises ValueError
-    if the step does not exist, nodes have no ranks, or there are more than 4,096 cells.
+    A row is a rank, a column a chunk. If up to eight ranks add up, a cell has a stripe in the colour of each rank
+    whose share is in the chunk; of more ranks, it is darker the more shares there are, with their number. If ranks only
+    pass chunks on, it has the colour and the number of the rank that the chunk comes from. Framed cells are sent, and
+    received. Solid arrows add, dashed ones replace. Raises ValueError if the step does not exist, or there are more
+    than 4,096 cells.
     """
     of_type("schedule", schedule, Schedule)
-    optional("gpus_per_node", gpus_per_node, whole, 1)
     num_ranks = schedule.num_ranks
     num_cells = num_ranks * schedule.num_chunks
     if num_cells > _MOST_CELLS:
         raise ValueError(f"a drawing has at most {_MOST_CELLS} cells, ranks × chunks, got {num_cells}")
-    whole("step", step, 0, schedule.num_steps)
+    whole("step", step, 0, schedule.num_steps - 1)
     is_added: dict[tuple[int, int], bool] = {}  # by sender and receiver: whether any chunk of the message is
     sent: set[tuple[int, int]] = set()  # ranks with their chunks
     received: set[tuple[int, int]] = set()
-    for transfers in islice(schedule.steps(), step, step + 1):  # none at the end
-        for src, dst, first, count, reduce in zip(*(column.tolist() for column in transfers), strict=True):
-            is_added[src, dst] = is_added.get((src, dst), False) or reduce
-            sent |= {(src, chunk) for chunk in range(first, first + count)}
-            received |= {(dst, chunk) for chunk in range(first, first + count)}
+    (transfers,) = islice(schedule.steps(), step, step + 1)
+    for src, dst, first, count, reduce in transfers.rows():
+        is_added[src, dst] = is_added.get((src, dst), False) or reduce
+        sent |= {(src, chunk) for chunk in range(first, first + count)}
+        received |= {(dst, chunk) for chunk in range(first, first + count)}
     width = (RIGHT_PX - LEFT_PX - _ARROWS_PX) / 2
     grid = Grid(schedule, LEFT_PX, _TOP_PX, width, _ROWS_PX)
-    marks = [*grid.rows(gpus_per_node or num_ranks), *_cells(grid, holdings(schedule, step), sent)]
-    if step == schedule.num_steps:
-        found = f"{schedule.algorithm} {schedule.collective} after {count_of(step, 'step')}"
-        marks.append(Text(LEFT_PX, 12, "in the end", "deck"))
-    else:
-        found = f"{schedule.algorithm}: {count_of(len(is_added), 'message')} at step {step} of {schedule.num_steps}"
-        right = RIGHT_PX - grid.cell_px * schedule.num_chunks
-        after = Grid(schedule, right, _TOP_PX, width, _ROWS_PX)
-        marks += _cells(after, holdings(schedule, step + 1), received)
-        marks += [Text(LEFT_PX, 12, "before the step", "deck"), Text(right, 12, "after it", "deck")]
-        left = LEFT_PX + RIGHT_PX - right
-        for (src, dst), is_sum in is_added.items():
-            ends = (left + 8, grid.y(src)), (right - 6, grid.y(dst))
-            marks.append(message_line(ends, is_sum)._replace(width=2, arrow=True))
+    marks = [*grid.rows(num_ranks), *_cells(grid, holdings(schedule, step), sent)]
+    found = f"{schedule.algorithm}: {count_of(len(is_added), 'message')} at step {step} of {schedule.num_steps}"
+    right = RIGHT_PX - grid.cell_px * schedule.num_chunks
+    after = Grid(schedule, right, _TOP_PX, width, _ROWS_PX)
+    marks += _cells(after, holdings(schedule, step + 1), received)
+    marks += [Text(LEFT_PX, 12, "before the step", "deck"), Text(right, 12, "after it", "deck")]
+    left = LEFT_PX + RIGHT_PX - right
+    for (src, dst), is_sum in is_added.items():
+        ends = (left + 8, grid.y(src)), (right - 6, grid.y(dst))
+        marks.append(message_line(ends, is_sum)._replace(width=2, arrow=True))
     deck = reading_of(schedule)
     if grid.is_striped:
         deck = deck.replace("number: ranks summed in", "stripe: a rank's share is in")

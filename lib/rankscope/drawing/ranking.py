@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ..common.units import three_digits, time_unit
 from .drawing import Drawing
-from .marks import LETTER_PX, RIGHT_PX, Box, Line, Mark, Text, left_of, row_name
+from .marks import DOTTED, LETTER_PX, RIGHT_PX, WIDE_LETTER_PX, Box, Line, Mark, Text, left_of, row_name
 from .palette import OTHER, WORK
 
 _SAME = 1e-9  # a smaller relative difference comes from rounding
@@ -21,11 +21,15 @@ def draw_ranking(
     chosen: str = "",
     title: str | None = None,
     deck: str = "",
+    waits_s: Mapping[str, float] = {},
+    notes: Mapping[str, str] = {},
 ) -> Drawing:
     """Draw the time of each algorithm as a bar, the fastest on top and in blue, with its time and its factor behind it.
 
     A dashed line is the lower bound, if it is above 0, and the bar of `chosen` has an edge. Bars longer than 20 times
-    the fastest are cut. Raises ValueError if there are no algorithms, or a time is not finite and at least 0.
+    the fastest are cut. The part of a time that is in `waits_s` is a dotted line before the bar, and `notes`, if there
+    are any, stand at the right end of each row. Raises ValueError if there are no algorithms, or a time is not finite
+    and at least 0.
     """
     if not seconds or not all(0 <= value < math.inf for value in seconds.values()):
         raise ValueError(f"seconds must be finite, at least 0 and of at least one algorithm, got {dict(seconds)}")
@@ -41,22 +45,29 @@ def draw_ranking(
         words[name] = f"{three_digits(seconds[name] / scale)} {unit}"
         if fastest_s and name not in fastest:
             words[name] += f", {three_digits(seconds[name] / fastest_s)} ×"
-        if name == chosen:
+        if name == chosen and not notes:
             words[name] += "  ← your choice"
     left = left_of(names)
-    right = RIGHT_PX - LETTER_PX * max(map(len, words.values())) - 24
+    letter_px = WIDE_LETTER_PX if notes else LETTER_PX
+    letters = max(map(len, words.values())) + max(map(len, notes.values()), default=0)
+    right = RIGHT_PX - letter_px * letters - 24
     px_per_s = (right - left) / (longest_s or 1.0)
     marks: list[Mark] = []
     for row, name in enumerate(names):
         y = _ROW_PX * row
         width = max(min(seconds[name], longest_s) * px_per_s, 1.5)
+        wait_px = min(waits_s.get(name, 0.0) * px_per_s, width - 1.5)
         fill = WORK["allreduce"].hue if name in fastest else OTHER
         tone = "ink" if name in fastest or name == chosen else "mute"
         marks += [
             row_name(y + 15, name, left=left),
-            Box(left, y, width, 20, fill, "work", key=name, edge="ink" if name == chosen else ""),
+            Box(left + wait_px, y, width - wait_px, 20, fill, "work", key=name, edge="ink" if name == chosen else ""),
             Text(left + width + 8, y + 15, words[name], "label", tone),
         ]
+        if wait_px:
+            marks.append(Line(((left, y + 10), (left + wait_px, y + 10)), "mute", 2, DOTTED))
+        if notes:
+            marks.append(Text(RIGHT_PX, y + 15, notes[name], "label", tone, "end"))
         if seconds[name] > longest_s:
             marks.append(Text(left + width - 14, y + 15, "//", "label"))
     height = _ROW_PX * len(names) + 8

@@ -43,8 +43,7 @@ class Setting(NamedTuple):
 
     A bool is a switch. A `range` of whole numbers and `Steps` are sliders. Other choices are a list; a choice may be a
     pair (label, value). If `most` is not 0, any whole number up to it can be typed next to the slider, whose choices
-    are then ascending numbers. The control is disabled where `when`, a predicate of all settings, is false,
-    and the slider of a `range` ends at the `limit` that follows from all settings, if there is one.
+    are then ascending numbers. The control is disabled where `when`, a predicate of all settings, is false.
 
     >>> Setting("num_ranks", 4, range(1, 65), "ranks").check(65)
     Traceback (most recent call last):
@@ -59,7 +58,6 @@ class Setting(NamedTuple):
     label: str
     when: Callable[[Now], bool] = always
     most: int = 0
-    limit: Callable[[Now], int] | None = None
 
     @property
     def options(self) -> tuple[tuple[str, Any], ...]:

@@ -146,11 +146,8 @@ class Panel(widgets.Box):  # type: ignore[misc]
 
     def go(self, now: Now) -> None:
         """Set all controls, and paint once."""
-        for setting in self.explorer.settings:
-            control = self.controls[setting.name]
+        for control in self.controls.values():
             control.unobserve(self._paint, "value")
-            if setting.limit is not None:
-                control.max = setting.values[-1]
         for control, value in zip(self.controls.values(), now, strict=True):
             control.value = value
             control.observe(self._paint, "value")
@@ -170,10 +167,7 @@ class Panel(widgets.Box):  # type: ignore[misc]
         self._ratio = max(self._ratio, height_of(drawn))
         self.shown.value = f'<div style="aspect-ratio:1/{self._ratio:.3f}">{drawn}</div>{report}'
         for setting in self.explorer.settings:
-            control = self.controls[setting.name]
-            control.disabled = not setting.when(now)
-            if setting.limit is not None:
-                control.max = min(setting.limit(now), setting.values[-1])  # a control that is beyond it moves there
+            self.controls[setting.name].disabled = not setting.when(now)
         arguments = filter(None, [*self.inputs, self.explorer.line(now)])
         self.code.value = f"{self.name}({', '.join(arguments)})"
         self.example.value = next((name for name, preset in self.presets.items() if preset == now), _NO_EXAMPLE)

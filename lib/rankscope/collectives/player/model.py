@@ -7,15 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cluster import Cluster
-from ..algorithms import build
-from ..best import best
 from ..messages import Seconds, Times, joined
 from ..port_clock import PortClock
 from ..schedule import Schedule
 from ..steps import Bools, Ints
 from ..verify import pass_step, verify
-
-_MOST_SEGMENTS = 4  # more make chunks too small to be seen
 
 
 class Playback(msgspec.Struct, frozen=True, eq=False):
@@ -113,16 +109,3 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
         carries,
         history,
     )
-
-
-def playback_of(collective: str, algorithm: str, num_bytes: float, cluster: Cluster) -> Playback:
-    """Return the playback of an algorithm by its name, with the options with which it is fastest on this cluster.
-
-    It cuts chunks into at most 4 segments, so that each can be seen. Raises ValueError for an unknown name, for an
-    algorithm that does not exist for so many ranks, and for inputs that `playback` rejects.
-    """
-    fastest = best(num_bytes, cluster, collective, [algorithm]).candidates[0]  # the only one
-    options = dict(fastest.options)
-    if "num_segments" in options:
-        options["num_segments"] = min(options["num_segments"], _MOST_SEGMENTS)
-    return playback(build(collective, algorithm, cluster.num_ranks, **options), num_bytes, cluster)

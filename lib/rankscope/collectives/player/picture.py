@@ -12,8 +12,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
-from ...common.units import bytes_words, time_words, times_in_one_unit
+from ...common.units import bytes_words, time_words
 from ...common.words import count_of
 from ...drawing.drawing import Drawing, frame_svg, page
 from ...drawing.marks import RIGHT_PX, WIDTH_PX, Box, Line, Mark, Text, time_axis
@@ -25,7 +26,7 @@ _GRID_LEFT_PX = 64.0  # where the chunks begin
 _GRID_PX = 270.0  # of all chunks
 _TIME_LEFT_PX = 366.0  # where time begins
 _HEAD_PX = 52.0  # above the rows of a strip
-_ROWS_PX = {1: 300.0, 2: 230.0}  # the height of all rows of a strip, by the number of strips
+_ROWS_PX = 230.0  # of all rows of a strip, at most
 _LEAD_S = 0.7  # before it plays
 _PLAY_S = 12.0
 _HOLD_S = 2.5  # after it has played
@@ -65,38 +66,39 @@ class _Life(NamedTuple):
         return self.mark._replace(x=self.mark.x + share * self.dx, y=self.mark.y + share * self.dy)
 
 
-def draw_play(plays: Sequence[Playback], at_s: float) -> Drawing:
+def draw_play(above: Drawing, plays: Sequence[Playback], at_s: float) -> Drawing:
     """Draw one or two collectives on a cluster at one moment, one below the other on the same axis of time.
 
-    To the left, each rank has a row of chunks, and the chunks that are on their way are between the rows. The number on
-    a chunk says how many ranks are summed in it, or which rank it comes from. To the right are the messages, from
-    sender to receiver: what is still to come is grey, and the upright line is the moment.
+    They are below the marks of the drawing `above`, whose title and deck they have. To the left, each rank has a row of
+    chunks, and the chunks that are on their way are between the rows. The number on a chunk says how many ranks are
+    summed in it, or which rank it comes from. To the right are the messages, from sender to receiver: what is still to
+    come is grey, and the upright line is the moment.
     """
-    lives, height_px = _lives(plays)
+    lives, height_px = _lives(above, plays)
     marks = [life.at(at_s) for life in lives if life.start_s <= at_s < life.stop_s]
-    return Drawing(_finishes(plays), marks, height_px, reading_of(plays[0].schedule))
+    return replace(above, marks=marks, height_px=height_px)
 
 
-def play_svg(plays: Sequence[Playback]) -> str:
-    """Return one or two collectives as an SVG that moves in the browser, over and over.
+def play_svg(above: Drawing, plays: Sequence[Playback]) -> str:
+    """Return one or two collectives below a drawing as an SVG that moves in the browser, over and over.
 
     Nothing moves before a button is pressed. Where a person prefers reduced motion, it goes from moment to moment.
     """
     total_s = _LEAD_S + _PLAY_S + _HOLD_S
-    horizon_s = _horizon_s(plays)
+    end_s = horizon_s(plays)
 
     def share(time_s: float) -> float:
         """Return the share of the whole that has played at a moment of the collectives."""
-        return (_LEAD_S + time_s / horizon_s * _PLAY_S) / total_s
+        return (_LEAD_S + time_s / end_s * _PLAY_S) / total_s
 
     timing = f'dur="{total_s:g}s" begin="indefinite" repeatCount="indefinite"'
-    lives, height_px = _lives(plays)
+    lives, height_px = _lives(above, plays)
     inside = "".join(_animated(life, share, timing) for life in lives)
     events = sorted({event for play in plays for event in _events(play)})
     times = [f"{share(event) * total_s:.3f}" for event in events[1:]]
     inside += _buttons(height_px, _SCRIPT.format(times=",".join([*times, f"{total_s:.3f}"])))
-    drawing = Drawing(_finishes(plays), height_px=height_px, deck=reading_of(plays[0].schedule))
-    return frame_svg(drawing, inside, page(drawing).height_px + _BUTTONS_PX)
+    whole = replace(above, height_px=height_px + _BUTTONS_PX)
+    return frame_svg(whole, inside, page(whole).height_px)
 
 
 def _animated(life: _Life, share: Callable[[float], float], timing: str) -> str:
@@ -127,18 +129,8 @@ def _buttons(y: float, script: str) -> str:
     return "".join(parts)
 
 
-def _finishes(plays: Sequence[Playback]) -> str:
-    """Say when each finishes."""
-    times = times_in_one_unit(*[play.finish_s for play in plays])
-    if len(plays) == 1:
-        schedule = plays[0].schedule
-        steps = count_of(schedule.num_steps, f"{schedule.algorithm} step")
-        return f"{steps} {'takes' if schedule.num_steps == 1 else 'take'} {times[0]}"
-    parts = [f"{play.schedule.algorithm} {time}" for play, time in zip(plays, times, strict=True)]
-    return " against ".join(parts)
-
-
-def _horizon_s(plays: Sequence[Playback]) -> float:
+def horizon_s(plays: Sequence[Playback]) -> float:
+    """Return when the last one finishes, where the axis of time ends."""
     return max(play.finish_s for play in plays) or 1.0
 
 
@@ -147,12 +139,13 @@ def _events(play: Playback) -> list[float]:
     return sorted({0.0, *play.start_s.tolist(), *play.done_s.tolist()})
 
 
-def _lives(plays: Sequence[Playback]) -> tuple[list[_Life], float]:
+def _lives(above: Drawing, plays: Sequence[Playback]) -> tuple[list[_Life], float]:
     """Return all marks in the order of painting, and how high they are."""
-    lives: list[_Life] = []
-    y = 0.0
+    y = above.height_px + 16
+    lives = [*map(_Life, above.marks), _Life(Text(8, y, reading_of(plays[0].schedule), "deck", "mute"))]
+    y += 12
     for play in plays:
-        strip = _Strip(play, y, _ROWS_PX[len(plays)], _horizon_s(plays))
+        strip = _Strip(play, y, horizon_s(plays))
         lives += strip.lives()
         y = strip.grid.bottom + 36
     return lives, y
@@ -161,12 +154,12 @@ def _lives(plays: Sequence[Playback]) -> tuple[list[_Life], float]:
 class _Strip:
     """One collective: its chunks to the left, its messages over time to the right."""
 
-    def __init__(self, play: Playback, top: float, rows_px: float, horizon_s: float) -> None:
+    def __init__(self, play: Playback, top: float, horizon_s: float) -> None:
         self.play = play
         self.schedule = play.schedule
         self.top = top
         self.horizon_s = horizon_s
-        self.grid = Grid(play.schedule, _GRID_LEFT_PX, top + _HEAD_PX, _GRID_PX, rows_px)
+        self.grid = Grid(play.schedule, _GRID_LEFT_PX, top + _HEAD_PX, _GRID_PX, _ROWS_PX)
         self.events = _events(play)
 
     def lives(self) -> Iterator[_Life]:
@@ -192,7 +185,8 @@ class _Strip:
 
     def head(self) -> Iterator[_Life]:
         name = f"{self.schedule.algorithm} {self.schedule.collective} of {bytes_words(self.play.num_bytes)}"
-        yield _Life(Text(8, self.top + 14, name, "deck"))
+        chunks = count_of(self.schedule.num_chunks, "chunk")
+        yield _Life(Text(8, self.top + 14, f"{name} in {chunks}", "deck"))
         for words, start_s, stop_s in self.while_same([self.progress(at_s) for at_s in self.events]):
             yield _Life(Text(8, self.top + 34, words, "label", "mute"), start_s, stop_s)
 
