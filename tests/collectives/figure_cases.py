@@ -28,7 +28,7 @@ DRAWINGS: dict[str, Drawing] = {
     "origins": draw_schedule(build("allgather", "ring", 4), 1),
     "play": draw_play(ABOVE, [playback(FOUR, 2**20, Cluster.uniform(4, LINK))], 4e-5),
     "race": draw_play(ABOVE, [playback(build(*what, 16), 2**20, Cluster.uniform(16, LINK)) for what in RACE], 4e-5),
-    "moved": draw_play(ABOVE, [playback(build("broadcast", "binomial", 8), 2**20, EIGHT)], 1e9),
+    "moved": draw_play(Drawing("A broadcast"), [playback(build("broadcast", "binomial", 8), 2**20, EIGHT)], 1e9),
 }
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [

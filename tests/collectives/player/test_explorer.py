@@ -72,6 +72,11 @@ def test_the_chosen_algorithm_races_the_fastest_other_one_below_the_ranking() ->
     assert [play.finish_s for play in both] == pytest.approx([one.seconds for one in ranking(now)[0][:2]])
 
 
+def test_the_busiest_rank_is_the_one_that_sends_most() -> None:
+    root_sends_all = ranking(PLAYER.at(algorithm="broadcast flat", gpus_per_node=8))[0][0]
+    assert root_sends_all.effort == "1 step, 7 MiB"
+
+
 def test_of_many_segments_four_play_and_the_time_is_that_of_all() -> None:
     now = PLAYER.at(algorithm="double_binary_tree", message="1 GiB", gpus_per_node=8)
     runner = ranking(now)[0][0]
