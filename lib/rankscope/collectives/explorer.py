@@ -21,7 +21,6 @@ from .verify import verify
 
 _MOST_CELLS = 512  # ranks × chunks in the picture, so that it follows the slider
 PRESETS: dict[str, dict[str, Any]] = {
-    "ring": {},
     "halving and doubling": {"algorithm": "halving_doubling"},
     "torus, 3 nodes of 4": {"algorithm": "torus_2d", "num_nodes": 3},
     "the same on 1 GB/s": {"algorithm": "torus_2d", "num_nodes": 3, "inter_gb_per_s": 1},
