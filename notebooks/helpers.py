@@ -1,4 +1,4 @@
-"""What cells of the notebooks need: recordings, scores of what a reader builds, and the transformer of notebook 08."""
+"""What cells of the notebooks need: recordings, scores of what a reader builds, and models of notebooks 00 and 08."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from rankscope.cluster import Cluster
+from rankscope.cluster import Cluster, Link
 from rankscope.collectives import Schedule, best, build, simulate, verify
 from rankscope.common.files import read_json
 from rankscope.diagnose.traces.trace import Trace
 from rankscope.networks import CostTable
 from rankscope.sampling import Assignment, assign, audit
-from rankscope.train.ddp import Contention, LocalStep
+from rankscope.timeline import Span, Timeline
+from rankscope.train import ddp
+from rankscope.train.ddp import Contention, LocalStep, resnet50_step
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -103,6 +106,28 @@ def recorded_sweeps(path: str) -> list[Sweep]:
     """Read recorded steps of DDP by bucket cap, those on shared cores first."""
     sweeps = read_json(path, _Sweeps).sweeps
     return sorted(sweeps, key=lambda sweep: (sweep.network != "loopback", sweep.num_ranks))
+
+
+NETWORK_RANKS = 32
+_IMAGES = 32  # of a batch
+_READ_S = 0.020  # eight workers that take 5 ms for an image
+_COPY_S = _IMAGES * 3 * 224 * 224 * 4 / 25e9  # float32, from pinned memory at 25 GB/s
+_OPTIMIZER_S = 25.6e6 * 4 * 5 / 1.5e12  # SGD with momentum reads or writes five values of each parameter at 1.5 TB/s
+
+
+def whole_step(gb_per_s: float) -> Timeline:
+    """Return a modelled step of ResNet-50 on one of 32 ranks with 40 TFLOP/s, on a ring of such links.
+
+    The rank copies its batch to the GPU and trains on it, while its workers read the next batch.
+    """
+    local = replace(resnet50_step(_IMAGES, 40e12), optimizer_s=_OPTIMIZER_S)
+    cost = ddp.cost(Link(alpha_s=10e-6, bytes_per_s=gb_per_s * 1e9), NETWORK_RANKS)
+    spans = [
+        Span(0, "workers", "read next batch", -1, 0.0, _READ_S),
+        Span(0, "copy", "copy", -1, 0.0, _COPY_S),
+        *ddp.simulate(local, cost).shifted(_COPY_S),
+    ]
+    return Timeline.of(spans)
 
 
 NUM_JOBS = 30

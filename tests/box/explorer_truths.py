@@ -24,7 +24,7 @@ def box(now: Any) -> list[tuple[Any, ...]]:
     if seconds is None:
         return []
     sent = {"allreduce": 2, "reduce": machine.num_ranks / (machine.num_ranks - 1)}.get(now.collective, 1)
-    return [("^#/s", sent * (1 - 1 / machine.num_ranks) * parse_bytes("size", now.size) / seconds)]
+    return [(": #/s", sent * (1 - 1 / machine.num_ranks) * parse_bytes("size", now.size) / seconds)]
 
 
 def of_nccl(now: Any) -> list[tuple[Any, ...]]:
@@ -34,7 +34,7 @@ def of_nccl(now: Any) -> list[tuple[Any, ...]]:
     first_us, second_us, *_ = sorted(
         [model.expected_us(now.collective, *pair, size) for pair in model.eligible(now.collective)]
     )
-    return [("takes # longer", second_us / first_us - 1), ("NCCL expects #, our", first_us / 1e6)]
+    return [(", # before", second_us / first_us - 1), ("NCCL expects #, our", first_us / 1e6)]
 
 
 TRUTHS = {"transfers": ({}, transfers), "box": ({}, box), "nccl": ({}, of_nccl)}

@@ -75,9 +75,9 @@ def pipeline_parallel(now: Any) -> Truths:
         sent.append(sum(other != rank for other in to))
     numbers = ", ".join(["#"] * now.num_ranks)
     return [
-        ("ranks idle at most #", max(idle)),
+        ("ranks wait up to #", max(idle)),
         ("last pass: at most # of that time", max(idle)),
-        ("# per step; idle", timeline.stop_s.max()),
+        ("# per step; each gap", timeline.stop_s.max()),
         (f"in micro-batches: {numbers}\\n", *kept),
         ("at most # messages per step", max(sent)),
     ]

@@ -23,7 +23,7 @@ from .verdict import verdict
 _OWN = "yours"
 _LIKE = "machines like it"
 PRESETS: dict[str, dict[str, Any]] = {
-    "GH200 without the network's plug-in": {"machine": "alps_gh200_2x4_no_plugin"},
+    "GH200 without the network's plug-in": {"machine": "alps_gh200_2x4_no_plugin", "size": "64 MiB"},
 }
 
 

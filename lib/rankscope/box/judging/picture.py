@@ -21,17 +21,23 @@ def draw_machines(
 ) -> Drawing:
     """Draw the bus bandwidth of machines by size, each in the hue of its share of the highest.
 
-    `profiles` are the machines by name. The title compares the first one with the others at `size`, one of `SIZES`.
-    Raises ValueError if there are no profiles.
+    `profiles` are the machines by name. The title has the rate of the first one at `size`, one of `SIZES`, and
+    the deck those of the others. Sizes that none has measured are left out. Raises ValueError if there are no profiles.
     """
     each("profiles", of_type("profiles", profiles, dict).values(), of_type, Profile)
     if not profiles:
         raise ValueError("profiles must be at least one machine, got none")
-    rows: dict[str, list[tuple[str, str]]] = {name: [] for name in profiles}
+    named = {bank().get(name.removeprefix(PREFIX), name): profile for name, profile in profiles.items()}
+    rows: dict[str, list[tuple[str, str]]] = {name: [] for name in named}
     first, *_ = rows
+    columns = []
     words = f"Not measured at {size}"
+    deck = f"busbw of {collective} [GB/s]"
     for one_size in SIZES:
-        rates = reached_by(profiles, collective, parse_bytes("size", one_size))
+        rates = reached_by(named, collective, parse_bytes("size", one_size))
+        if not rates and one_size != size:
+            continue
+        columns.append(one_size)
         highest = max(rates.values(), default=0.0)
         for name, cells in rows.items():
             cell = "paper", ""
@@ -39,12 +45,11 @@ def draw_machines(
                 cell = ramp(rates[name] / highest), three_digits(rates[name] / 1e9)
             cells.append(cell)
         if one_size == size and first in rates:
-            words = rate_words(rates.pop(first))
+            *_, kind = first.split(", ")
+            words = f"{kind}: {rate_words(rates.pop(first))}"
             if rates:
-                words += f"; others reach {rate_range_words(rates.values())}"
-    named = {bank().get(name.removeprefix(PREFIX), name): cells for name, cells in rows.items()}
-    deck = f"{collective}: busbw by size [GB/s]; the darker, the slower"
-    return draw_grid(named, SIZES, size, {}, title or words, deck)
+                deck = f"others reach {rate_range_words(rates.values())}; {deck}"
+    return draw_grid(rows, columns, size, {}, title or words, deck)
 
 
 def draw_with_peers(mine: Profile) -> Drawing:

@@ -27,26 +27,31 @@ def ranked(now: Now, size: str) -> list[Estimate]:
 
 
 def draw(now: Now) -> list[Drawing]:
-    """A cell for each size, in the hue of NCCL's choice; the title has the one at the chosen size."""
+    """Two cells for each size, in the hue of NCCL's choice; the title has the one at the chosen size."""
     looks: dict[str, WorkLook] = {}
-    cells = []
+    margins = []
+    errors = []
     for size in _SIZES:
         choice, second, *_ = ranked(now, size)
         longer = second.nccl_s / choice.nccl_s - 1
         look = looks.setdefault(choice.words, WorkLook(RANKS[len(looks)], False))
-        cells.append((look.hue, f"{100 * longer:.0f}"))
+        margins.append((look.hue, f"{100 * longer:.0f}"))
+        errors.append((look.hue, f"{100 * (choice.time_s / choice.nccl_s - 1):.0f}"))
         if size == now.size:
-            title = f"{choice.words}; {second.words} takes {percent_words(longer)} longer"
-    rows = {"NCCL's choice, and by how many % the second best takes longer": cells}
+            title = f"NCCL chooses {choice.words}, {percent_words(longer)} before {second.words}"
+    rows = {
+        "NCCL's choice, and by how many % the second best takes longer": margins,
+        "by how many % the choice takes longer than NCCL's estimate, in our model": errors,
+    }
     return [draw_grid(rows, _SIZES, now.size, looks, title, f"{now.collective} of {now.size}, as NCCL estimates it")]
 
 
 def report(now: Now) -> list[str]:
     """What each choice takes, NCCL's first."""
-    lines = []
-    for one in ranked(now, now.size):
-        lines.append(f"{one.words}: NCCL expects {time_words(one.nccl_s)}, our model {time_words(one.time_s)}")
-    return lines
+    return [
+        f"{one.words}: NCCL expects {time_words(one.nccl_s)}, our model {time_words(one.time_s)}"
+        for one in ranked(now, now.size)
+    ]
 
 
 def nccl() -> Explorer:

@@ -37,7 +37,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "queues of 16": {"num_workers": 3, "jitter": 150, "capacity": 16},
     "out of order": {"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False},
 }
-_SHOWN = 24  # batches in the picture
+_SHOWN = 16  # batches in the picture
 _LONG = 500  # batches that the report counts
 
 
@@ -93,5 +93,5 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
 
 
 def pipeline() -> Explorer:
-    """Return controls over the first 24 batches of a pipeline, and its bottleneck in the long run."""
+    """Return controls over the first 16 batches of a pipeline, and its bottleneck in the long run."""
     return Explorer(SETTINGS, draw, report, PRESETS)

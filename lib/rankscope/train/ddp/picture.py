@@ -6,11 +6,11 @@ import math
 from collections.abc import Hashable
 
 from ...common.checks import of_type
-from ...common.units import bytes_words, percent_words
+from ...common.units import bytes_words, time_words
 from ...common.words import count_of
 from ...drawing.bars import draw_bars
 from ...drawing.drawing import Drawing
-from ...drawing.marks import LEFT_PX, LETTER_PX, RIGHT_PX, Box, Line, Mark, Text, row_name
+from ...drawing.marks import LEFT_PX, RIGHT_PX, Box, Line, Mark, Text, row_name, with_text
 from ...drawing.palette import MEMORY
 from .bucketing import DDPBuckets
 from .recommend import Recommendation
@@ -44,10 +44,8 @@ def draw_buckets(buckets: DDPBuckets, iteration: int = -1, title: str | None = N
         for index in bucket:
             gradient = buckets.gradients[index]
             width = gradient.num_bytes * px_per_byte
-            words = str(index)
-            if width < LETTER_PX * len(words) + 3:
-                words = ""
-            marks.append(Box(x, y, width, _BOX_PX, MEMORY["gradients"].hue, "work", gradient.sparse, words, index))
+            box = Box(x, y, width, _BOX_PX, MEMORY["gradients"].hue, "work", gradient.sparse, key=index)
+            marks.append(with_text(box, str(index)))
             tips[index] = f"{index}: {gradient.name}, {bytes_words(gradient.num_bytes)}"
             x += width
         marks.append(Text(x + 6, y + 15, bytes_words(buckets.num_bytes(bucket))))
@@ -59,10 +57,9 @@ def draw_buckets(buckets: DDPBuckets, iteration: int = -1, title: str | None = N
             cap_x = LEFT_PX + cap_bytes * px_per_byte
             marks.append(Line(((cap_x, y - 2), (cap_x, y + _ROW_PX - 2)), "ink", dash="3 2"))
     total_bytes = sum(map(buckets.num_bytes, shown))
-    gradients = f"{bytes_words(total_bytes)} of gradients"
     caps = " and then ".join(dict.fromkeys(map(bytes_words, buckets.caps_bytes)))
     return Drawing(
-        title or f"{gradients} in {count_of(len(shown), 'allreduce')}",
+        title or f"{bytes_words(total_bytes)} of gradients in {count_of(len(shown), 'allreduce')}",
         marks,
         len(shown) * _ROW_PX + 4,
         f"number: parameter; dashed: cap of {caps}",
@@ -81,18 +78,15 @@ def draw_caps(
     allreduces slow it down.
     """
     of_type("recommendation", recommendation, Recommendation)
-    chosen = recommendation.chosen
     rows = {}
     for candidate in (recommendation.default, *recommendation.candidates):
         cap_mb = candidate.bucket_cap_mb
         is_few = len(recommendation.candidates) <= _MOST_BARS
-        if is_few or cap_mb in (None, chosen.bucket_cap_mb, bucket_cap_mb) or math.log2(cap_mb or 1) % 1 == 0:
+        if is_few or cap_mb in (None, recommendation.bucket_cap_mb, bucket_cap_mb) or math.log2(cap_mb or 1) % 1 == 0:
             name = candidate.name
             if bucket_cap_mb is not None and cap_mb == bucket_cap_mb:
                 name += ", yours"
             rows[name] = {"compute": 1e3 * (candidate.step_s - candidate.wait_s), "wait": 1e3 * candidate.wait_s}
-    gain = ", within 1 % of the best"
-    if recommendation.gain:  # 0 for the default itself
-        gain = f", {percent_words(recommendation.gain, 1)} below the default"
-    deck = f"{count_of(chosen.num_buckets, 'bucket')}; the default has {recommendation.default.num_buckets}"
-    return draw_bars(rows, "predicted step [ms]", title or f"Recommended: {chosen.name}{gain}", deck)
+    advice = str(recommendation).splitlines()
+    found = f"Recommended: {recommendation.chosen.name}, {time_words(recommendation.chosen.step_s)} per step"
+    return draw_bars(rows, "predicted step [ms]", title or found, advice[1])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ...common.units import decimal_words, percent_words, time_words
+from ...common.units import decimal_words, time_words
 from ...common.words import count_of
 from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, Steps
@@ -24,7 +24,6 @@ _WRAPS = {"each block": ["*"], "the model alone": []}
 _MEMORY_BYTES_PER_S = 3.35e12  # of an H100
 _LARGE = {"width": 8192, "num_tokens": 32768, "num_ranks": 8, "memory_gb": 40}
 PRESETS: dict[str, dict[str, Any]] = {
-    "4 blocks on 64 GPUs": {},
     "keep what was gathered": {"reshard": False},
     "one group": {"wrap": "the model alone"},
     "too large": _LARGE,
@@ -83,10 +82,12 @@ def fsdp() -> Explorer:
         return step, seconds, step.timeline(seconds)
 
     def draw(now: Now) -> list[Drawing]:
-        step, seconds, spans = predicted(now)
-        fits = "fit" if step.peak_bytes <= now.memory_gb * 1e9 else "do *not fit*"
-        waits = percent_words(spans.select(kind="wait").busy_s / spans.makespan_s)
-        title = f"{decimal_words(step.peak_bytes)} {fits} into {now.memory_gb} GB; waiting takes {waits}"
+        step, seconds, _ = predicted(now)
+        fits = "fit into" if step.peak_bytes <= now.memory_gb * 1e9 else "*exceed*"
+        saved_bytes = (step.peak["parameters"] + step.peak["optimizer_states"]) * (networks.num_ranks(now) - 1)
+        title = (
+            f"Sharding saves {decimal_words(saved_bytes)}; {decimal_words(step.peak_bytes)} {fits} {now.memory_gb} GB"
+        )
         return [draw_fsdp_step(step, seconds, title=title)]
 
     def report(now: Now) -> list[str]:

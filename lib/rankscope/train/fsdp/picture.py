@@ -30,10 +30,8 @@ def draw_fsdp_step(step: Step, cost: Cost, overlap: bool = True, title: str | No
     """
     timeline = of_type("step", step, Step).timeline(cost, overlap)
     share = timeline.select(kind="wait").busy_s / (timeline.makespan_s or 1.0)
-    finding = f"The GPU waits for {percent_words(share)} of {time_words(timeline.makespan_s)}"
-    terms = [f"{term.replace('_', ' ')} {decimal_words(num_bytes)}" for term, num_bytes in step.largest(2)]
-    deck = f"peak of {decimal_words(step.peak_bytes)}: {', '.join(terms)}, …"
-    above = draw_timeline(timeline, title=title or finding, deck=deck)
+    deck = f"The GPU waits for {percent_words(share)} of {time_words(timeline.makespan_s)}"
+    above = draw_timeline(timeline, title=title or f"A rank holds at most {decimal_words(step.peak_bytes)}", deck=deck)
     named, keys_px = key_marks({term.replace("_", " "): MEMORY[term] for term in step.memory()})
     top = above.height_px + keys_px + _GAP_PX
     left, px_per_s = time_scale(timeline)

@@ -44,9 +44,9 @@ def step(now: Now) -> tuple[PipelineSchedule, Timeline]:
 def draw(now: Now) -> list[Drawing]:
     """One step."""
     _, timeline = step(now)
-    title = f"{now.schedule}: ranks idle at most {percent_words(bubble_share(timeline))}"
-    step_time = time_words(timeline.makespan_s)
-    return [draw_timeline(timeline, title, f"{step_time} per step; idle between a rank's first and last pass")]
+    title = f"{now.schedule}: ranks wait up to {percent_words(bubble_share(timeline))} of a step"
+    deck = f"{time_words(timeline.makespan_s)} per step; each gap is a bubble: the rank waits for another"
+    return [draw_timeline(timeline, title, deck)]
 
 
 def report(now: Now) -> list[str]:
