@@ -45,6 +45,7 @@ _ENTRIES = (
     Entry("sampling.explorer:samplers", "Which rank reads which sample", "01_who_reads_what"),
     Entry("sampling.work.explorer:unequal_lengths", "What samples of unequal length cost", "01_who_reads_what"),
     Entry("pipeline.stages.explorer:pipeline", "How a batch arrives", "02_how_a_batch_arrives"),
+    Entry("pipeline.dataloader.explorer:loader", "What a DataLoader would gain", "02_how_a_batch_arrives"),
     Entry("box.transfers.explorer:transfers", "Copies to the GPU", "03_onto_the_gpu"),
     Entry("collectives.explorer:allreduce", "An allreduce, step by step", "04_collectives"),
     Entry("collectives.player.explorer:player", "A collective that plays", "04_collectives"),
