@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from torch.utils.data import DataLoader
 
-from rankscope.pipeline import record_dataloader
+from rankscope.pipeline import Lognormal, Pipeline, Stage, record_dataloader
 from rankscope.pipeline.dataloader.measured import RecordedLoader
 from tests.explorers.cases import Case
+
+OWN = Pipeline([Stage("fetch shard", Lognormal(0.1, 0.5), num_workers=9), Stage("pack", [0.01, 0.02, 0.03] * 13)])
 
 
 def recorded() -> RecordedLoader:
@@ -19,6 +21,7 @@ def recorded() -> RecordedLoader:
 
 CASES = {
     "pipeline": Case("pipeline"),
+    "pipeline of yours": Case("pipeline", (OWN,)),
     "loader": Case("loader", start={"num_workers": 2}),
     "loader of yours": Case("loader", (recorded(),), {"num_workers": 3}),
     "parts": Case("parts", start={"queue_size": 1}),
