@@ -45,6 +45,7 @@ _ENTRIES = (
     Entry("sampling.explorer:samplers", "Which rank reads which sample", "01_who_reads_what"),
     Entry("sampling.work.explorer:unequal_lengths", "What samples of unequal length cost", "01_who_reads_what"),
     Entry("pipeline.stages.explorer:pipeline", "How a batch arrives", "02_how_a_batch_arrives"),
+    Entry("pipeline.dataloader.explorer:loader", "What a DataLoader would gain", "02_how_a_batch_arrives"),
     Entry("box.transfers.explorer:transfers", "Copies to the GPU", "03_onto_the_gpu"),
     Entry("collectives.player.explorer:player", "Which collective is fastest, and why", "04_collectives"),
     Entry("box.judging.explorer:box", "What a GPU box should reach", "05_your_box"),
@@ -53,6 +54,8 @@ _ENTRIES = (
     Entry("train.fsdp.explorer:fsdp", "FSDP: streams and memory", "08_zero_and_fsdp"),
     Entry("train.zero.explorer:zero", "Memory per rank with ZeRO", "08_zero_and_fsdp"),
     Entry("train.pipeline_parallel.explorer:pipeline_parallel", "Pipelines and their bubbles", "09_pipelines"),
+    Entry("diagnose.traces.explorer:slow_rank", "Which rank is late", "11_slow_or_stuck"),
+    Entry("diagnose.hangs.explorer:paste", "What a pasted table or log shows", "11_slow_or_stuck"),
     Entry("pipeline.parts.explorer:parts", "Trainers on part files", "appendix/a2_part_files"),
 )
 EXPLORERS = {entry.name: entry for entry in _ENTRIES}  # in the order of the notebooks

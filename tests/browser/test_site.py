@@ -19,6 +19,7 @@ from pages import live, python
 from pages.html import problems
 from playwright.sync_api import Locator, Page
 
+from rankscope.diagnose.hangs.pasted_examples import EXAMPLES
 from rankscope.explorers import EXPLORERS
 from tests.browser.jupyterlab import LOAD_MS, browser_page
 from tests.tools.execute_notebooks import every_notebook
@@ -268,6 +269,17 @@ def test_an_address_restores_its_state(served: Page, site: Path, page: Page) -> 
     explorer(page).wait_for()
     assert shows(page, drop_last=True)
     assert explorer(page).locator(".explorer-controls details").is_hidden()
+
+
+@pytest.mark.browser
+def test_a_pasted_log_is_explained(served: Page) -> None:
+    served.goto("/index.html#paste")
+    place = make_live(served, "paste")
+    text = f"{EXAMPLES['a job that hangs']}\n# pasted"
+    place.get_by_label("paste here").fill(text)
+    place.get_by_label("paste here").blur()
+    place.filter(has_text="Look at rank").wait_for()
+    assert shows(served, "paste", text=text)
 
 
 @pytest.mark.browser

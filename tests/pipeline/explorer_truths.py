@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from rankscope.pipeline.dataloader.explorer import _MADE_UP as MADE_UP
+from rankscope.pipeline.dataloader.model import BatchTimes
 from rankscope.pipeline.parts.explorer import _LONG as PARTS
 from rankscope.pipeline.stages.explorer import _LONG as BATCHES
 from rankscope.pipeline.stages.explorer import pipeline_of
 
+from .dataloader.loader_reference import Reference
 from .stages.simpy_reference import reference
 
 Truths = list[tuple[Any, ...]]
@@ -28,6 +31,17 @@ def pipeline(now: Any) -> Truths:
         blocked = sum(left - done for _, done, left in visits) / workers_s
         truths.append((f"{stage.name} +# working, +# blocked", work, blocked))
     return truths
+
+
+def loader(now: Any) -> Truths:
+    """An epoch of torch's iterator, in SimPy, of the times that are made up; without workers all is in turn."""
+    fetch_s, short_s, step_s = 0.0205, 5e-4, 8e-5 * now.step
+    epoch_s = MADE_UP * (fetch_s + step_s)
+    if now.num_workers:
+        columns = [[seconds] * MADE_UP for seconds in (fetch_s, step_s, short_s, short_s)]
+        reference = Reference(BatchTimes(*columns), now.num_workers, now.prefetch_factor, now.in_order)
+        epoch_s = max(reference.run().values())
+    return [("# batches/s predicted, # recorded", MADE_UP / epoch_s, 1 / fetch_s)]
 
 
 def parts(now: Any) -> Truths:
@@ -52,5 +66,6 @@ def parts(now: Any) -> Truths:
 
 TRUTHS = {
     "pipeline": ({}, pipeline),
+    "loader": ({}, loader),
     "parts": ({"jitter": 0}, parts),
 }

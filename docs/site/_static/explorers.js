@@ -18,14 +18,17 @@ function element(tag, properties, ...children) {
   return added;
 }
 
-/* A label around a native input and, of a slider, the value it is set to, or a field in which one can be typed. */
+/* A label around a native input and, of a slider, the value it is set to, or a field in which one can be typed. A text is
+   typed into an area. */
 class Control {
   constructor(setting, changed) {
     this.setting = setting;
     const { name, label, kind, most } = setting;
     if (kind === "select") this.input = element("select", { name });
+    else if (kind === "text") this.input = element("textarea", { name, rows: 12, spellcheck: false });
     else this.input = element("input", { name, type: kind, min: 0 });
-    this.input.addEventListener("input", () => changed(this.chosen()));
+    this.input.addEventListener(kind === "text" ? "change" : "input", () => changed(this.chosen()));
+    if (kind === "text") this.input.addEventListener("paste", () => setTimeout(() => changed(this.chosen())));
     this.said = element("output");
     this.typed = element("input", { type: "number", min: setting.values[0], max: most, hidden: true, ariaLabel: `${label}, typed` });
     this.typed.addEventListener("change", () => {
@@ -37,7 +40,7 @@ class Control {
 
   chosen() {
     if (this.setting.kind === "checkbox") return this.input.checked;
-    return this.offered[this.input.value];
+    return this.setting.kind === "text" ? this.input.value : this.offered[this.input.value];
   }
 
   /* Let the reader choose among these values, and type others. What has the focus keeps it. */
@@ -46,6 +49,7 @@ class Control {
     this.typed.hidden = !(canType && this.setting.most);
     this.said.hidden = !this.typed.hidden;
     if (this.setting.kind === "range") this.input.max = values.length - 1;
+    if (this.setting.kind === "text") this.input.readOnly = !canType;
     if (this.setting.kind === "select") {
       this.input.replaceChildren(...values.map((value, number) => element("option", { value: number, text: this.words(value) })));
     }
@@ -58,6 +62,7 @@ class Control {
 
   set(value, isDisabled) {
     if (this.setting.kind === "checkbox") this.input.checked = value;
+    else if (this.setting.kind === "text") this.input.value = value;
     else this.input.value = nearest(this.setting, value, this.offered);
     if (this.setting.kind === "range") {
       this.said.textContent = this.words(value);
@@ -176,7 +181,7 @@ class Panel {
   }
 
   address() {
-    const moved = this.settings.filter(({ name }) => this.at[name] !== this.first[name]);
+    const moved = this.settings.filter(({ name, kind }) => kind !== "text" && this.at[name] !== this.first[name]);
     const pairs = moved.map(({ name }) => `${name}=${encodeURIComponent(inAddress(this.at[name]))}`);
     return `#${[this.name, ...pairs].join("&")}`;
   }

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from rankscope.explorers import EXPLORERS
-from rankscope.panel.explorer import Explorer, Now, Setting, Steps
+from rankscope.panel.explorer import Explorer, Now, Setting, Steps, Typed
 
 STORED_ONLY = ("fsdp", "pipeline_parallel")  # these explorers need torch, which no page has
 
@@ -23,6 +23,8 @@ def setting_data(setting: Setting) -> dict[str, Any]:
         kind = "checkbox"
     elif isinstance(setting.choices, range | Steps):
         kind = "range"
+    elif isinstance(setting.choices, Typed):
+        kind = "text"
     data = {"name": setting.name, "label": setting.label, "kind": kind, "most": setting.most}
     words, values = zip(*setting.options, strict=True)
     return data | {"words": words, "values": values}

@@ -35,6 +35,7 @@ Move a control and see what changes. This page needs no server, and nothing leav
 _PACKAGES = ("sampling", "ranks", "pipeline", "collectives", "timeline", "figures", "explorers")
 _PACKAGES += ("train.ddp", "train.fsdp", "train.zero", "train.uneven", "train.pipeline_parallel", "train.data_parallel")
 _PACKAGES += ("box", "diagnose", "cluster", "networks")
+_WITH_INPUTS = re.compile(r"explorers\.\w+\((?!\w+=|\))")  # a panel of what a page does not have: its picture stays
 
 
 def lay_out(to: Path, is_live: bool) -> list[Place]:
@@ -101,7 +102,8 @@ def page(nb: dict[str, Any], key: str, folder: Path, places: list[Place], is_liv
             heading = [heading, *re.findall(r"^#+ (.+)$", source, re.MULTILINE)][-1]
             continue
         shown = [output.get("data", {}) for output in cell["outputs"]]
-        if any("".join(data.get("text/plain", "")) == WIDGET_TEXT for data in shown):
+        is_panel = any("".join(data.get("text/plain", "")) == WIDGET_TEXT for data in shown)
+        if is_panel and not _WITH_INPUTS.search(source):
             cell["outputs"] = []
             text = "In JupyterLab (`make lab`) this cell has controls; here they are on [one page](/index.md)."
             if "gallery" not in source:

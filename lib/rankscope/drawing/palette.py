@@ -51,7 +51,7 @@ _WORK = {
     "#8cc8ee": ("allgather", "gather", "recv", "receive", "shadow"),
     "#a04a86": ("broadcast", "scatter", "send", "alltoall"),
     OTHER: ("start", "stop"),
-    WAITING: ("wait", "blocked", "barrier"),
+    WAITING: ("wait", "idle", "blocked", "barrier"),
 }
 _MEMORY = {
     "#5b6ee1": ("parameters", "buffers"),

@@ -24,6 +24,10 @@ class Steps(tuple[Any, ...]):
     """The values of a slider, in order."""
 
 
+class Typed(tuple[Any, ...]):
+    """Examples of a text of several lines; any other text can be typed or pasted."""
+
+
 def sizes(low: int, high: int) -> Steps:
     """Return powers of two in bytes as a person types them.
 
@@ -41,9 +45,10 @@ def always(now: Now) -> bool:
 class Setting(NamedTuple):
     """A setting and its control, whose kind follows from the default and the choices.
 
-    A bool is a switch. A `range` of whole numbers and `Steps` are sliders. Other choices are a list; a choice may be a
-    pair (label, value). If `most` is not 0, any whole number up to it can be typed next to the slider, whose choices
-    are then ascending numbers. The control is disabled where `when`, a predicate of all settings, is false.
+    A bool is a switch. A `range` of whole numbers and `Steps` are sliders. `Typed` is a field. Other choices are a
+    list; a choice may be a pair (label, value). If `most` is not 0, any whole number up to it can be typed next to the
+    slider, whose choices are then ascending numbers. The control is disabled where `when`, a predicate of all settings,
+    is false.
 
     >>> Setting("num_ranks", 4, range(1, 65), "ranks").check(65)
     Traceback (most recent call last):
@@ -76,6 +81,8 @@ class Setting(NamedTuple):
             return truth(self.name, value)
         if self.most:
             return whole(self.name, value, self.values[0], self.most)
+        if isinstance(self.choices, Typed):
+            return of_type(self.name, value, str)
         try:
             # first the type, because 4.0 and True equal whole numbers
             checked = whole(self.name, value) if isinstance(self.default, int) else of_type(self.name, value, str)
@@ -89,6 +96,8 @@ class Setting(NamedTuple):
         """What the setting can be, in words."""
         if self.most:
             return f"{self.values[0]} to {self.most}"
+        if isinstance(self.choices, Typed):
+            return "any text"
         if isinstance(self.default, bool) or not isinstance(self.default, int):
             return ", ".join(map(repr, self.values))
         return ", ".join(run_words(self.values, " to "))
@@ -139,8 +148,11 @@ class Explorer:
         return self._now_class(*[setting.check(values.get(setting.name, setting.default)) for setting in self.settings])
 
     def line(self, now: Now) -> str:
-        """Return the settings that are not at their defaults as keyword arguments: those that open it like this."""
-        pairs = zip(self.settings, now, strict=True)
+        """Return the settings that are not at their defaults as keyword arguments: those that open it like this.
+
+        A text that can be typed is left out.
+        """
+        pairs = [pair for pair in zip(self.settings, now, strict=True) if not isinstance(pair[0].choices, Typed)]
         return ", ".join(f"{one.name}={value!r}" for one, value in pairs if value != one.default and one.when(now))
 
     def shown(self, now: Now, before: Sequence[Drawing] = ()) -> Shown:

@@ -13,7 +13,7 @@ import ipywidgets as widgets
 
 from ..drawing.drawing import Drawing, to_svg
 from ..drawing.svg import STYLE
-from .explorer import Explorer, Now, Setting, Steps
+from .explorer import Explorer, Now, Setting, Steps, Typed
 
 _MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 NUM_BESIDE = 7  # controls in the column, below the list of examples; the others are folded
@@ -40,6 +40,8 @@ _STYLE = """
 .rankscope-typed { align-items: flex-end; gap: 8px; } .rankscope-typed > :first-child { flex: 1; min-width: 0; }
 .rankscope-side .rankscope-typed .widget-inline-hbox > .widget-label { overflow: visible; }
 .rankscope-typed > :last-child { grid-template-columns: 1fr !important; }
+.rankscope-side:has(textarea) { flex-basis: 100%; } .rankscope-side .widget-textarea { grid-column: 1 / -1; }
+.rankscope-side textarea { grid-column: 1 / -1; width: 100%; font: 11px/1.4 var(--jp-code-font-family, monospace); }
 .rankscope-more { grid-column: 1 / -1; }
 .rankscope-more .lm-Widget.jupyter-widgets-Collapse-contents { padding: 8px; }
 .rankscope-side :disabled, .rankscope-side [disabled] { opacity: 0.45; }
@@ -89,6 +91,8 @@ def _control(setting: Setting, value: Any) -> widgets.Widget:
         return widgets.IntSlider(min=setting.choices[0], max=setting.choices[-1], **options)
     if isinstance(setting.choices, Steps):
         return widgets.SelectionSlider(options=setting.options, **options)
+    if isinstance(setting.choices, Typed):
+        return widgets.Textarea(rows=8, continuous_update=False, **options)
     return widgets.Dropdown(options=setting.options, **options)
 
 

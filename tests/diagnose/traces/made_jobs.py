@@ -42,7 +42,13 @@ class RankRecord:
 
 
 def job(
-    phase_s: dict[str, Any], *, gpu: bool = False, buffers: bool = False, metric: bool = False, by_hand: bool = False
+    phase_s: dict[str, Any],
+    *,
+    gpu: bool = False,
+    buffers: bool = False,
+    metric: bool = False,
+    by_hand: bool = False,
+    wire_s: float = WIRE_S,
 ) -> list[Trace]:
     """Traces of DDP's ranks, each by a clock of its own: on Gloo, or on GPUs whose hosts wait for them in each step.
 
@@ -55,7 +61,7 @@ def job(
 
     def together(kind: str, launched_s: list[float], after_s: float = 0.0) -> float:
         """A call that ends on all ranks at once; return when, by the first clock."""
-        end_s = max(after_s, *(own - clock for own, clock in zip(launched_s, clocks_s, strict=True))) + WIRE_S
+        end_s = max(after_s, *(own - clock for own, clock in zip(launched_s, clocks_s, strict=True))) + wire_s
         for record, launch_s, clock_s in zip(ranks, launched_s, clocks_s, strict=True):
             start_s = max(launch_s, after_s + clock_s)
             record.calls.append(Call(kind, launch_s, start_s, end_s + clock_s))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import betainc
 
-from rankscope.diagnose.traces.late_ranks import lateness
+from rankscope.diagnose.traces.late_ranks import incomplete_beta, lateness
 from rankscope.diagnose.traces.trace import PHASES
 from rankscope.diagnose.traces.verdict import headline, sentences
 
@@ -136,3 +137,10 @@ def test_a_rank_that_is_last_far_more_often_than_chance_is_a_lead() -> None:
         phase_s[random.permutation(29)[:20], 5, 4] += 0.04
         right += "Rank 5 " in words(phase_s)
     assert right >= 18
+
+
+def test_the_incomplete_beta_function_is_scipys() -> None:
+    random = np.random.default_rng(0)
+    for a, b in 10 ** random.uniform(-1, 3, (200, 2)):
+        for x in (*random.uniform(0.001, 0.999, 5), 1.0):
+            assert incomplete_beta(a, b, x) == pytest.approx(betainc(a, b, x), rel=1e-6, abs=1e-12)

@@ -10,6 +10,7 @@ are named once they cost enough, and more than the noise of the others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ LEAST_S = 0.004  # … and these seconds
 _SUSPICIOUS = 0.5  # a job is not balanced in which ranks that are not named seem to cost this share of that
 _CHANCE = 0.04
 _CHANCE_LAST = 0.001  # for a lead, whatever it costs
+_TERMS = 20_000  # of a series
 _ROUNDING = 0.01  # of the seconds above: what varies by less is as good as constant
 _UNBALANCED = 0.15  # of a step: a job in which a rank waits longer for other ranks is not balanced
 
@@ -81,8 +83,6 @@ class Lateness(msgspec.Struct, frozen=True, eq=False):
     @property
     def often_last(self) -> tuple[int, int] | None:
         """The rank that is last in most steps, and in how many; None if that may be chance among equal ranks."""
-        from scipy.special import betainc  # the binomial distribution, as below
-
         own_s = self.own_s
         num_steps, num_ranks = own_s.shape
         if num_steps < 2:
@@ -90,7 +90,7 @@ class Lateness(msgspec.Struct, frozen=True, eq=False):
         times_last = np.bincount(own_s.argmax(axis=1), minlength=num_ranks)
         most = int(times_last.max())
         spell = _spell(own_s - lower_middle(own_s)[:, None], LEAST_S)
-        chance = num_ranks * betainc(most / spell, (num_steps - most) / spell + 1, 1 / num_ranks)
+        chance = num_ranks * incomplete_beta(most / spell, (num_steps - most) / spell + 1, 1 / num_ranks)
         return (self.ranks[int(times_last.argmax())], most) if chance < _CHANCE_LAST else None
 
     @property
@@ -146,8 +146,6 @@ def _chance(over_s: Seconds, latest: int, least_s: float) -> float:
     whichever says more. The others say how likely that is, by Laplace's rule of succession plus 1.5 standard errors, as
     they may be few.
     """
-    from scipy.special import betainc  # here: the binomial distribution, also of numbers that are not whole
-
     num_steps = len(over_s)
     # what is hardly late, or very late, says nothing of spells
     spell = _spell(np.clip(over_s, least_s / 2, 2 * least_s), least_s)
@@ -161,8 +159,23 @@ def _chance(over_s: Seconds, latest: int, least_s: float) -> float:
         late_others = (is_late.sum() - is_late[:, latest].sum()) / spell
         all_others = num_steps * (over_s.shape[1] - 1) / spell
         share = min((late_others + 1 + 1.5 * np.sqrt(late_others)) / (all_others + 2), 1.0)
-        chances.append(float(betainc(num_late, num_steps / spell - num_late + 1, share)))
+        chances.append(incomplete_beta(num_late, num_steps / spell - num_late + 1, share))
     return min(chances)
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """Return the regularised incomplete beta function I_x(a, b): the binomial distribution, of any positive numbers.
+
+    A series of positive terms (https://dlmf.nist.gov/8.17.E8). It is scipy's `betainc`, which no web page has.
+    """
+    if x >= 1.0:
+        return 1.0
+    if x > (a + 1.0) / (a + b + 2.0):  # where the other tail is shorter
+        return 1.0 - incomplete_beta(b, a, 1.0 - x)
+    first = math.lgamma(a + b) - math.lgamma(a + 1.0) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    places = np.arange(_TERMS)
+    ratios = (a + b + places) / (a + 1.0 + places) * x
+    return math.exp(first) * (1.0 + float(ratios.cumprod().sum()))
 
 
 def _spell(over_s: Seconds, least_s: float) -> float:

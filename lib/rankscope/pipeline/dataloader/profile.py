@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
+from ...timeline import Span
 from ..service import Seconds
 from .cores import Cores
 from .model import BatchTimes, epoch
@@ -94,7 +95,12 @@ class LoaderProfile(msgspec.Struct, frozen=True, eq=False):
 
 
 def predicted_s(profile: LoaderProfile, settings: LoaderSettings, faster: str | None = None) -> float:
-    """Return the seconds of an epoch with other settings; `faster` is one of `PARTS`, which is made twice as fast.
+    """Return the seconds of a `predicted_epoch`."""
+    return predicted_epoch(profile, settings, faster)[-1].stop_s
+
+
+def predicted_epoch(profile: LoaderProfile, settings: LoaderSettings, faster: str | None = None) -> list[Span]:
+    """Return the spans of an epoch with other settings; `faster` is one of `PARTS`, which is made twice as fast.
 
     Batches have the times that were recorded last. If the epoch has more batches, these times are repeated. A loader
     with persistent_workers is past its first epoch. `pin_memory` must be that of the recording.
@@ -130,7 +136,7 @@ def predicted_s(profile: LoaderProfile, settings: LoaderSettings, faster: str | 
         fetch_cpu=profile.fetch_cpu,
         step_cpu=_share(profile.step_cpu_s, profile.step_s),
     )
-    return epoch(work, settings.num_workers, settings.prefetch_factor, settings.in_order, cores)[-1].stop_s
+    return epoch(work, settings.num_workers, settings.prefetch_factor, settings.in_order, cores)
 
 
 def _share(cpu_s: Seconds, wall_s: Seconds) -> float:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Sized
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
 
+from msgspec.structs import replace
+
+from ...common.checks import of_type
 from ...common.units import percent_words
 from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, jitter
@@ -13,6 +17,8 @@ from ...timeline.picture import draw_timeline
 from ..service import Lognormal
 from .model import simulate
 from .stages import Pipeline, Stage
+
+PathAt: TypeAlias = Callable[[Now], Pipeline]  # the pipeline at some settings, of which `seed` is one
 
 
 def _varies(now: Now) -> bool:
@@ -60,27 +66,35 @@ def pipeline_of(now: Now) -> Pipeline:
     )
 
 
-def draw(now: Now) -> list[Drawing]:
-    """The first batches, and in the title and the deck what holds up all others."""
-    path = pipeline_of(now)
+def draw(path_at: PathAt, now: Now) -> list[Drawing]:
+    """The first items, and in the title and the deck what holds up all others."""
+    path = path_at(now)
     bound_per_s = path.bound_per_s
-    rate = _LONG / _long(now).makespan_s
+    num_items, timeline = _long(path_at, now)
+    rate = num_items / timeline.makespan_s
+    num_shown = min(_SHOWN, num_items)
     title = f"{path.bottleneck} is the bottleneck: {rate:.1f} batches/s"
-    deck = f"The first {_SHOWN} batches; {percent_words(rate / bound_per_s)} of the {bound_per_s:.1f} that it can reach"
-    return [draw_timeline(simulate(path, _SHOWN, now.seed), title=title, deck=deck)]
+    deck = (
+        f"The first {num_shown} batches; {percent_words(rate / bound_per_s)} of the {bound_per_s:.1f} that it can reach"
+    )
+    return [draw_timeline(simulate(path, num_shown, now.seed), title=title, deck=deck)]
 
 
-def report(now: Now) -> list[str]:
+def report(path_at: PathAt, now: Now) -> list[str]:
     """How the workers of each stage spend their time in the long run."""
-    return [f"in {_LONG} batches:", *[_shares(_long(now), stage) for stage in pipeline_of(now).stages]]
+    num_items, timeline = _long(path_at, now)
+    return [f"in {num_items} batches:", *[_shares(timeline, stage) for stage in path_at(now).stages]]
 
 
 @lru_cache(maxsize=8)
-def _long(now: Now) -> Timeline:
-    timeline = simulate(pipeline_of(now), _LONG, now.seed)
+def _long(path_at: PathAt, now: Now) -> tuple[int, Timeline]:
+    """Return the number of batches, at most that of the shortest list of times, and what happens to them."""
+    path = path_at(now)
+    num_items = min([_LONG, *[len(stage.service_s) for stage in path.stages if isinstance(stage.service_s, Sized)]])
+    timeline = simulate(path, num_items, now.seed)
     if not timeline.makespan_s:
         raise ValueError("no stage takes any time: there is no bottleneck")
-    return timeline
+    return num_items, timeline
 
 
 def _shares(timeline: Timeline, stage: Stage) -> str:
@@ -92,6 +106,24 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
     return f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage"
 
 
-def pipeline() -> Explorer:
-    """Return controls over the first 16 batches of a pipeline, and its bottleneck in the long run."""
-    return Explorer(SETTINGS, draw, report, PRESETS)
+def pipeline(own: Any = None) -> Explorer:
+    """Return controls over the first 16 batches of a pipeline, and its bottleneck in the long run.
+
+    Of a `Pipeline` of your own, each of whose stages has a `service_s`, the workers and queues can be set.
+    """
+    if own is None:
+        return Explorer(SETTINGS, partial(draw, pipeline_of), partial(report, pipeline_of), PRESETS)
+    stages = of_type("own", own, Pipeline).stages
+    settings = [Setting("seed", 0, range(21), "seed")]
+    for place, stage in enumerate(stages):
+        workers = range(1, stage.num_workers + 8)
+        lengths = range(1, stage.capacity + 16)
+        settings.append(Setting(f"workers_{place}", stage.num_workers, workers, f"{stage.name}: workers"))
+        settings.append(Setting(f"queue_{place}", stage.capacity, lengths, f"{stage.name}: queue length"))
+
+    def changed(now: Now) -> Pipeline:
+        _, *numbers = now
+        changes = zip(stages, numbers[::2], numbers[1::2], strict=True)
+        return Pipeline([replace(stage, num_workers=workers, capacity=length) for stage, workers, length in changes])
+
+    return Explorer(settings, partial(draw, changed), partial(report, changed), {})
