@@ -12,8 +12,7 @@ from rankscope.explorers import EXPLORERS
 from rankscope.panel.explorer import Explorer, Now, Setting, Typed
 
 _MODULE = "your code"
-EXAMPLES = {
-    "a class": """\
+FIRST = """\
 import random
 
 class EveryNth:
@@ -30,16 +29,15 @@ class EveryNth:
         order = self.indices.copy()
         random.Random(self.seed + self.epoch).shuffle(order)
         return iter(order[self.mine])
-""",
-    "a function with a bug": """\
+"""
+WITH_A_BUG = """\
 import random
 
 def each_rank_shuffles(dataset, num_replicas, rank, epoch=0):
     order = list(range(len(dataset)))
     random.Random(1000 * epoch + rank).shuffle(order)  # another order on each rank
     return order[rank::num_replicas]
-""",
-}
+"""
 
 
 @lru_cache(maxsize=8)
@@ -50,7 +48,7 @@ def explorer_of(code: str) -> Explorer:
     """
     names: dict[str, Any] = {"__name__": _MODULE}
     try:
-        exec(compile(code, _MODULE, "exec"), names)
+        exec(compile(code, _MODULE, "exec", dont_inherit=True), names)
     except ModuleNotFoundError:
         raise
     except Exception as error:
@@ -89,11 +87,11 @@ def own_sampler() -> Explorer:
     def with_all(dataset: Any, num_replicas: int, rank: int, shuffle: Any, drop_last: Any, seed: Any) -> None:
         """A sampler that takes everything."""
 
-    code = Setting("code", EXAMPLES["a class"], Typed(EXAMPLES.items()), "your sampler")
+    code = Setting("code", FIRST, Typed([FIRST, WITH_A_BUG]), "your sampler")
     others = EXPLORERS["samplers"].make(with_all).settings
     return Explorer(
         (code, *[setting._replace(when=partial(has_effect, setting.name)) for setting in others]),
         draw,
         lambda now: explorer_of(now.code).report(now),
-        {label: {"code": text} for label, text in EXAMPLES.items()},
+        {"a function with a bug": {"code": WITH_A_BUG}},
     )

@@ -66,6 +66,7 @@ function makeLive(panel) {
     await load();
     await released();
     panel.offerAll();
+    panel.more.open ||= panel.texts.length > 0;
     place.dataset.live = "on";
     said.replaceChildren("All settings are live: ", element("a", { href: licences, textContent: "Python" }), " computes them in this page.");
   }
