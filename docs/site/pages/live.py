@@ -45,8 +45,7 @@ def state(explorer: Explorer, now: Now) -> dict[str, Any]:
 
 @cache
 def explorer_of(name: str) -> Explorer:
-    make = ADDED[name] if name in ADDED else EXPLORERS[name].make
-    return make()
+    return ADDED[name]() if name in ADDED else EXPLORERS[name].make()
 
 
 def state_of(name: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -16,41 +16,23 @@ FIRST = """\
 import random
 
 class EveryNth:
-    def __init__(self, dataset, num_replicas, rank, seed=0):
-        self.indices = list(range(len(dataset)))
-        self.mine = slice(rank, None, num_replicas)
-        self.seed = seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch):
-        self.epoch = epoch
+    def __init__(self, dataset, num_replicas, rank, seed=0, epoch=0):
+        order = list(range(len(dataset)))
+        random.Random(seed + epoch).shuffle(order)
+        self.mine = order[rank::num_replicas]
 
     def __iter__(self):
-        order = self.indices.copy()
-        random.Random(self.seed + self.epoch).shuffle(order)
-        return iter(order[self.mine])
+        return iter(self.mine)
 """
-WITH_A_BUG = """\
-import random
-
-def each_rank_shuffles(dataset, num_replicas, rank, epoch=0):
-    order = list(range(len(dataset)))
-    random.Random(1000 * epoch + rank).shuffle(order)  # another order on each rank
-    return order[rank::num_replicas]
-"""
+PRESETS = {"each rank shuffles for itself": {"code": FIRST.replace("seed + epoch", "seed + rank")}}
 
 
 @lru_cache(maxsize=8)
 def explorer_of(code: str) -> Explorer:
-    """Return the explorer of the class or function that the code defines last.
-
-    Raises ValueError with what the code raises, and ModuleNotFoundError if it imports what a page does not have.
-    """
+    """Return the explorer of the class or function that the code defines last; ValueError has what the code raises."""
     names: dict[str, Any] = {"__name__": _MODULE}
     try:
         exec(compile(code, _MODULE, "exec", dont_inherit=True), names)
-    except ModuleNotFoundError:
-        raise
     except Exception as error:
         raise ValueError(error_words(error)) from error
     defined = [value for value in names.values() if callable(value) and getattr(value, "__module__", "") == _MODULE]
@@ -77,21 +59,17 @@ def has_effect(name: str, now: Now) -> bool:
     """Return whether the code takes a setting; as long as it is wrong, nothing is known, and every setting stays."""
     try:
         return name in {setting.name for setting in explorer_of(now.code).settings}
-    except (ValueError, ModuleNotFoundError):
+    except ValueError:
         return True
 
 
 def own_sampler() -> Explorer:
     """Return an area for code, every setting that `explorers.samplers` may have for it, and what each rank reads."""
-
-    def with_all(dataset: Any, num_replicas: int, rank: int, shuffle: Any, drop_last: Any, seed: Any) -> None:
-        """A sampler that takes everything."""
-
-    code = Setting("code", FIRST, Typed([FIRST, WITH_A_BUG]), "your sampler")
-    others = EXPLORERS["samplers"].make(with_all).settings
+    every = EXPLORERS["samplers"].make(lambda dataset, num_replicas, rank, shuffle, drop_last, seed: None).settings
+    code = Setting("code", FIRST, Typed([FIRST]), "your sampler")
     return Explorer(
-        (code, *[setting._replace(when=partial(has_effect, setting.name)) for setting in others]),
+        (code, *[setting._replace(when=partial(has_effect, setting.name)) for setting in every]),
         draw,
         lambda now: explorer_of(now.code).report(now),
-        {"a function with a bug": {"code": WITH_A_BUG}},
+        PRESETS,
     )
