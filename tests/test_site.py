@@ -34,15 +34,13 @@ def test_an_explorer_stands_where_its_widget_would() -> None:
     first = cell("# Why?\n\nPress **Shift+Enter**.\n\n**Run > Run All Cells**.\n\nMove the sliders.", kind="markdown")
     figure = cell("draw()", {"data": {"image/png": "aGk=", "image/svg+xml": "<svg/>"}})
     explorer = cell("explorers.zero(stage=2)", WIDGET)
-    gallery = cell("explorers.gallery()", WIDGET)
     own = cell("explorers.pipeline(path)", WIDGET)
-    made = sources.page({"cells": [first, figure, explorer, gallery, own]}, "08", sources.ROOT, places)["cells"]
+    made = sources.page({"cells": [first, figure, explorer, own]}, "08", sources.ROOT, places)["cells"]
     assert made[0]["source"] == "# Why?\n\nMove the sliders."
     assert set(made[1]["outputs"][0]["data"]) == {"image/svg+xml"}
     assert places == [Place("explorers.zero(stage=2)", "08_2")]
     assert 'data-states="08_2"' in made[3]["source"]
-    assert "one page" in made[5]["source"]
-    assert made[6]["outputs"] == [WIDGET]
+    assert made[4]["outputs"] == [WIDGET]
 
 
 @pytest.mark.parametrize("name", ["pipeline_parallel", "samplers"])

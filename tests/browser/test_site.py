@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import Queue
 from threading import Thread
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -21,7 +23,7 @@ from playwright.sync_api import Locator, Page
 
 from rankscope.diagnose.hangs.pasted_examples import EXAMPLES
 from rankscope.explorers import EXPLORERS
-from tests.browser.jupyterlab import LOAD_MS, browser_page
+from tests.browser.jupyterlab import LOAD_MS, browser_page, isolated, running
 from tests.tools.execute_notebooks import every_notebook
 
 ROOT = Path(__file__).parents[2]
@@ -212,17 +214,30 @@ def test_without_a_script_an_explorer_is_a_picture(site: Path, page: Page) -> No
 
 
 @pytest.fixture
-def served(inputs: Path | None, site: Path, page: Page) -> Iterator[Page]:
-    """A page in a new browser, at an address that serves the site's files."""
+def server(inputs: Path | None, site: Path) -> Iterator[ThreadingHTTPServer]:
+    """A server of the site's files."""
     if inputs is None:
         pytest.skip("what inputs.json names cannot be fetched")
-    assert page.context.browser
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=site)) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=site)) as server:
         Thread(target=server.serve_forever).start()
-        with page.context.browser.new_context(base_url=f"http://127.0.0.1:{server.server_port}") as context:
-            context.set_default_timeout(LOAD_MS)
-            yield context.new_page()
+        yield server
         server.shutdown()
+
+
+class Handler(SimpleHTTPRequestHandler):
+    requests: Queue[str] = Queue()
+
+    def log_message(self, *words: Any) -> None:
+        self.requests.put(self.path)
+
+
+@pytest.fixture
+def served(server: ThreadingHTTPServer, page: Page) -> Iterator[Page]:
+    """A page in a new browser, for what the server has."""
+    assert page.context.browser
+    with page.context.browser.new_context(base_url=f"http://127.0.0.1:{server.server_port}") as context:
+        context.set_default_timeout(LOAD_MS)
+        yield context.new_page()
 
 
 def explorer(page: Page, name: str = "samplers") -> Locator:
@@ -272,14 +287,59 @@ def test_an_address_restores_its_state(served: Page, site: Path, page: Page) -> 
 
 
 @pytest.mark.browser
-def test_a_pasted_log_is_explained(served: Page) -> None:
-    served.goto("/index.html#paste")
-    place = make_live(served, "paste")
-    text = f"{EXAMPLES['a job that hangs']}\n# pasted"
-    place.get_by_label("paste here").fill(text)
-    place.get_by_label("paste here").blur()
-    place.filter(has_text="Look at rank").wait_for()
-    assert shows(served, "paste", text=text)
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("own_sampler", "def mine(size, rank, world_size): return range(rank, size, world_size)", "mine"),
+        ("own_sampler", "1 / 0", "ZeroDivisionError: division by zero (line 1)"),
+        ("paste", f"{EXAMPLES['a job that hangs']}\n# pasted", "Look at rank"),
+    ],
+)
+def test_a_visitors_text_is_answered_in_the_page(served: Page, name: str, text: str, words: str) -> None:
+    served.goto(f"/{name}.html")
+    place = make_live(served, name)
+    asked: list[str] = []
+    served.on("request", lambda request: asked.append(request.url))
+    place.locator("textarea").fill(text)
+    place.get_by_role("button", name="show").click()
+    place.locator(".explorer-shown").filter(has_text=words).wait_for()
+    assert shows(served, name, **{live.explorer_of(name).settings[0].name: text})
+    assert asked == []
+
+
+# At a touch, Python starts; the page then asks its server for what says whether Python draws what is stored.
+TOUCHED = """<!doctype html>
+<meta http-equiv="Content-Security-Policy" content="default-src 'self' 'unsafe-inline' 'unsafe-eval' data:">
+<script>
+  const found = async selector => {
+    while (!document.querySelector(selector)) await new Promise(done => setTimeout(done, 50));
+    return document.querySelector(selector);
+  };
+  onload = async () => {
+    const place = await found(".explorer[data-name=samplers][data-ready]");
+    place.querySelector("select").dispatchEvent(new Event("keydown", {bubbles: true}));
+    await found(".explorer[data-live=on]");
+    const {state, first} = panels.get(place);
+    fetch(`answer?${state.html === (await ask("state", "samplers", first)).html}`);
+  };
+</script>"""
+
+
+@pytest.mark.browser
+def test_firefox_draws_what_is_stored(server: ThreadingHTTPServer, site: Path, tmp_path: Path) -> None:
+    """Its page may ask nobody else."""
+    firefox = shutil.which("firefox")
+    if not firefox:
+        pytest.skip("no Firefox on the PATH: apt-get install firefox-esr")
+    html = (site / "index.html").read_text(encoding="utf-8")
+    (site / "touched.html").write_text(TOUCHED + html, encoding="utf-8")
+    url = f"http://127.0.0.1:{server.server_port}/touched.html"
+    command = [firefox, "--headless", "--profile", str(tmp_path), url]
+    path = ""
+    with running(command, isolated(tmp_path), tmp_path / "log"):
+        while "answer" not in path:
+            path = Handler.requests.get(timeout=LOAD_MS / 1000)
+    assert path == "/answer?true"
 
 
 @pytest.mark.browser
@@ -305,7 +365,7 @@ def test_32_bits_draw_what_64_bits_draw(inputs: Path | None, site: Path) -> None
     if inputs is None:
         pytest.skip("what inputs.json names cannot be fetched")
     drawn = json.loads((inputs / "drawn.json").read_text())
-    assert {name for name, _, _ in drawn} == EXPLORERS.keys() - set(live.STORED_ONLY)
+    assert {name for name, _, _ in drawn} == EXPLORERS.keys() - set(live.STORED_ONLY) | live.ADDED.keys()
     for name, settings, digest in drawn:
         state = json.dumps(live.state_of(name, settings))
         assert sha256(state.encode()).hexdigest() == digest, (name, settings)

@@ -18,17 +18,18 @@ function element(tag, properties, ...children) {
   return added;
 }
 
-/* A label around a native input and, of a slider, the value it is set to, or a field in which one can be typed. A text is
-   typed into an area. */
+/* A label around a native input and, of a slider, the value it is set to, or a field in which one can be typed. A text has
+   an area and a button. Only an example changes what a reader has typed there. */
 class Control {
   constructor(setting, changed) {
     this.setting = setting;
     const { name, label, kind, most } = setting;
     if (kind === "select") this.input = element("select", { name });
-    else if (kind === "text") this.input = element("textarea", { name, rows: 12, spellcheck: false });
+    else if (kind === "text") this.input = element("textarea", { name, rows: 16, value: setting.values[0], spellcheck: false, readOnly: true });
     else this.input = element("input", { name, type: kind, min: 0 });
-    this.input.addEventListener(kind === "text" ? "change" : "input", () => changed(this.chosen()));
-    if (kind === "text") this.input.addEventListener("paste", () => setTimeout(() => changed(this.chosen())));
+    const submit = () => changed(this.chosen());
+    const isWhole = ({ inputType }) => kind !== "text" || inputType === "insertFromPaste";
+    this.input.addEventListener("input", (event) => isWhole(event) && submit());
     this.said = element("output");
     this.typed = element("input", { type: "number", min: setting.values[0], max: most, hidden: true, ariaLabel: `${label}, typed` });
     this.typed.addEventListener("change", () => {
@@ -36,6 +37,7 @@ class Control {
     });
     this.element = element("label", { className: `explorer-${kind}` }, element("span", { textContent: label }), this.input, this.said);
     if (most) this.element.append(this.typed);
+    if (kind === "text") this.element.append(element("button", { type: "button", textContent: "show", onclick: submit }));
   }
 
   chosen() {
@@ -49,7 +51,6 @@ class Control {
     this.typed.hidden = !(canType && this.setting.most);
     this.said.hidden = !this.typed.hidden;
     if (this.setting.kind === "range") this.input.max = values.length - 1;
-    if (this.setting.kind === "text") this.input.readOnly = !canType;
     if (this.setting.kind === "select") {
       this.input.replaceChildren(...values.map((value, number) => element("option", { value: number, text: this.words(value) })));
     }
@@ -62,8 +63,7 @@ class Control {
 
   set(value, isDisabled) {
     if (this.setting.kind === "checkbox") this.input.checked = value;
-    else if (this.setting.kind === "text") this.input.value = value;
-    else this.input.value = nearest(this.setting, value, this.offered);
+    else if (this.setting.kind !== "text") this.input.value = nearest(this.setting, value, this.offered);
     if (this.setting.kind === "range") {
       this.said.textContent = this.words(value);
       this.input.setAttribute("aria-valuetext", this.words(value));
@@ -80,13 +80,8 @@ function nearest({ values }, value, offered) {
   return distances.indexOf(Math.min(...distances));
 }
 
-function inAddress(value) {
-  return String(typeof value === "boolean" ? Number(value) : value);
-}
-
-function isSame(one, other) {
-  return Object.keys(one).every((name) => one[name] === other[name]);
-}
+const inAddress = (value) => String(typeof value === "boolean" ? Number(value) : value);
+const isSame = (one, other) => Object.keys(one).every((name) => one[name] === other[name]);
 
 /* The states that were stored. Of a setting that does not move in them, they have the first value only. */
 class Stored {
@@ -122,16 +117,17 @@ class Panel {
     this.examples = element("select", { name: "example" }, element("option", { value: -1, text: "" }),
       ...data.presets.map(({ label }, value) => element("option", { value, text: label })));
     this.examples.addEventListener("input", () => {
-      if (this.examples.value >= 0) this.move(data.presets[this.examples.value].at);
+      if (this.examples.value >= 0) this.take(data.presets[this.examples.value].at);
     });
     this.controls = data.settings.map((setting) => new Control(setting, (value) => this.move({ ...this.at, [setting.name]: value })));
+    this.texts = this.controls.filter(({ setting }) => setting.kind === "text");
     const example = element("label", { className: "explorer-select" }, element("span", { textContent: "example" }), this.examples);
     const elements = (isMoving) => this.controls.filter(({ setting }) => Boolean(setting.stored) === isMoving).map((one) => one.element);
     this.more = element("details", { hidden: true }, element("summary", { textContent: "more settings" }), ...elements(false));
     this.side = element("div", { className: "explorer-controls" }, example, ...elements(true), this.more);
     this.said = element("p", { className: "explorer-said", role: "status" });
     this.foot = element("div", { className: "explorer-foot" }, this.said);
-    if (isServed) this.foot.prepend(this.copyButton());
+    if (isServed && !this.texts.length) this.foot.prepend(this.copyButton());
     place.prepend(this.side);
     place.append(this.foot);
     place.style.setProperty("--ratio", data.ratio); // the tallest drawings, so that what is below keeps its place
@@ -140,6 +136,11 @@ class Panel {
     place.dispatchEvent(new CustomEvent("explorer", { bubbles: true, detail: this }));
     this.follow();
     place.dataset.ready = "";
+  }
+
+  take(at) {
+    for (const { input, setting } of this.texts) input.value = at[setting.name];
+    this.move(at);
   }
 
   offerStored() {

@@ -29,7 +29,7 @@ def draw_everything() -> list[tuple[str, dict, str]]:
     for name in ALSO.split():
         import_module(name)
     drawn = []
-    for name in live.EXPLORERS:
+    for name in [*live.EXPLORERS, *live.ADDED]:
         if name in live.STORED_ONLY:
             continue
         explorer = live.explorer_of(name)

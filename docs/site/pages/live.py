@@ -13,7 +13,10 @@ from typing import Any
 from rankscope.explorers import EXPLORERS
 from rankscope.panel.explorer import Explorer, Now, Setting, Steps, Typed
 
+from .own_sampler import own_sampler
+
 STORED_ONLY = ("fsdp", "pipeline_parallel")  # these explorers need torch, which no page has
+ADDED = {"own_sampler": own_sampler}  # explorers that only pages have
 
 
 def setting_data(setting: Setting) -> dict[str, Any]:
@@ -42,7 +45,7 @@ def state(explorer: Explorer, now: Now) -> dict[str, Any]:
 
 @cache
 def explorer_of(name: str) -> Explorer:
-    return EXPLORERS[name].make()
+    return ADDED[name]() if name in ADDED else EXPLORERS[name].make()
 
 
 def state_of(name: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ _HOME = """# rankscope
 {flagship}
 
 Move a control and see what changes. This page needs no server, and nothing leaves it.
-[Install and start]({start}) · [All notebooks](notebooks/README.md) · [Reference](api/index.rst)
+[Install and start]({start}) ·{own} [All notebooks](notebooks/README.md) · [Reference](api/index.rst)
 """
 _PACKAGES = ("sampling", "ranks", "pipeline", "collectives", "timeline", "figures", "explorers")
 _PACKAGES += ("train.ddp", "train.fsdp", "train.zero", "train.uneven", "train.pipeline_parallel", "train.data_parallel")
@@ -55,7 +55,12 @@ def lay_out(to: Path, is_live: bool) -> list[Place]:
     first, *others = [home_place(name, places) for name in EXPLORERS]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     lead = readme.split("\n\n")[1]
-    parts = [_HOME.format(lead=lead, flagship=raw(first.html(is_live)), start=START)]
+    own = sorted((ROOT / "docs" / "site" / "live" / "pages").glob("*.md")) if is_live else []
+    for path in own:
+        explorer = raw(home_place(path.stem, places).html(is_live))
+        (to / path.name).write_text(path.read_text(encoding="utf-8") + explorer, encoding="utf-8")
+    links = "".join(f" [](/{path.name}) ·" for path in own)  # Sphinx inserts their titles
+    parts = [_HOME.format(lead=lead, flagship=raw(first.html(is_live)), start=START, own=links)]
     for entry, place in zip(list(EXPLORERS.values())[1:], others, strict=True):
         about = f"Explained in notebook [{titles[entry.notebook]}](notebooks/{entry.notebook}.ipynb)"
         parts.append(f"## {entry.title}\n\n{raw(place.html(is_live))}\n\n{about}")
@@ -72,7 +77,7 @@ def lay_out(to: Path, is_live: bool) -> list[Place]:
         f"{name.rpartition('/')[2].partition('_')[0]} {title} <notebooks/{name}>" for name, title in titles.items()
     ]
     parts += [
-        contents("Start", ["start"]),
+        contents("Start", ["start", *[path.stem for path in own]]),
         contents("Notebooks", ["notebooks/README", *in_order]),
         contents("Guides", [path.with_suffix("").as_posix() for path in guides]),
         contents("Reference", ["commands", "api/index", *[name.removesuffix(".md") for name in _AT_THE_ROOT]]),
@@ -105,12 +110,10 @@ def page(nb: dict[str, Any], key: str, folder: Path, places: list[Place], is_liv
         is_panel = any("".join(data.get("text/plain", "")) == WIDGET_TEXT for data in shown)
         if is_panel and not _WITH_INPUTS.search(source):
             cell["outputs"] = []
-            text = "In JupyterLab (`make lab`) this cell has controls; here they are on [one page](/index.md)."
-            if "gallery" not in source:
-                same = [place for place in places if place.source == source]
-                place = same[0] if same else Place(source, f"{key}_{number}")
-                places.append(place)
-                text = raw(place.html(is_live))
+            same = [place for place in places if place.source == source]
+            place = same[0] if same else Place(source, f"{key}_{number}")
+            places.append(place)
+            text = raw(place.html(is_live))
             cells.append({"cell_type": "markdown", "id": f"explorer-{number}", "metadata": {}, "source": text})
         else:
             cell["metadata"]["mystnb"] = {"image": {"alt": f"Figure: {heading}"}}

@@ -12,11 +12,10 @@ from itertools import product
 from math import ceil
 from typing import Any, NamedTuple
 
-from rankscope.explorers import EXPLORERS
-from rankscope.panel.explorer import Explorer, Now, Steps
+from rankscope.panel.explorer import Explorer, Now, Steps, Typed
 from rankscope.panel.widgets import NUM_BESIDE, height_of
 
-from .live import STORED_ONLY, setting_data, state
+from .live import STORED_ONLY, explorer_of, setting_data, state
 
 _MOST_OF_A_SLIDER = 16  # values; of longer sliders some, evenly spread
 _MOST_OF_A_LIST = 4
@@ -34,7 +33,7 @@ class Place(NamedTuple):
 
     def explorer(self) -> tuple[Explorer, Now]:
         """Return the explorer, and its settings at first."""
-        explorer = EXPLORERS[self.name].make()
+        explorer = explorer_of(self.name)
         call = ast.parse(self.source.splitlines()[-1], mode="eval").body
         assert isinstance(call, ast.Call)
         assert not call.args, self.source
@@ -44,12 +43,14 @@ class Place(NamedTuple):
         """Return what stands on the page: the explorer as it is at first, to which scripts add controls."""
         explorer, now = self.explorer()
         call = escape(self.source.splitlines()[-1])
+        labels = escape(", ".join(setting.label for setting in explorer.settings))
+        more = f'<p class="explorer-more">In a notebook, <code>{call}</code> has all settings: {labels}.</p>'
+        if any(isinstance(setting.choices, Typed) for setting in explorer.settings):
+            more = ""  # its page says it
         live = " data-live" if is_live and self.name not in STORED_ONLY else ""
         return (
             f'<div class="explorer" data-name="{self.name}" data-states="{self.key}"{live}>'
-            f'<div class="explorer-shown">{state(explorer, now)["html"]}</div>'
-            f'<p class="explorer-more">In a notebook, <code>{call}</code> has all settings: '
-            f"{escape(', '.join(setting.label for setting in explorer.settings))}.</p></div>"
+            f'<div class="explorer-shown">{state(explorer, now)["html"]}</div>{more}</div>'
         )
 
     def script(self, most_states: int) -> str:
@@ -72,6 +73,9 @@ def axes(explorer: Explorer, start: Now, most_states: int) -> dict[str, list[Any
     num_states = 1
     for setting in sorted(explorer.settings[:NUM_BESIDE], key=lambda setting: not isinstance(setting.default, bool)):
         wanted = [getattr(now, setting.name) for now in (start, *at_presets)]
+        if isinstance(setting.choices, Typed):
+            chosen[setting.name] = [getattr(start, setting.name)]  # others are presets
+            continue
         few = [value for value in setting.values if value in wanted]
         some = few
         if isinstance(setting.choices, range | Steps):

@@ -12,6 +12,7 @@ from ..drawing.drawing import Drawing
 from ..panel.explorer import Explorer, Now, Setting, Steps, always
 from .assignment import Assignment
 from .audits.audit import audit
+from .audits.own_sampler import OwnSampler
 from .kinds import SAMPLERS, assign
 from .picture import draw_assignment
 from .work.lengths import lognormal
@@ -35,10 +36,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 def _has(now: Now, name: str) -> bool:
     """Return whether the sampler has the setting `shuffle`, `seed`, `epoch` or `drop_last`."""
     return name not in SAMPLERS[now.sampler].without_effect
-
-
-def _is_random(now: Now) -> bool:
-    return now.shuffle or not _has(now, "shuffle")
 
 
 @lru_cache(maxsize=8)  # draw and report ask for the same
@@ -71,26 +68,24 @@ def samplers(own: Any = None) -> Explorer:
     with torch's argument names: `dataset` or its `size`, `num_replicas`, `rank`, and any of `batch_size`, `shuffle`,
     `drop_last`, `seed` and `epoch`. A `functools.partial` sets others.
     """
-    settings: tuple[Setting, ...]
-    kinds = [(sampler.title, name) for name, sampler in SAMPLERS.items()]
-    settings = (
-        Setting("sampler", "torch", kinds, "sampler"),
+    settings = [
+        Setting("sampler", "torch", [(sampler.title, name) for name, sampler in SAMPLERS.items()], "sampler"),
         Setting("num_ranks", 4, range(1, 17), "ranks", most=_MOST_RANKS),
         Setting("size", 50, _SIZES, "samples", most=_MOST_SAMPLES),
         Setting("batch_size", 4, range(1, 65), "batch size per rank"),
         Setting("epoch", 0, range(10), "epoch"),
-        Setting("shuffle", True, (), "shuffle", when=lambda now: _has(now, "shuffle")),
-        Setting("drop_last", False, (), "drop_last", when=lambda now: _has(now, "drop_last")),
-        Setting("seed", 0, range(21), "seed", when=lambda now: _has(now, "seed") and _is_random(now)),
-        Setting("forget_set_epoch", False, (), "forget set_epoch", when=lambda now: now.epoch > 0),
-    )
+        Setting("shuffle", True, (), "shuffle", lambda now: _has(now, "shuffle")),
+        Setting("drop_last", False, (), "drop_last", lambda now: _has(now, "drop_last")),
+        Setting(
+            "seed", 0, range(21), "seed", lambda now: _has(now, "seed") and (now.shuffle or not _has(now, "shuffle"))
+        ),
+        Setting("forget_set_epoch", False, (), "forget set_epoch", lambda now: now.epoch > 0),
+    ]
     own_samplers = []
     if own is not None:
-        from .audits.own_sampler import OwnSampler  # imports torch
-
         own_samplers = [OwnSampler(make) for make in (own if isinstance(own, list) else [own])]
         known = {"num_ranks", "size", "batch_size", "epoch"}.union(*[sampler.arguments for sampler in own_samplers])
-        settings = tuple([setting._replace(when=always) for setting in settings if setting.name in known])
+        settings = [setting._replace(when=always) for setting in settings if setting.name in known]
 
     @lru_cache(maxsize=8)  # draw and report ask for the same
     def shown(now: Now) -> list[tuple[str, list[Assignment]]]:

@@ -1,5 +1,5 @@
-/* Python for a page's explorers, in a worker. It starts when a reader touches a control, and then any settings can be
-   computed. Until then, and wherever it cannot run, the page shows its stored states as before. */
+/* Python for a page's explorers, in a worker. It is loaded when the pointer or the focus comes to their controls; at a
+   touch, all settings are offered. Until then, and wherever it cannot run, the page shows its stored states as before. */
 "use strict";
 
 const START_S = 60, ANSWER_S = 20; // the longest that Python may take
@@ -58,13 +58,15 @@ async function released() {
 function makeLive(panel) {
   const { place, said, side } = panel;
   if (!("live" in place.dataset) || !isServed || isSaving) return;
-  let starting, isComputing = false;
+  let loading, starting, isComputing = false;
+  const load = () => loading ??= ask("state", panel.name, panel.first).finally(() => { loading = undefined; });
 
   async function start() {
     said.textContent = "Python is loading (8 MB), for all settings …";
-    await ask("state", panel.name, panel.first);
+    await load();
     await released();
     panel.offerAll();
+    panel.more.open ||= panel.texts.length > 0;
     place.dataset.live = "on";
     said.replaceChildren("All settings are live: ", element("a", { href: licences, textContent: "Python" }), " computes them in this page.");
   }
@@ -97,13 +99,11 @@ function makeLive(panel) {
     isComputing = false;
   }
 
-  function touched() {
-    if (starting) return;
-    starting = start();
-    starting.catch(fail);
-  }
+  const touched = () => { if (!starting) (starting = start()).catch(fail); };
   panel.compute = compute; // an address may have settings that are not stored
   panel.more.hidden = panel.more.childElementCount === 1; // there is only its title
+  for (const { input } of panel.texts) input.readOnly = false;
+  for (const kind of ["pointerover", "focusin"]) side.addEventListener(kind, () => load().catch(() => {}), { once: true });
   for (const kind of ["pointerdown", "keydown"]) side.addEventListener(kind, touched);
 }
 

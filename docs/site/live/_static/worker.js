@@ -35,8 +35,7 @@ const loading = loaded();
 loading.catch(() => {}); // whoever asks is told
 addEventListener("message", async ({ data: { number, question, given } }) => {
   try {
-    const answer = await loading;
-    postMessage({ number, text: answer(question, given) });
+    postMessage({ number, text: (await loading)(question, given) });
   } catch (error) {
     postMessage({ number, problem: error.message });
   }

@@ -50,14 +50,13 @@ def audit_epoch(assignment: Assignment, flat: IntArray, is_read: NDArray[np.bool
     counts_of_ranks = [indices.size for indices in assignment.batch_stops or assignment.ranks]
     size = assignment.size
     inside = flat
-    outside = flat[:0]
+    strays = flat[:0]
     if flat.size and (flat.min() < 0 or flat.max() >= size):  # usually not, and then nothing needs to be copied
         valid = (flat >= 0) & (flat < size)
         inside = flat[valid]
-        outside = flat[~valid]
+        strays = np.unique(flat[~valid])
     counts = np.bincount(np.intp(inside), minlength=size)  # the number of reads of each sample
     is_read |= counts > 0
-    strays = np.unique(outside)
     num_repeats = flat.size - int(np.count_nonzero(counts)) - strays.size
     dropped = np.flatnonzero(counts == 0)
     hint = ""

@@ -11,7 +11,7 @@ from ...common.checks import function
 from ...common.words import and_joined, one_line
 from ..assignment import Assignment
 from ..samplers.wrapping import layers_of
-from .probe import left_alone
+from .generators import shared_left_alone
 
 _ROLES = ("dataset", "size", "num_ranks", "rank", "batch_size", "shuffle", "drop_last", "seed", "epoch")
 # Other names that people give to arguments of these roles.
@@ -63,9 +63,10 @@ class OwnSampler:
         name = self.name
         samplers: list[Any] = []
         assignments = []
-        with left_alone([]):
+        with shared_left_alone():
             try:
-                _check_end(self._made(settings, rank=0, epoch=0))
+                if any(True for _ in islice(self._made(settings, rank=0, epoch=0), _MOST_ITEMS, None)):
+                    raise ValueError(f"it yields more than {_MOST_ITEMS:,} times, and may never end")
                 for epoch in range(settings["epoch"] + 1):
                     if not samplers or "epoch" in self.arguments or isinstance(samplers[0], Iterator):
                         samplers = [self._made(settings, rank, epoch) for rank in range(settings["num_ranks"])]
@@ -85,9 +86,3 @@ class OwnSampler:
     def _made(self, settings: Mapping[str, Any], rank: int, epoch: int) -> Any:
         values = {**settings, "dataset": range(settings["size"]), "rank": rank, "epoch": epoch}
         return self.make(**{name: values[role] for role, name in self.arguments.items()})
-
-
-def _check_end(sampler: Any) -> None:
-    """Raise ValueError if a sampler may not end."""
-    if any(True for _ in islice(sampler, _MOST_ITEMS, None)):
-        raise ValueError(f"it yields more than {_MOST_ITEMS:,} times, and may never end")

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from ..assignment import Key
 from ..samplers.wrapping import layers_of
+from .generators import shared_left_alone
 
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 Numbers = tuple[tuple[str, float], ...]  # each with the name of the generator from which it is drawn
@@ -127,9 +128,7 @@ def left_alone(layers: list[Any]) -> Iterator[None]:
     would read its samples in another order. Within the block, the layers have copies of their generators.
     """
     with ExitStack() as at_end:
-        at_end.enter_context(torch.random.fork_rng(devices=[]))  # no devices: samplers draw on the CPU
-        at_end.callback(random.setstate, random.getstate())
-        at_end.callback(np.random.set_state, np.random.get_state())
+        at_end.enter_context(shared_left_alone())
         for layer in layers:
             attributes = getattr(layer, "__dict__", {})
             at_end.callback(attributes.update, dict(attributes))
@@ -139,8 +138,6 @@ def left_alone(layers: list[Any]) -> Iterator[None]:
 
 
 def _copied(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.clone_state()
     try:
         return copy.deepcopy(generator)
     except NotImplementedError:  # random.SystemRandom, for example, has no state
