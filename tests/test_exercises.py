@@ -66,7 +66,7 @@ def sources(notebook: str) -> tuple[str, ...]:
 @cache
 def _prepared(notebook: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
-    imports = next(source for source in sources(notebook) if source.count("import ") > 2)
+    imports = max(sources(notebook), key=lambda source: source.count("import "))
     exec(imports, names)
     for beginning in PREPARATION.get(notebook, ()):
         exec(next(source for source in sources(notebook) if beginning in source), names)
