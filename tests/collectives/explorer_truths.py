@@ -55,7 +55,7 @@ def player(now: Any) -> Truths:
     own_s = times.pop(chosen)
     other_s = min(times.values())
     fastest = [name for name in times if times[name] <= other_s * (1 + 1e-6) + 1e-15]
-    least_s = lower_bounds(collective, on.num_ranks, num_bytes, on.fastest_link, on.gamma_s_per_byte).seconds
+    least_s = lower_bounds(num_bytes, on, collective).seconds
     pair = sorted([(own_s, chosen), (other_s, f"(?:{'|'.join(fastest)})")])
     is_tie = pair[1][0] - pair[0][0] <= 1e-9 * pair[1][0]
     names = [r"\w+" if is_tie else name for _, name in pair]

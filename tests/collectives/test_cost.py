@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rankscope.cluster import Link
+from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, build, closed_form, lower_bounds, simulate
 from rankscope.collectives.cost import Bounds, NoClosedForm
 from tests.extents import SAMPLE_OR_EVERYTHING
@@ -50,20 +50,24 @@ def test_the_check_sees_a_wrong_form(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "bounds"),
+    ("collective", "num_ranks", "num_bytes", "of_cluster", "bounds"),
     [
-        (("allreduce", 5, 100.0, Link(2.0, 4.0), 0.5), Bounds(6.0, 40.0, 40.0)),
-        (("broadcast", 5, 100.0, Link(2.0, 4.0)), Bounds(6.0, 25.0, 0.0)),
-        (("barrier", 9, 0.0, Link(2.0, 4.0)), Bounds(8.0, 0.0, 0.0)),
-        (("allreduce", 9, 72.0, Link(2.0, 4.0), 0.0, 2), Bounds(4.0, 16.0, 0.0)),  # with 2 ports 2 rounds to know of 9
-        (("allreduce", 9, 72.0, Link(2.0, 4.0), 0.0, None), Bounds(2.0, 0.0, 0.0)),
-        (("allreduce", 9, 72.0, Link(2.0, 4.0), 1.0, 1, True), Bounds(2.0, 18.0, 0.0)),
-        (("allgather", 9, 72.0, Link(2.0, 4.0), 0.0, 1, True), Bounds(2.0, 16.0, 0.0)),
+        ("allreduce", 5, 100.0, {"gamma_s_per_byte": 0.5}, Bounds(6.0, 40.0, 40.0)),
+        ("broadcast", 5, 100.0, {}, Bounds(6.0, 25.0, 0.0)),
+        ("barrier", 9, 0.0, {}, Bounds(8.0, 0.0, 0.0)),
+        ("allreduce", 9, 72.0, {"ports": 2}, Bounds(4.0, 16.0, 0.0)),  # with 2 ports 2 rounds to know of 9
+        ("allreduce", 9, 72.0, {"ports": None}, Bounds(2.0, 0.0, 0.0)),
+        ("allreduce", 9, 72.0, {"gamma_s_per_byte": 1.0, "switch_adds": True}, Bounds(2.0, 18.0, 0.0)),
+        ("allgather", 9, 72.0, {"switch_adds": True}, Bounds(2.0, 16.0, 0.0)),
     ],
 )
-def test_bounds_by_hand(asked: tuple[Any, ...], bounds: Bounds) -> None:
-    assert lower_bounds(*asked) == bounds
-    assert lower_bounds(*asked).seconds == max(bounds)
+def test_bounds_by_hand(
+    collective: str, num_ranks: int, num_bytes: float, of_cluster: dict[str, Any], bounds: Bounds
+) -> None:
+    cluster = Cluster(1, num_ranks, Link(2.0, 4.0), Link(2.0, 4.0), **of_cluster)
+    found = lower_bounds(num_bytes, cluster, collective)
+    assert found == bounds
+    assert found.seconds == max(bounds)
 
 
 @pytest.mark.parametrize(("collective", "name"), WITH_FORM)

@@ -63,7 +63,7 @@ REFUSED: list[tuple[Call, str]] = [
     (lambda: closed_form("allreduce", "rung", 6, 1.0, LINK), "algorithm"),
     (lambda: closed_form("allreduce", "ring", 6, 1.0, LINK, shape=(2, 3)), "shape"),
     (lambda: closed_form("broadcast", "flat", 6, 1.0, LINK, root=6), "root"),
-    (lambda: lower_bounds("allreduce", 6, "8", LINK), "num_bytes"),
+    (lambda: lower_bounds("8", SIX), "num_bytes"),
     (lambda: simulate(RING, math.inf, FOUR), "num_bytes"),
     (lambda: simulate(RING, 8.0, SIX), "4 ranks, got 6"),
     (lambda: simulate(RING, 8.0, FOUR, detail="all"), "detail"),

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..cluster import Link
-from ..common.checks import number, of_type, one_of, optional, whole
+from ..cluster import Cluster, Link
+from ..common.checks import number, of_type, one_of
 from .schedule import COLLECTIVES, SUMS
 
 Form = Callable[..., Any]  # form(terms, **options) → seconds
@@ -112,45 +112,36 @@ class Bounds(NamedTuple):
         return max(self)
 
 
-def lower_bounds(
-    collective: str,
-    num_ranks: int,
-    num_bytes: float,
-    link: Link,
-    gamma_s_per_byte: float = 0.0,
-    ports: int | None = 1,
-    switch_adds: bool = False,
-) -> Bounds:
-    """Return the lower bounds for point-to-point messages, after Chan and others (2007).
+def lower_bounds(num_bytes: float, cluster: Cluster, collective: str = "allreduce") -> Bounds:
+    """Return the lower bounds for point-to-point messages on the cluster's fastest link, after Chan and others (2007).
 
-    With p `ports`, a result that depends on all ranks requires ⌈log₍ₚ₊₁₎N⌉ messages in a row. At least one rank must
+    With p ports, a result that depends on all ranks requires ⌈log₍ₚ₊₁₎N⌉ messages in a row. At least one rank must
     send or receive 2(N-1)/N·S bytes over its p ports for allreduce, S for broadcast and reduce, none for a barrier, and
-    (N-1)/N·S for the others. If `ports` is None, one message in a row is enough, and bytes take no time. Where sums are
-    made, (N-1)S bytes are added up in all, so at least one of the N ranks adds up (N-1)/N·S.
+    (N-1)/N·S for the others. If the cluster's ports are None, one message in a row is enough, and bytes take no time.
+    Where sums are made, (N-1)S bytes are added up in all, so at least one of the N ranks adds up (N-1)/N·S.
 
-    If `switch_adds` is true, one message may carry the sum of all ranks, and the switch may copy it to all of them. So
-    an allreduce requires a single α, no additions, and S bytes in each direction. The bounds of the other collectives
-    are at most these.
+    If the cluster's switch adds, one message may carry the sum of all ranks, and the switch may copy it to all of them.
+    So an allreduce requires a single α, no additions, and S bytes in each direction. The bounds of the other
+    collectives are at most these.
 
     Raises ValueError if the collective is unknown or a number is out of range.
 
-    >>> lower_bounds("allreduce", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0)).seconds
+    >>> lower_bounds(8.0, Cluster.uniform(4, Link(alpha_s=1.0, bytes_per_s=2.0))).seconds
     6.0
     """
-    num_ranks = whole("num_ranks", num_ranks, 1)
     one_of("collective", collective, COLLECTIVES)
     num_bytes = number("num_bytes", num_bytes, 0)
-    of_type("link", link, Link)
-    gamma_s_per_byte = number("gamma_s_per_byte", gamma_s_per_byte, 0)
+    num_ranks = of_type("cluster", cluster, Cluster).num_ranks
+    link = cluster.fastest_link
     # Without a limit on ports, a rank sends to all others in one step, and bytes take no time.
-    num_ports = optional("ports", ports, whole, 1) or math.inf
+    num_ports = cluster.ports or math.inf
     receivers_per_step = min(num_ports, num_ranks - 1)
     share_of_others = (num_ranks - 1) / num_ranks  # the part of a buffer that belongs to the other ranks
     # how much some rank must send or receive
     buffers = {"allreduce": 2 * share_of_others, "broadcast": 1.0, "reduce": 1.0, "barrier": 0.0}
     buffers_moved = buffers.get(collective, share_of_others) * (num_ranks > 1)
     buffers_added = share_of_others * (collective in SUMS)
-    if switch_adds:
+    if cluster.switch_adds:
         receivers_per_step = num_ranks - 1
         buffers_moved = min(buffers_moved, 1.0)
         buffers_added = 0.0
@@ -158,4 +149,4 @@ def lower_bounds(
     while (1 + receivers_per_step) ** num_messages < num_ranks:  # ranks that one rank's data has reached by then
         num_messages += 1
     bandwidth_s = buffers_moved * num_bytes * link.beta_s_per_byte / num_ports
-    return Bounds(num_messages * link.alpha_s, bandwidth_s, buffers_added * num_bytes * gamma_s_per_byte)
+    return Bounds(num_messages * link.alpha_s, bandwidth_s, buffers_added * num_bytes * cluster.gamma_s_per_byte)
