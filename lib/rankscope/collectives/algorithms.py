@@ -28,10 +28,9 @@ class Algorithm(msgspec.Struct, frozen=True):
     """An algorithm for a collective. Calling it builds its schedule: ``algorithm(num_ranks, **options)``.
 
     `builder` is a function of the number of ranks and of options. `form` is its closed form, a function of `Terms` and
-    of options that returns seconds; if it is None, the algorithm is simulated. `paper` names the publication that
-    describes the algorithm. `best` tries the numbers of `segments` as ``num_segments``, in ascending order, together
-    with the options that `arrange` returns for a cluster: those that follow its nodes, or None if the algorithm is not
-    for such a cluster.
+    of options that returns seconds; if it is None, the algorithm is simulated. `best` tries the numbers of `segments`
+    as ``num_segments``, in ascending order, together with the options that `arrange` returns for a cluster: those that
+    follow its nodes, or None if the algorithm is not for such a cluster.
 
     `best` and `closed_form` trust what a record says: compare a form with `simulate`, and `verify` a schedule, as
     ``pytest tests/collectives`` does for all that is registered.
@@ -39,7 +38,6 @@ class Algorithm(msgspec.Struct, frozen=True):
 
     builder: Callable[..., Schedule]
     form: Form | None = None
-    paper: str = ""
     segments: tuple[int, ...] = ()
     arrange: Callable[[Cluster], dict[str, Any] | None] = lambda cluster: {}
 
@@ -91,7 +89,7 @@ IN_SWITCH: dict[str, Algorithm] = {}
 
 
 def algorithm(collective: str, name: str, *record: Any, **options: Any) -> Callable[[Builder], Builder]:
-    """Register a builder by ``@algorithm(…)`` above it, with the other fields of its `Algorithm`: form, paper, …"""
+    """Register a builder by ``@algorithm(…)`` above it, with the other fields of its `Algorithm`: form, …"""
 
     def register(builder: Builder) -> Builder:
         ALGORITHMS[collective][name] = Algorithm(builder, *record, **options)

@@ -1,4 +1,7 @@
-"""Allreduce on a ring that is used both ways at once: the bidirectional ring, and swing."""
+"""Allreduce on a ring that is used both ways at once: the bidirectional ring, and swing.
+
+Source of the latter: De Sensi and others (2024), Swing: short-cutting rings for higher bandwidth allreduce.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,11 @@ from ..algorithms import ALGORITHMS, algorithm
 from ..schedule import Schedule
 from ..steps import Ints, Step
 from .halving import folded
-from .rings import RING, ring_s
+from .rings import ring_s
 from .rooted import backwards
 
-_SWING = "De Sensi and others (2024), Swing: short-cutting rings for higher bandwidth allreduce"
 
-
-@algorithm("allreduce", "bidirectional_ring", ring_s, RING)  # with one port it takes as long as the ring
+@algorithm("allreduce", "bidirectional_ring", ring_s)  # with one port it takes as long as the ring
 def bidirectional_ring(num_ranks: int) -> Schedule:
     """The ring used both ways at once: partial sums meet in the middle, in half as many steps of two messages each.
 
@@ -42,7 +43,7 @@ def bidirectional_ring(num_ranks: int) -> Schedule:
     return Schedule("allreduce", "bidirectional_ring", n, n, steps, ports=2)
 
 
-@algorithm("allreduce", "swing", ALGORITHMS["allreduce"]["halving_doubling"].form, _SWING)
+@algorithm("allreduce", "swing", ALGORITHMS["allreduce"]["halving_doubling"].form)
 def swing(num_ranks: int) -> Schedule:
     """Halving and doubling with peers that swing round a ring, at distances 1, 1, 3, 5, 11, …: short ways on a torus.
 

@@ -1,4 +1,7 @@
-"""The double binary tree: two pipelined trees, in which a rank that is inside one is a leaf of the other."""
+"""The double binary tree: two pipelined trees, in which a rank that is inside one is a leaf of the other.
+
+Source: Sanders, Speck and Träff (2009), Two-tree algorithms for full bandwidth broadcast, reduction and scan.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,6 @@ from ..cost import Terms
 from ..schedule import Schedule
 from ..steps import Ints, Step
 
-_TREES = "Sanders, Speck and Träff (2009), Two-tree algorithms for full bandwidth broadcast, reduction and scan"
-
 
 def double_binary_tree_s(t: Terms, num_segments: int = 8) -> Any:
     """2(log₂N + m) - 3 steps up and as many down, of S/2m bytes, if N is a power of two from 4; m each for N = 2.
@@ -28,7 +29,7 @@ def double_binary_tree_s(t: Terms, num_segments: int = 8) -> Any:
     return t.if_power_of_two(t.takes(2 * num_steps, 2 * sent, sent))
 
 
-@algorithm("allreduce", "double_binary_tree", double_binary_tree_s, _TREES, segments=SEGMENTS)
+@algorithm("allreduce", "double_binary_tree", double_binary_tree_s, segments=SEGMENTS)
 def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:
     """Half of the buffer goes up and down one tree and half the other, each half in `num_segments` chunks.
 

@@ -1,4 +1,10 @@
-"""Collectives without a root: allgather, reduce-scatter, all-to-all and barrier."""
+"""Collectives without a root: allgather, reduce-scatter, all-to-all and barrier.
+
+Sources: Thakur, Rabenseifner and Gropp (2005) for rings, doubling and pairs; Bruck and others (1997), Efficient
+algorithms for all-to-all communications in multiport systems; Jeaugey (2025), PAT: a new algorithm for all-gather and
+reduce-scatter operations at scale (arXiv 2506.20252); Hensgen, Finkel and Manber (1988), Two algorithms for barrier
+synchronization.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +18,18 @@ from ..cost import Terms, doubling_added_s, doubling_of_powers_s, doubling_s, on
 from ..schedule import Schedule
 from ..steps import Step
 from .halving import halves
-from .rings import RING, rings_along
-from .rooted import MPICH, backwards_as, distances, wrapping
-
-_BRUCK = "Bruck and others (1997), Efficient algorithms for all-to-all communications in multiport systems"
-_PAT = "Jeaugey (2025), PAT: a new algorithm for all-gather and reduce-scatter operations at scale (arXiv 2506.20252)"
-_BARRIER = "Hensgen, Finkel and Manber (1988), Two algorithms for barrier synchronization"
+from .rings import rings_along
+from .rooted import backwards_as, distances, wrapping
 
 
-@algorithm("allgather", "ring", one_by_one_s, MPICH)
+@algorithm("allgather", "ring", one_by_one_s)
 def allgather_ring(num_ranks: int) -> Schedule:
     """Every rank passes on the chunk that it received last: N-1 steps of one chunk, any N."""
     steps = list(rings_along((num_ranks,)).once_round(0, reduce=False))
     return Schedule("allgather", "ring", num_ranks, num_ranks, steps)
 
 
-@algorithm("reduce_scatter", "ring", one_by_one_added_s, RING)
+@algorithm("reduce_scatter", "ring", one_by_one_added_s)
 def reduce_scatter_ring(num_ranks: int) -> Schedule:
     """A sum goes once round for each chunk, and ends with the rank that owns it: N-1 steps of one chunk, any N."""
     # Each rank first sends the chunk of the rank before it, which is the last to get it.
@@ -39,9 +41,8 @@ def reduce_scatter_ring(num_ranks: int) -> Schedule:
     "reduce_scatter",
     "recursive_halving",
     lambda t: t.if_power_of_two(t.takes(t.log, t.others, t.others)),
-    MPICH,
 )
-@algorithm("allgather", "recursive_doubling", doubling_of_powers_s, MPICH)
+@algorithm("allgather", "recursive_doubling", doubling_of_powers_s)
 def allgather_recursive_doubling(num_ranks: int) -> Schedule:
     """In step k ranks that differ in bit k exchange all their chunks: log₂N steps.
 
@@ -57,7 +58,7 @@ def allgather_recursive_doubling(num_ranks: int) -> Schedule:
     return Schedule("allgather", "recursive_doubling", n, n, steps)
 
 
-@algorithm("reduce_scatter", "pairwise", one_by_one_added_s, MPICH)
+@algorithm("reduce_scatter", "pairwise", one_by_one_added_s)
 def reduce_scatter_pairwise(num_ranks: int) -> Schedule:
     """In step s every rank sends to the rank s + 1 after it its share of that rank's chunk: N-1 steps, none relayed."""
     n = num_ranks
@@ -66,8 +67,8 @@ def reduce_scatter_pairwise(num_ranks: int) -> Schedule:
     return Schedule("reduce_scatter", "pairwise", n, n, [Step.of(ranks, peer, peer, reduce=True) for peer in peers])
 
 
-@backwards_as("reduce_scatter", "bruck", doubling_added_s, _BRUCK)
-@algorithm("allgather", "bruck", doubling_s, _BRUCK)
+@backwards_as("reduce_scatter", "bruck", doubling_added_s)
+@algorithm("allgather", "bruck", doubling_s)
 def allgather_bruck(num_ranks: int) -> Schedule:
     """In step k every rank sends all its chunks to the rank 2^k before it: ⌈log₂N⌉ steps, any N.
 
@@ -82,8 +83,8 @@ def allgather_bruck(num_ranks: int) -> Schedule:
     return Schedule("allgather", "bruck", n, n, steps)
 
 
-@backwards_as("reduce_scatter", "pat", doubling_added_s, _PAT)
-@algorithm("allgather", "pat", doubling_s, _PAT)
+@backwards_as("reduce_scatter", "pat", doubling_added_s)
+@algorithm("allgather", "pat", doubling_s)
 def allgather_pat(num_ranks: int) -> Schedule:
     """NCCL's PAT without a limit to its buffers: each chunk goes down a binomial tree, far ranks first.
 
@@ -102,7 +103,7 @@ def allgather_pat(num_ranks: int) -> Schedule:
     return Schedule("allgather", "pat", n, n, steps)
 
 
-@algorithm("all_to_all", "pairwise", one_by_one_s, MPICH)
+@algorithm("all_to_all", "pairwise", one_by_one_s)
 def all_to_all_pairwise(num_ranks: int) -> Schedule:
     """In step s every rank sends the chunk for the rank s + 1 after it directly to that rank: N-1 steps, any N."""
     n = num_ranks
@@ -122,7 +123,7 @@ def _bruck_s(t: Terms) -> Any:
     return t.takes(t.log, num_hops / t.num_ranks)
 
 
-@algorithm("all_to_all", "bruck", _bruck_s, _BRUCK)
+@algorithm("all_to_all", "bruck", _bruck_s)
 def all_to_all_bruck(num_ranks: int) -> Schedule:
     """In step k all chunks with bit k in the distance they have to go move 2^k ranks on: ⌈log₂N⌉ steps, any N.
 
@@ -143,7 +144,7 @@ def all_to_all_bruck(num_ranks: int) -> Schedule:
     return Schedule("all_to_all", "bruck", n, n * n, steps)
 
 
-@algorithm("barrier", "dissemination", lambda t: t.takes(t.log, 0), _BARRIER)
+@algorithm("barrier", "dissemination", lambda t: t.takes(t.log, 0))
 def barrier_dissemination(num_ranks: int) -> Schedule:
     """In step k every rank tells the rank 2^k after it which ranks it has heard from: ⌈log₂N⌉ steps, any N."""
     ranks = np.arange(num_ranks)

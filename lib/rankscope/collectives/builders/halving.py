@@ -1,4 +1,8 @@
-"""Allreduce between pairs at growing distances: log₂N steps for powers of two, fold and unfold for other N."""
+"""Allreduce between pairs at growing distances: log₂N steps for powers of two, fold and unfold for other N.
+
+Sources: Thakur, Rabenseifner and Gropp (2005) for doubling; Rabenseifner (2004), Optimization of collective reduction
+operations, for halving.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,13 @@ import numpy as np
 from ..algorithms import algorithm
 from ..schedule import Schedule
 from ..steps import Ints, Step
-from .rooted import MPICH, backwards
-
-RABENSEIFNER = "Rabenseifner (2004), Optimization of collective reduction operations"
+from .rooted import backwards
 
 
 @algorithm(
     "allreduce",
     "recursive_doubling",
     lambda t: t.core.takes(t.core.log, t.core.log, t.core.log) + t.fold_s,
-    MPICH,
 )
 def recursive_doubling(num_ranks: int) -> Schedule:
     """The butterfly: in step k ranks that differ in bit k exchange and add whole buffers.
@@ -37,7 +38,6 @@ def recursive_doubling(num_ranks: int) -> Schedule:
     "allreduce",
     "halving_doubling",
     lambda t: t.core.takes(2 * t.core.log, 2 * t.core.others, t.core.others) + t.fold_s,
-    RABENSEIFNER,
 )
 def halving_doubling(num_ranks: int) -> Schedule:
     """Reduce-scatter by halving what is exchanged while distance doubles, then allgather the other way round.
@@ -58,7 +58,6 @@ def halving_doubling(num_ranks: int) -> Schedule:
     "reduce",
     "reduce_scatter_gather",
     lambda t: t.if_power_of_two(t.takes(2 * t.log, 2 * t.others, t.others)),
-    RABENSEIFNER,
 )
 def reduce_scatter_gather(num_ranks: int, *, root: int = 0) -> Schedule:
     """Reduce: a reduce-scatter as in `halving_doubling`, then a gather to the root on a binomial tree (Rabenseifner).

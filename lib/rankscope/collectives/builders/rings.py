@@ -1,6 +1,8 @@
 """Allreduce on rings: each rank talks to its neighbours only, and every link carries about the same.
 
-Torus and mesh name ways to cut the buffer here, and run on any wiring.
+Torus and mesh name ways to cut the buffer here, and run on any wiring. Sources: Patarasuk and Yuan (2009), Bandwidth
+optimal all-reduce algorithms; of torus and mesh, Mikami and others (2018), Massively distributed SGD:
+ImageNet/ResNet-50 training in a flash.
 """
 
 from __future__ import annotations
@@ -20,10 +22,6 @@ from ..cost import Terms
 from ..schedule import Schedule
 from ..steps import Ints, Step
 from .rooted import backwards, to_leaders
-
-RING = "Patarasuk and Yuan (2009), Bandwidth optimal all-reduce algorithms"
-_TORUS = "Mikami and others (2018), Massively distributed SGD: ImageNet/ResNet-50 training in a flash"
-
 
 # ---- what rings share
 
@@ -116,7 +114,7 @@ def ring_s(t: Terms) -> Any:
     return t.takes(2 * t.num_others, 2 * t.others, t.others)
 
 
-@algorithm("allreduce", "ring", ring_s, RING)
+@algorithm("allreduce", "ring", ring_s)
 def ring(num_ranks: int) -> Schedule:
     """Reduce-scatter round the ring, then allgather: 2(N-1) steps of one of N chunks, any N."""
     return Schedule("allreduce", "ring", num_ranks, num_ranks, rings_along((num_ranks,)).allreduce)
@@ -138,7 +136,7 @@ def _segmented_ring_s(t: Terms, num_segments: int = 4) -> Any:
     return np.maximum(port_is_busy_s, t.takes(num_messages, num_messages / (n * m), t.others))
 
 
-@algorithm("allreduce", "segmented_ring", _segmented_ring_s, RING, segments=SEGMENTS)
+@algorithm("allreduce", "segmented_ring", _segmented_ring_s, segments=SEGMENTS)
 def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
     """The ring with each chunk in segments, so that a segment is added up while the next arrives.
 
@@ -161,7 +159,7 @@ def _hierarchical_ring_s(t: Terms, gpus_per_node: int | None = None) -> Any:
     return t.takes(2 * height, 2 * height, height) + ring_s(t._replace(num_ranks=nodes))
 
 
-@algorithm("allreduce", "hierarchical_ring", _hierarchical_ring_s, RING, arrange=by_nodes)
+@algorithm("allreduce", "hierarchical_ring", _hierarchical_ring_s, arrange=by_nodes)
 def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Schedule:
     """Reduce to a leader in each node (binomial tree), ring over the leaders, broadcast in each node.
 
@@ -180,7 +178,7 @@ def _torus_s(t: Terms, shape: Sequence[int] | None = None, *, axes: int) -> Any:
     return t.takes(2 * (sum(sizes) - axes), 2 * t.others, t.others)
 
 
-@algorithm("allreduce", "torus_2d", partial(_torus_s, axes=2), _TORUS, arrange=partial(_grid, 2))
+@algorithm("allreduce", "torus_2d", partial(_torus_s, axes=2), arrange=partial(_grid, 2))
 def torus_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     """Reduce-scatter along rows, then along columns, then allgather back: the ring's bandwidth in fewer steps.
 
@@ -195,7 +193,7 @@ def _mesh_s(t: Terms, shape: Sequence[int] | None = None) -> Any:
     return sum(ring_s(t._replace(num_ranks=size)) for size in shape_of(t.num_ranks, shape, 2))
 
 
-@algorithm("allreduce", "mesh_2d", _mesh_s, _TORUS, arrange=partial(_grid, 2))
+@algorithm("allreduce", "mesh_2d", _mesh_s, arrange=partial(_grid, 2))
 def mesh_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     """A whole ring allreduce along rows, then another along columns, which carries the full buffer again."""
     shape = shape_of(num_ranks, shape, 2)
@@ -208,7 +206,7 @@ def mesh_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     return Schedule("allreduce", "mesh_2d", num_ranks, num_ranks, steps)
 
 
-@algorithm("allreduce", "torus_3d", partial(_torus_s, axes=3), _TORUS, arrange=partial(_grid, 3))
+@algorithm("allreduce", "torus_3d", partial(_torus_s, axes=3), arrange=partial(_grid, 3))
 def torus_3d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     """`torus_2d` along three axes, the last first; `shape` has three numbers whose product is `num_ranks`."""
     return _torus("torus_3d", shape_of(num_ranks, shape, 3))

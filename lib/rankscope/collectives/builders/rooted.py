@@ -1,6 +1,7 @@
 """Collectives with a root: broadcast, reduce, scatter and gather, and the allreduces over one; any N, any root.
 
-A rank's place is how far it stands after the root, so that what is written for root 0 serves every root.
+A rank's place is how far it stands after the root, so that what is written for root 0 serves every root. Source:
+Thakur, Rabenseifner and Gropp (2005), Optimization of collective communication operations in MPICH.
 """
 
 from __future__ import annotations
@@ -17,9 +18,6 @@ from ..algorithms import SEGMENTS, Builder, algorithm
 from ..cost import Terms, doubling_of_powers_s, one_by_one_s
 from ..schedule import SUMS, Schedule
 from ..steps import Ints, Step
-
-MPICH = "Thakur, Rabenseifner and Gropp (2005), Optimization of collective communication operations in MPICH"
-
 
 # ---- schedules backwards
 
@@ -66,7 +64,7 @@ def allreduce_flat(num_ranks: int) -> Schedule:
     return Schedule("allreduce", "flat", num_ranks, 1, [*up, *backwards(up)], ports=ports_to_others(num_ranks))
 
 
-@algorithm("allreduce", "binomial_tree", lambda t: t.takes(2 * t.log, 2 * t.log, t.log), MPICH)
+@algorithm("allreduce", "binomial_tree", lambda t: t.takes(2 * t.log, 2 * t.log, t.log))
 def binomial_tree(num_ranks: int) -> Schedule:
     """Reduce to rank 0 on a binomial tree, then broadcast on it: 2⌈log₂N⌉ steps of the whole buffer, any N."""
     up = to_leaders(num_ranks, num_ranks)
@@ -81,8 +79,8 @@ def reduce_flat(num_ranks: int, *, root: int = 0) -> Schedule:
     return Schedule("reduce", "flat", num_ranks, 1, up, root, ports_to_others(num_ranks))
 
 
-@backwards_as("broadcast", "binomial", lambda t: t.takes(t.log, t.log), MPICH)
-@algorithm("reduce", "binomial", lambda t: t.takes(t.log, t.log, t.log), MPICH)
+@backwards_as("broadcast", "binomial", lambda t: t.takes(t.log, t.log))
+@algorithm("reduce", "binomial", lambda t: t.takes(t.log, t.log, t.log))
 def reduce_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
     """Sums go up a binomial tree, and backwards a buffer goes down: ⌈log₂N⌉ steps of all of it."""
     return Schedule("reduce", "binomial", num_ranks, 1, to_leaders(num_ranks, num_ranks, root=root), root)
@@ -96,8 +94,8 @@ def gather_flat(num_ranks: int, *, root: int = 0) -> Schedule:
     return Schedule("gather", "flat", num_ranks, num_ranks, up, root, ports_to_others(num_ranks))
 
 
-@backwards_as("scatter", "binomial", doubling_of_powers_s, MPICH)
-@algorithm("gather", "binomial", doubling_of_powers_s, MPICH)
+@backwards_as("scatter", "binomial", doubling_of_powers_s)
+@algorithm("gather", "binomial", doubling_of_powers_s)
 def gather_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
     """The chunks of a rank's whole subtree go up a binomial tree, and backwards down: ⌈log₂N⌉ steps."""
     return Schedule("gather", "binomial", num_ranks, num_ranks, _subtrees(num_ranks, root), root)
@@ -107,7 +105,6 @@ def gather_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
     "broadcast",
     "scatter_allgather",
     lambda t: t.if_power_of_two(t.takes(t.log + t.num_others, 2 * t.others)),
-    MPICH,
 )
 def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
     """Scatter down a binomial tree, then allgather round a ring (van de Geijn): as long as two sends of a large buffer.
@@ -137,7 +134,7 @@ def _chain_s(t: Terms, num_segments: int = 8) -> object:
     return t.takes(num_messages, num_messages / num_segments) if t.num_ranks > 1 else 0
 
 
-@algorithm("broadcast", "chain", _chain_s, MPICH, segments=SEGMENTS)
+@algorithm("broadcast", "chain", _chain_s, segments=SEGMENTS)
 def broadcast_chain(num_ranks: int, num_segments: int = 8, *, root: int = 0) -> Schedule:
     """Every rank passes the buffer on to the next one, in segments, so that all links are busy at once."""
     num_hops = num_ranks - 1

@@ -1,4 +1,8 @@
-"""Allreduce over a switch that adds (`Cluster.switch_adds`): NCCL's NVLS within a node, NVLSTree over several."""
+"""Allreduce over a switch that adds (`Cluster.switch_adds`): NCCL's NVLS within a node, NVLSTree over several.
+
+The switch does what multimem.ld_reduce and multimem.st ask for (NVIDIA's PTX ISA,
+https://docs.nvidia.com/cuda/parallel-thread-execution).
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,6 @@ from ..steps import Ints, Step
 from .double_tree import double_binary_tree, double_binary_tree_s
 from .rings import by_nodes, nodes_of
 from .rooted import ports_to_others
-
-_MULTIMEM = (
-    "NVIDIA's PTX ISA: multimem.ld_reduce and multimem.st"  # https://docs.nvidia.com/cuda/parallel-thread-execution
-)
 
 
 def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
@@ -99,15 +99,13 @@ def _pairs(nodes: int, gpus_per_node: int) -> tuple[Ints, Ints]:
 IN_SWITCH["nvls"] = Algorithm(
     nvls,
     _nvls_s,
-    _MULTIMEM,
-    SEGMENTS,
+    segments=SEGMENTS,
     arrange=lambda cluster: {} if cluster.switch_adds and cluster.num_nodes == 1 else None,
 )
 IN_SWITCH["nvls_tree"] = Algorithm(
     nvls_tree,
     _nvls_tree_s,
-    _MULTIMEM,
-    SEGMENTS,
+    segments=SEGMENTS,
     # On nodes of one rank, whose switches add nothing, its form does not apply, and it is a double binary tree.
     arrange=lambda cluster: by_nodes(cluster) if cluster.switch_adds and by_nodes(cluster) else None,
 )
