@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -79,7 +80,9 @@ def number(
     ValueError: bytes_per_s must be a number above 0, got '10'
     """
     number = _as_float(value)
-    if number is not None and _is_in_range(number, low, high, above):
+    lowest = -sys.float_info.max if low is None else low  # the largest finite number, and nan is in no range
+    highest = sys.float_info.max if high is None else high
+    if number is not None and lowest <= number <= highest and (above is None or number > above):
         return number
     bounds = []
     if low is not None:
@@ -113,22 +116,6 @@ def _as_float(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError, OverflowError):  # a class's own method refuses it, or an int is above 1.8e308
         return None
-
-
-def _is_in_range(number: float, low: float | None, high: float | None, above: float | None) -> bool:
-    """Return whether a number is from `low` to `high` and greater than `above`; None does not limit it.
-
-    Infinity must be allowed by an infinite `high`.
-    """
-    if math.isnan(number):
-        return False
-    if math.isinf(number) and high != math.inf:
-        return False
-    if low is not None and number < low:
-        return False
-    if high is not None and number > high:
-        return False
-    return above is None or number > above
 
 
 def is_scalar(value: Any) -> bool:

@@ -66,7 +66,11 @@ def times_in_one_unit(*seconds: float) -> list[str]:
     if not longest_s:
         return ["0 s"] * len(seconds)
     shortest_s = min(time_s for time_s in seconds if time_s)
-    common_unit = _common_unit(shortest_s, longest_s)
+    unit_of_longest = _largest_unit(_SECONDS, longest_s)
+    smaller_units = _SECONDS[_SECONDS.index(unit_of_longest) :]  # and the unit of the longest time itself
+    common_unit = next((unit for unit in smaller_units if shortest_s >= 0.1 * unit[0]), _SECONDS[-1])
+    if longest_s >= _LEAST_OF_FIVE_DIGITS * common_unit[0]:
+        common_unit = unit_of_longest
     words = []
     for time_s in seconds:
         if 0 < time_s < 0.01 * common_unit[0]:
@@ -178,23 +182,16 @@ def round_ticks(width: float) -> tuple[tuple[float, str], ...]:
     return tuple((position, f"{position:g}") for position in positions)
 
 
-def _common_unit(shortest_s: float, longest_s: float) -> tuple[float, str]:
-    """Return the unit for times within these, both above 0, by the rules of `times_in_one_unit`."""
-    unit_of_longest = _largest_unit(_SECONDS, longest_s)
-    smaller_units = _SECONDS[_SECONDS.index(unit_of_longest) :]  # and the unit of the longest time itself
-    common_unit = next((unit for unit in smaller_units if shortest_s >= 0.1 * unit[0]), _SECONDS[-1])
-    if longest_s >= _LEAST_OF_FIVE_DIGITS * common_unit[0]:
-        return unit_of_longest
-    return common_unit
-
-
 def _in_words(value: float, unit: tuple[float, str]) -> str:
     scale, name = unit
     return f"{three_digits(value / scale)} {name}"
 
 
 def _in_largest_unit(value: float, units: tuple[tuple[float, str], ...]) -> str:
-    return _in_words(value, _largest_unit_after_rounding(units, value))
+    """Return a value in the largest unit of which there is at least one once it is rounded to the digits shown."""
+    scale, _ = _largest_unit(units, value)
+    rounded = float(three_digits(value / scale)) * scale
+    return _in_words(value, _largest_unit(units, rounded))
 
 
 def _largest_unit(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
@@ -203,9 +200,3 @@ def _largest_unit(units: tuple[tuple[float, str], ...], value: float) -> tuple[f
         if value >= scale:
             return (scale, name)
     return units[-1]
-
-
-def _largest_unit_after_rounding(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
-    """Return the largest unit of which there is at least one if the value is rounded to the digits that are shown."""
-    scale, _ = _largest_unit(units, value)
-    return _largest_unit(units, float(three_digits(value / scale)) * scale)
