@@ -55,7 +55,7 @@ LOADERS = """
         np.random.seed(0)
 
     def test_healthy(rankscope_loader):
-        assert rankscope_loader(DataLoader(range(8), batch_size=4, num_workers=2)).batch_sizes == (4, 4)
+        assert rankscope_loader(DataLoader(range(8), batch_size=4, num_workers=2)).ranks[0].batch_sizes == (4, 4)
 
     def test_short(rankscope_loader):
         rankscope_loader(DataLoader(range(9), batch_size=4))

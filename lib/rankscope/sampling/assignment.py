@@ -185,15 +185,16 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
         These reads are torch's and libtorch's padding, so a correct evaluation must not count them. libtorch may also
         return indices ≥ size, which no evaluation can read; `audit` finds those.
         """
-        ranks, steps = self.coordinates()
+        lengths = [indices.size for indices in self.ranks]
+        ranks = np.repeat(np.arange(self.num_ranks), lengths)
+        steps = np.concatenate([np.arange(length) for length in lengths])
         indices = np.concatenate(self.ranks)
         # `np.unique` returns the first position of each index in the order that it gets.
         reading_order = np.lexsort((ranks, steps))  # the reads, by step and then by rank
         _, first_reads = np.unique(indices[reading_order], return_index=True)  # of each index, as a position in there
         is_repeat = np.ones(indices.size, dtype=bool)
         is_repeat[reading_order[first_reads]] = False
-        stops = np.cumsum([indices.size for indices in self.ranks])
-        return tuple(np.split(is_repeat, stops[:-1]))
+        return tuple(np.split(is_repeat, np.cumsum(lengths)[:-1]))
 
     def __repr__(self) -> str:
         counts = f"{self.size} samples, {self.num_ranks} ranks, {self.num_steps} steps"
@@ -204,12 +205,6 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
         from .picture import draw_assignment
 
         return draw_assignment(self)._repr_svg_()
-
-    def coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rank and the step of every read, in the order of ``np.concatenate(ranks)``."""
-        lengths = [indices.size for indices in self.ranks]
-        steps = np.concatenate([np.arange(length) for length in lengths])
-        return np.repeat(np.arange(self.num_ranks), lengths), steps
 
 
 def _arrays_of_ranks(values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:

@@ -417,7 +417,7 @@ def test_a_generator_of_the_dataset_that_every_worker_copies(options, found):
 
 def test_batches_of_any_loader_are_counted():
     def sizes(loader):
-        return audit_loader(loader).batch_sizes
+        return audit_loader(loader).ranks[0].batch_sizes
 
     assert sizes(DataLoader(range(5), batch_size=None, sampler=[[0, 1], [2, 3, 4]])) == (2, 3)
     assert sizes(DataLoader(Rows(range(5)), batch_size=2, drop_last=True)) == (2, 2)

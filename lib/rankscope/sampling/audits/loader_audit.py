@@ -58,11 +58,6 @@ class LoaderAudit(Findings, msgspec.Struct, frozen=True, eq=False):
     read_before: Counter[Hashable]
 
     @property
-    def batch_sizes(self) -> tuple[int, ...]:
-        """The numbers of samples in each batch of rank 0's first epoch."""
-        return self.ranks[0].batch_sizes
-
-    @property
     def draws(self) -> dict[tuple[int, int], Numbers]:
         """The first numbers that each worker of rank 0 draws, by (epoch, worker), with the names of generators."""
         return self.ranks[0].draws

@@ -82,8 +82,16 @@ class KeyedPermutation:
         return int(self([position])[0])
 
     def __call__(self, positions: ArrayLike) -> NDArray[np.int64]:
-        """Return the samples at these positions, as a flat array."""
-        return self._samples(_checked(positions, self.size))
+        """Return the samples at these positions, as a flat array.
+
+        Raises ValueError for anything but whole numbers, IndexError for a position outside the order.
+        """
+        flat = np.asarray(positions).reshape(-1)
+        if flat.size and flat.dtype.kind not in "iu":
+            raise ValueError(f"positions must be whole numbers, got {flat.dtype}")
+        if flat.size and (flat.min() < 0 or flat.max() >= self.size):
+            raise IndexError(f"positions must be from 0 to {self.size - 1}, got {flat.min()} to {flat.max()}")
+        return self._samples(flat.astype(np.int64))
 
     def blocks(self, start: int, stop: int, step: int = 1) -> Iterator[NDArray[np.int64]]:
         """Yield the samples at the positions of ``range(start, stop, step)``, in blocks of at most 65,536."""
@@ -95,12 +103,9 @@ class KeyedPermutation:
             block_size = min(4 * block_size, _BLOCK)
 
     def _samples(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return stored samples, or send positions through the network, in place, until all are below `size`."""
         if self._stored is not None:
             return self._stored[positions]
-        return self._walked(positions)
-
-    def _walked(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Send positions through the network, in place, until all of them are below `size`."""
         values = positions.view(np.uint64)
         for first in range(0, values.size, _BLOCK):
             block = values[first : first + _BLOCK]
@@ -150,16 +155,3 @@ def _hashed(half: NDArray[np.uint32], num_bits: int, keys: _Round) -> NDArray[np
     hashed *= keys.second_factor
     hashed >>= np.uint32(32 - num_bits)
     return hashed
-
-
-def _checked(positions: ArrayLike, size: int) -> NDArray[np.int64]:
-    """Return a flat copy of positions in an order of this size.
-
-    Raises ValueError for anything but whole numbers, IndexError for a position outside the order.
-    """
-    flat = np.asarray(positions).reshape(-1)
-    if flat.size and flat.dtype.kind not in "iu":
-        raise ValueError(f"positions must be whole numbers, got {flat.dtype}")
-    if flat.size and (flat.min() < 0 or flat.max() >= size):
-        raise IndexError(f"positions must be from 0 to {size - 1}, got {flat.min()} to {flat.max()}")
-    return flat.astype(np.int64)
