@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -29,10 +30,11 @@ def naming_extra() -> Iterator[None]:
         raise
 
 
-def when_used(package: str, **modules: str) -> Callable[[str], Any]:
-    """Return a package's ``__getattr__``: these public names are imported when first used, because that imports torch.
+def when_used(package: str, **modules: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package, some of whose public names are imported when first used.
 
-    `modules` are the package's modules by the names that they define.
+    That imports torch. `modules` are the package's modules by the names that they define. What the package lists, also
+    before that, is its ``__all__``.
     """
 
     @naming_extra()
@@ -41,4 +43,4 @@ def when_used(package: str, **modules: str) -> Callable[[str], Any]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{modules[name]}"), name)
 
-    return public_name
+    return public_name, lambda: list(sys.modules[package].__all__)

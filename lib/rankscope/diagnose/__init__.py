@@ -17,8 +17,4 @@ if TYPE_CHECKING:
 __all__ = ["diagnose", "explain_hang", "read_dumps", "read_hang_text", "read_logs", "read_traces", "watch"]
 
 
-__getattr__ = when_used(__name__, watch="traces.live")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = when_used(__name__, watch="traces.live")

@@ -46,7 +46,7 @@ __all__ = [
     "write_parts",
 ]
 
-__getattr__ = when_used(
+__getattr__, __dir__ = when_used(
     __name__,
     AsyncPartDataset="parts.datasets",
     SyncPartDataset="parts.datasets",
@@ -54,7 +54,3 @@ __getattr__ = when_used(
     prefetched="transfers.run",
     record_dataloader="dataloader.measured",
 )
-
-
-def __dir__() -> list[str]:
-    return __all__

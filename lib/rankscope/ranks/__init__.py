@@ -14,14 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["RankError", "RankRecorder", "Recording", "in_threads", "launch", "record", "recording"]
 
-__getattr__ = when_used(
+__getattr__, __dir__ = when_used(
     __name__,
     RankRecorder="recorder",
     Recording="recorder",
     record="recorder",
     recording="recorder",
 )
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -43,8 +43,6 @@ __all__ = [
     "shard_files",
 ]
 
-__getattr__ = when_used(__name__, DistributedSampler="samplers.torch_samplers", audit_loader="audits.loader_audit")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = when_used(
+    __name__, DistributedSampler="samplers.torch_samplers", audit_loader="audits.loader_audit"
+)

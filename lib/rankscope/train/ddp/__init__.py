@@ -34,14 +34,10 @@ __all__ = [
     "simulate",
 ]
 
-__getattr__ = when_used(
+__getattr__, __dir__ = when_used(
     __name__,
     MeasuredSteps="measured",
     buckets="observed",
     measure="measured",
     measure_local_step="measured",
 )
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -25,8 +25,4 @@ if TYPE_CHECKING:
 
 __all__ = ["CollectiveCall", "Step", "Work", "collectives", "cost", "observe", "run"]
 
-__getattr__ = when_used(__name__, collectives="observed", observe="observed", run="measured")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = when_used(__name__, collectives="observed", observe="observed", run="measured")

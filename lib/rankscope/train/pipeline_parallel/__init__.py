@@ -23,8 +23,4 @@ __all__ = [
     "verify",
 ]
 
-__getattr__ = when_used(__name__, measure="run")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = when_used(__name__, measure="run")

@@ -12,8 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["measure", "predict", "simulate"]
 
-__getattr__ = when_used(__name__, measure="run")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = when_used(__name__, measure="run")
