@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from rankscope import figures
@@ -48,7 +49,7 @@ def sharded_step(**options: Any) -> fsdp.Step:
 
 @cache
 def recommendation(**options: Any) -> Recommendation:
-    local = LocalStep.modelled([1 << 20] * 64, 0.064, unpack_s=0.004)
+    local = replace(LocalStep.modelled([1 << 20] * 64, 0.064), unpack_s=0.004)
     return ddp.recommend(local, ddp.cost(Link(50e-6, 2e9), num_ranks=8), **options)
 
 

@@ -57,7 +57,10 @@ class Work(msgspec.Struct, frozen=True, eq=False):
 
     def gradient(self) -> Vector:
         """Return the gradient of the whole batch in one process, without changing the module."""
-        return gradient_alone(self.module, self.loss)
+        module = copy.deepcopy(self.module)
+        module.zero_grad()
+        self.loss(module).backward()  # type: ignore[no-untyped-call]
+        return gradient_of(module)
 
     @property
     def rounding(self) -> float:
@@ -85,14 +88,6 @@ def gradient_of(module: nn.Module) -> Vector:
     return flat(
         torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in module.parameters()
     )
-
-
-def gradient_alone(module: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Vector:
-    """Return the gradient of ``loss(module)`` in one process, without changing the module."""
-    module = copy.deepcopy(module)
-    module.zero_grad()
-    loss(module).backward()  # type: ignore[no-untyped-call]
-    return gradient_of(module)
 
 
 def relative_difference(vector: Vector, reference: Vector) -> float:

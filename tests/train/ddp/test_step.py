@@ -25,7 +25,7 @@ def proportional(mib_per_s: float) -> Any:
 
 def four(**changed: Any) -> LocalStep:
     """Four gradients of 1 MiB, ready after 1, 2, 3, 4 s of the backward, the last first."""
-    return replace(LocalStep.modelled([MIB] * 4, 4.0, forward_s=2.0, optimizer_s=0.5), **changed)
+    return replace(LocalStep.modelled([MIB] * 4, 4.0, forward_s=2.0), **{"optimizer_s": 0.5, **changed})
 
 
 def spans(timeline: Timeline, kind: str) -> list[tuple[int, float, float]]:

@@ -93,18 +93,13 @@ class DDPBuckets(msgspec.Struct, frozen=True):
         """The buckets that DDP keeps."""
         return self.iterations[-1]
 
-    @property
-    def rebuilt_at(self) -> int:
-        """The iteration from which on DDP has these buckets; 0 if they are the first ones."""
-        return self.iterations.index(self.rebuilt)
-
     def num_bytes(self, bucket: tuple[int, ...]) -> int:
         return sum(self.gradients[index].num_bytes for index in bucket)
 
     def __str__(self) -> str:
         """The number of buckets and their bytes in the first iteration, and in those after the rebuild."""
         lines = []
-        for iteration in sorted({0, self.rebuilt_at}):
+        for iteration in sorted({0, self.iterations.index(self.rebuilt)}):
             used = self.iterations[iteration]
             sizes = ", ".join([bytes_words(self.num_bytes(bucket)) for bucket in used])
             lines.append(f"from iteration {iteration}: {count_of(len(used), 'bucket')} of {sizes}")

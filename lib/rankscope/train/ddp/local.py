@@ -62,8 +62,6 @@ class LocalStep(msgspec.Struct, frozen=True, eq=False):
         backward_s: float,
         *,
         forward_s: float | None = None,
-        optimizer_s: float = 0.0,
-        unpack_s: float = 0.0,
     ) -> LocalStep:
         """Return a step whose backward pass goes through gradients of these bytes from the last to the first.
 
@@ -77,7 +75,7 @@ class LocalStep(msgspec.Struct, frozen=True, eq=False):
         # the bytes of each gradient and of all that are ready before it, which are those of later parameters
         ready_bytes = np.cumsum([float(gradient.num_bytes) for gradient in reversed(gradients)])[::-1]
         total_bytes = max(ready_bytes.max(initial=0.0), 1.0)  # parameters may be empty tensors
-        return cls(gradients, ready_bytes / total_bytes * backward_s, forward_s, backward_s, optimizer_s, unpack_s)
+        return cls(gradients, ready_bytes / total_bytes * backward_s, forward_s, backward_s)
 
     @property
     def num_bytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from ...networks import Seconds
 from ...ranks.recorder import Recording, open_recorders, record
 from ...timeline import Span, Timeline
 from ..losses import Loss, Optimizer, checked_loss
-from .bucketing import Gradient
 from .local import LocalStep
 from .model import NO_ITEM
 from .observed import gradients_of, unreduced
@@ -54,22 +53,6 @@ class MeasuredSteps(NamedTuple):
     def typical(self) -> Timeline:
         """The step that is nearest to the median."""
         return self.steps[np.abs(self.step_s - self.median_s).argmin()]
-
-    def local_step(self, gradients: Iterable[Gradient]) -> LocalStep:
-        """Return the step with the time of the slowest rank for each event, as a median over steps.
-
-        These must be steps without allreduces; in all others, ranks hold each other up.
-        """
-
-        def slowest_s(kind: str) -> float:
-            """Return the time from the last rank's start to the last rank's stop; 0 if there are no such spans."""
-            spans = [step.select(kind=kind) for step in self.steps]
-            return float(np.median([one.stop_s.max(initial=0) - one.start_s.max(initial=0) for one in spans]))
-
-        ready_s = np.median(np.fmax.reduce(self.ready_s, axis=1), axis=0)
-        backward_s = float(np.nanmax(ready_s, initial=0.0))  # after which DDP unpacks
-        others_s = [slowest_s(kind) for kind in ("optimizer", "unpack")]
-        return LocalStep(tuple(gradients), ready_s, slowest_s("forward"), backward_s, *others_s)
 
 
 # ---- measured from the process that starts the ranks
@@ -115,7 +98,8 @@ def measure_local_step(module: nn.Module, loss: Loss, num_ranks: int | None = 1,
     """Measure the local step of ranks that all compute and do not communicate.
 
     This is `measure` without the allreduces, with the same `options`. DDP still copies gradients into buckets and back.
-    If ranks share cores, measure with the number of ranks that you want to predict.
+    If ranks share cores, measure with the number of ranks that you want to predict. Each time is that of the slowest
+    rank, as a median over steps.
 
     >>> import torch
     >>> step = measure_local_step(nn.Linear(8, 1), lambda model: model(torch.ones(4, 8)).mean())
@@ -123,7 +107,16 @@ def measure_local_step(module: nn.Module, loss: Loss, num_ranks: int | None = 1,
     ['weight', 'bias']
     """
     measured = measure(module, loss, num_ranks, communicate=False, **options)
-    return measured.local_step(gradients_of(module).values())
+
+    def slowest_s(kind: str) -> float:
+        """Return the time from the last rank's start to the last rank's stop; 0 if there are no such spans."""
+        spans = [step.select(kind=kind) for step in measured.steps]
+        return float(np.median([one.stop_s.max(initial=0) - one.start_s.max(initial=0) for one in spans]))
+
+    ready_s = np.median(np.fmax.reduce(measured.ready_s, axis=1), axis=0)
+    backward_s = float(np.nanmax(ready_s, initial=0.0))  # after which DDP unpacks
+    others_s = [slowest_s(kind) for kind in ("optimizer", "unpack")]
+    return LocalStep(tuple(gradients_of(module).values()), ready_s, slowest_s("forward"), backward_s, *others_s)
 
 
 # ---- on each rank

@@ -62,13 +62,6 @@ class Recommendation(msgspec.Struct, frozen=True, dict=True):
         """The recommended argument for DistributedDataParallel; None is its default."""
         return self.chosen.bucket_cap_mb
 
-    @property
-    def gain(self) -> float:
-        """The share of the default's step that the recommended cap is predicted to save."""
-        if not self.default.step_s:
-            return 0.0
-        return 1 - self.chosen.step_s / self.default.step_s
-
     def __str__(self) -> str:
         """The advice, the buckets and the wait, and the shortest step if that is another one, in a line each."""
         chosen = self.chosen
@@ -80,7 +73,8 @@ class Recommendation(msgspec.Struct, frozen=True, dict=True):
             advice = f"keep the default bucket_cap_mb: {time} per step; no cap saves more than 1 %"
         else:
             call = f"use DistributedDataParallel(module, bucket_cap_mb={chosen.bucket_cap_mb:g})"
-            advice = f"{call}: {time} per step, {percent_words(self.gain, 1)} less than the default's {default_time}"
+            gain = percent_words(1 - chosen.step_s / self.default.step_s, 1)
+            advice = f"{call}: {time} per step, {gain} less than the default's {default_time}"
         lines = [advice, f"{count_of(chosen.num_buckets, 'bucket')}, for which the rank waits {wait} per step"]
         if shortest is not chosen:
             lines.append(f"shortest: {shortest_time} with {count_of(shortest.num_buckets, 'bucket')} ({shortest.name})")

@@ -22,6 +22,7 @@ from .step import Cost, Step
 
 _WRAPS = {"each block": ["*"], "the model alone": []}
 _MEMORY_BYTES_PER_S = 3.35e12  # of an H100
+_NAMED = 5  # terms of the peak, the largest
 _LARGE = {"width": 8192, "num_tokens": 32768, "num_ranks": 8, "memory_gb": 40}
 PRESETS: dict[str, dict[str, Any]] = {
     "keep what was gathered": {"reshard": False},
@@ -93,7 +94,8 @@ def fsdp() -> Explorer:
     def report(now: Now) -> list[str]:
         step, _, spans = predicted(now)
         sizes = [call.num_bytes for call in step.collectives]
-        terms = [f"{term.replace('_', ' ')} {decimal_words(num_bytes)}" for term, num_bytes in step.largest(5)]
+        largest = sorted(step.peak.items(), key=lambda term: -term[1])[:_NAMED]
+        terms = [f"{term.replace('_', ' ')} {decimal_words(num_bytes)}" for term, num_bytes in largest]
         return [
             f"{12e-9 * now.num_blocks * now.width**2:.3g} billion parameters, mixed precision with Adam",
             f"{time_words(spans.makespan_s)} per step, {time_words(spans.select(kind='wait').busy_s)} exposed",

@@ -107,10 +107,6 @@ class Step(NamedTuple):
         """The largest sum of all live tensors, without the allocator's reserve, CUDA's context and NCCL's buffers."""
         return sum(self.peak.values())
 
-    def largest(self, count: int) -> list[tuple[str, int]]:
-        """Return the largest terms of the peak, with their bytes."""
-        return sorted(self.peak.items(), key=lambda term: -term[1])[:count]
-
     # ---- time
 
     def spans(self, cost: Cost, overlap: bool = True) -> list[Span]:

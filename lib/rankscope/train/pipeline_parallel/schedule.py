@@ -175,18 +175,15 @@ def _rows_of_torch(name: str, num_ranks: int, num_microbatches: int, num_chunks:
     from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops  # here, as text needs no torch
 
     try:
-        actions = get_schedule_ops(name, num_ranks, num_microbatches, num_chunks)
+        actions: Any = get_schedule_ops(name, num_ranks, num_microbatches, num_chunks)
     except (AssertionError, ValueError) as error:
         sizes = f"num_ranks={num_ranks}, num_microbatches={num_microbatches}, num_chunks={num_chunks}"
         raise ValueError(f"torch has no {name} with {sizes}: {error}") from error
     rows = []
     for row in actions:
         parts = chain.from_iterable(action.sub_actions or [action] for action in row if action is not None)
-        rows.append(tuple(_pass_of(part) for part in parts if part.computation_type.value in PARTS))
+        passes = [Pass(part.computation_type.value, part.stage_index, part.microbatch_index) for part in parts]
+        rows.append(tuple(each for each in passes if each.kind in PARTS))
     if name == "1F1B":  # torch's table counts the last rank's forwards from 1
         rows[-1] = tuple(Pass(kind, num_ranks - 1, number) for number in range(num_microbatches) for kind in "FB")
     return tuple(rows)
-
-
-def _pass_of(action: Any) -> Pass:
-    return Pass(action.computation_type.value, action.stage_index, action.microbatch_index)
