@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import ExitStack
 from itertools import count, islice
 from queue import SimpleQueue
@@ -48,12 +48,11 @@ def run(pipeline: Pipeline, items: Iterable[Any], seed: int = 0) -> Timeline:
         for position, stage in enumerate(stages):
             num_items = stage.num_results(num_items)
             times_s = [] if stage.fn else stage.times_s(num_items, seed, 0, position).tolist()
-            workers = _Workers(stage, source, outcome, recorder, is_last=stage is stages[-1])
+            workers = _Workers(stage, times_s, source, outcome, recorder, is_last=stage is stages[-1])
             at_end.callback(workers.stop)
             source = workers.arrivals()
             for lane in stage.lanes():
-                work = _work_of(stage, times_s)
-                threads.append(threading.Thread(target=workers.work, args=(lane, work), name=lane, daemon=True))
+                threads.append(threading.Thread(target=workers.work, args=(lane,), name=lane, daemon=True))
         begin_s = time.perf_counter()
         for thread in threads:
             thread.start()
@@ -73,19 +72,6 @@ def _join(threads: Iterable[threading.Thread]) -> None:
     for thread in threads:
         if thread.ident:  # it was started
             thread.join(max(deadline_s - time.monotonic(), 0))
-
-
-def _work_of(stage: Stage, times_s: Sequence[float]) -> Callable[[int, Any], Any]:
-    """Return what a worker does with the number and the value of an item: sleep, or call `fn`."""
-    fn = stage.fn
-    if fn is None:
-        return lambda number, value: _sleep(times_s[number], value)
-    return lambda number, value: fn(value)
-
-
-def _sleep(seconds: float, value: Any) -> Any:
-    time.sleep(seconds)
-    return value
 
 
 class StageError(RuntimeError):
@@ -153,9 +139,16 @@ class _Workers:
     """The workers of a stage, and the queue of their results; those of the last stage are discarded."""
 
     def __init__(
-        self, stage: Stage, source: Iterator[tuple[int, Any]], outcome: _Queue, recorder: Recorder, is_last: bool
+        self,
+        stage: Stage,
+        times_s: Sequence[float],
+        source: Iterator[tuple[int, Any]],
+        outcome: _Queue,
+        recorder: Recorder,
+        is_last: bool,
     ) -> None:
         self.stage = stage
+        self.times_s = times_s  # of the items, if the stage sleeps
         self.source = source  # of items, with their numbers
         self.outcome = outcome
         self.recorder = recorder
@@ -180,7 +173,7 @@ class _Workers:
             self.free_slots.put(None)
             yield result
 
-    def work(self, lane: str, work: Callable[[int, Any], Any]) -> None:
+    def work(self, lane: str) -> None:
         """Be the thread of a worker: work on items until there are no more, or until the run is stopped."""
         name = self.stage.name
         number: int | None = None
@@ -188,7 +181,11 @@ class _Workers:
             while taken := self._take():
                 ticket, number, value = taken
                 start_ns = _now_ns()
-                result = work(number, value)
+                result = value
+                if self.stage.fn is None:
+                    time.sleep(self.times_s[number])
+                else:
+                    result = self.stage.fn(value)
                 stop_ns = _now_ns()
                 self.recorder.add(lane, name, number, start_ns, stop_ns)
                 had_to_wait = self._hand_on(ticket, number, result)
