@@ -121,19 +121,15 @@ def last_backward(
         launched_s = max(launched_s, *[ready_s[index] for index in bucket])
         launch_s.append(launched_s)
         num_bytes.append(sum([local.gradients[index].num_bytes for index in bucket]))
-    # Each bucket takes a share of the time for unpacking in proportion to its bytes, which may all be 0.
-    unpack_s_per_byte = local.unpack_s / max(sum(num_bytes), 1)
-    work_s = [local.backward_s, *[size * unpack_s_per_byte for size in num_bytes]]
-    return _overlapped(work_s, _costs_s(cost, num_bytes), launch_s, contention)
-
-
-def _costs_s(cost: Cost, num_bytes: list[int]) -> list[float]:
     sizes = np.array(num_bytes, dtype=float)
     seconds = np.asarray(function("cost", cost, "of bytes, such as ddp.cost makes")(sizes), dtype=float)
     if not (np.isfinite(seconds) & (seconds >= 0)).all():
         raise ValueError(f"cost must give finite seconds of at least 0, got {seconds}")
-    costs_s: list[float] = np.broadcast_to(seconds, sizes.shape).tolist()
-    return costs_s
+    costs_s = np.broadcast_to(seconds, sizes.shape).tolist()
+    # Each bucket takes a share of the time for unpacking in proportion to its bytes, which may all be 0.
+    unpack_s_per_byte = local.unpack_s / max(sum(num_bytes), 1)
+    work_s = [local.backward_s, *[size * unpack_s_per_byte for size in num_bytes]]
+    return _overlapped(work_s, costs_s, launch_s, contention)
 
 
 def _overlapped(

@@ -143,36 +143,27 @@ def _train(
             trained.append(indices)
             gradients.append(gradient_of(ddp))
         finished_s = time.perf_counter()  # within Join, which shadows the steps of the other ranks at its exit
-    recorded = recorder.result()
-    spans = [*_step_spans(recorded), *_shadow_spans(recorded, len(gradients), finished_s)]
+    spans = list(_spans(recorder.result(), len(gradients), finished_s))
     stacked = np.array(gradients).reshape(-1, gradient_of(ddp).size)  # two dimensions even without any step
     return _RankRecord(np.concatenate(trained), stacked, spans)
 
 
-def _allreduces_s(recorded: Recording) -> tuple[Vector, Vector]:
-    """Return when a rank asked for the allreduces of gradients, and for those of Join's messages."""
+def _spans(recorded: Recording, item: int, finished_s: float) -> Iterator[Span]:
+    """Yield the steps and allreduces of a rank, then the waits and shadows from `finished_s`, its last batch, on.
+
+    Each step is divided where it asked for the allreduce of its first gradients, which ends with the step. `item` is
+    the first step without a batch. A shadow begins with the first gradients, and ends when Join asks whether another
+    step follows. The wait after the last shadow, for Join's final messages, is left out.
+    """
     timeline, num_bytes = recorded
     is_allreduce = np.array([span.kind == "allreduce" for span in timeline], dtype=bool)
-    is_word = num_bytes <= _WORD_BYTES
-    return timeline.start_s[is_allreduce & ~is_word], timeline.start_s[is_allreduce & is_word]
-
-
-def _step_spans(recorded: Recording) -> Iterator[Span]:
-    """Divide each step where it asked for the allreduce of its first gradients, which ends with the step."""
-    gradients_s, _ = _allreduces_s(recorded)
-    for step in recorded.timeline.select(kind="step"):
+    is_word = num_bytes <= _WORD_BYTES  # a message of Join's
+    gradients_s = timeline.start_s[is_allreduce & ~is_word]
+    words_s = timeline.start_s[is_allreduce & is_word]
+    for step in timeline.select(kind="step"):
         reduced_s = gradients_s[gradients_s > step.start_s].min()
         yield step._replace(lane=LANE, stop_s=reduced_s)
         yield step._replace(lane=LANE, kind="allreduce", start_s=reduced_s)
-
-
-def _shadow_spans(recorded: Recording, item: int, finished_s: float) -> Iterator[Span]:
-    """Yield the waits and shadows of a rank that has no batches left from `finished_s` on; `item` is the next step.
-
-    A shadow begins with the first gradients, and ends when Join asks whether another step follows. The wait after the
-    last shadow, for Join's final messages, is left out.
-    """
-    gradients_s, words_s = _allreduces_s(recorded)
     while (gradients_s > finished_s).any():
         begin_s = gradients_s[gradients_s > finished_s].min()
         end_s = words_s[words_s > begin_s].min()
