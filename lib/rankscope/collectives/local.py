@@ -41,12 +41,18 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     """
     import torch
 
-    tensors = _checked_tensors(of_type("schedule", schedule, Schedule), tensors)
+    num_ranks = of_type("schedule", schedule, Schedule).num_ranks
+    tensors = each("tensors", tensors, of_type, torch.Tensor)
+    if len(tensors) != num_ranks:
+        raise ValueError(f"tensors must be {num_ranks}, one per rank, got {len(tensors)}")
+    kinds = {(tensor.dtype, tensor.device, tensor.shape) for tensor in tensors}
+    if len(kinds) > 1:
+        raise ValueError(f"tensors must be of one dtype, device and shape, got {kinds}")
     one_of("op", op, tuple(OPS))
     ends = schedule.chunk_ends(tensors[0].numel())
     verify(schedule)
     if schedule.collective == "barrier":
-        return [None] * schedule.num_ranks
+        return [None] * num_ranks
     combine = getattr(torch, OPS[op])
     buffers = [buffer_of(schedule, rank, tensor, ends) for rank, tensor in enumerate(tensors)]
     for step in schedule.steps():
@@ -61,19 +67,6 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
         result_of(schedule, rank, tensor, buffer, ends)
         for rank, (tensor, buffer) in enumerate(zip(tensors, buffers, strict=True))
     ]
-
-
-def _checked_tensors(schedule: Schedule, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return the tensors as a list if they are one per rank, and equal in shape, dtype and device."""
-    from torch import Tensor
-
-    tensors = each("tensors", tensors, of_type, Tensor)
-    if len(tensors) != schedule.num_ranks:
-        raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {len(tensors)}")
-    kinds = {(tensor.dtype, tensor.device, tensor.shape) for tensor in tensors}
-    if len(kinds) > 1:
-        raise ValueError(f"tensors must be of one dtype, device and shape, got {kinds}")
-    return tensors
 
 
 # ---- a rank's buffer, in one process and on real ranks
