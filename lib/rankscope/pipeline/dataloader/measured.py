@@ -89,7 +89,30 @@ class RecordedLoader:
         Cores are those that this process may use; a limit on its CPU time is not taken into account. Raises ValueError
         if no batch has been recorded.
         """
-        return self._recording.profile()
+        recording = self._recording
+        loader = self.loader
+        if not recording.rows:
+            raise ValueError("no batch has been recorded: iterate over the recorded loader first")
+        startup_each_s = 0.0  # to make one worker
+        startup_s = 0.0  # from when all workers have been made to the first read
+        if recording.startups:
+            startup_each_s = float(np.mean(recording.creations)) / loader.num_workers / 1e9
+            # A worker may read before the last one is made.
+            startup_s = max(float(np.mean(recording.startups)) / 1e9, 0.0)
+        return LoaderProfile(
+            settings=LoaderSettings(
+                num_workers=loader.num_workers,
+                prefetch_factor=loader.prefetch_factor or _DEFAULT_PREFETCH_FACTOR,
+                in_order=loader.in_order,
+                pin_memory=bool(loader.pin_memory and torch.accelerator.is_available()),
+                persistent_workers=loader.persistent_workers,
+            ),
+            num_batches=max(recording.epochs),
+            num_cores=host.num_cores(),
+            startup_s=startup_s,
+            startup_each_s=startup_each_s,
+            **dict(zip(COLUMNS, np.array(recording.rows).T / 1e9, strict=True)),
+        )
 
 
 class _Recording:
@@ -103,30 +126,6 @@ class _Recording:
         self.epochs: list[int] = []  # how many batches of each have been recorded
         self.startups: list[int] = []  # of each worker: nanoseconds from when all workers were made to its reading
         self.creations: list[int] = []  # of each iterator: the nanoseconds to make its workers
-
-    def profile(self) -> LoaderProfile:
-        if not self.rows:
-            raise ValueError("no batch has been recorded: iterate over the recorded loader first")
-        loader = self.loader
-        startup_each_s = 0.0  # to make one worker
-        startup_s = 0.0  # from when all workers have been made to the first read
-        if self.startups:
-            startup_each_s = float(np.mean(self.creations)) / loader.num_workers / 1e9
-            startup_s = max(float(np.mean(self.startups)) / 1e9, 0.0)  # a worker may read before the last one is made
-        return LoaderProfile(
-            settings=LoaderSettings(
-                num_workers=loader.num_workers,
-                prefetch_factor=loader.prefetch_factor or _DEFAULT_PREFETCH_FACTOR,
-                in_order=loader.in_order,
-                pin_memory=bool(loader.pin_memory and torch.accelerator.is_available()),
-                persistent_workers=loader.persistent_workers,
-            ),
-            num_batches=max(self.epochs),
-            num_cores=host.num_cores(),
-            startup_s=startup_s,
-            startup_each_s=startup_each_s,
-            **dict(zip(COLUMNS, np.array(self.rows).T / 1e9, strict=True)),
-        )
 
 
 class _Failure(NamedTuple):
