@@ -53,8 +53,7 @@ def draw_assignment(
     marks = [
         *_dataset(assignment, hue),
         *_nobody(np.flatnonzero(counts == 0), grid, tips),
-        *_step_names(grid),
-        *_rank_names(assignment, grid),
+        *_names(assignment, grid),
         *_cells(assignment, grid, hue, tips),
     ]
     found, arithmetic = _words(assignment, counts)
@@ -98,9 +97,14 @@ def _grid(assignment: Assignment) -> _Grid:
     ranks = _shown(assignment.num_ranks, _MOST_RANKS)
     is_cut = len(ranks) < assignment.num_ranks
     row_px = min(_ROWS_PX / (len(ranks) + is_cut), _CELL_PX)
-    batch = _batch_size(assignment)
-    unit = "step" if batch else "read"
-    batch = max(batch, 1)
+    batch = 1
+    unit = "read"
+    if assignment.loader is not None or assignment.batch_stops is not None:
+        sizes = [np.diff(assignment.stops(rank), prepend=0) for rank in range(assignment.num_ranks)]
+        largest = max(size.max(initial=0) for size in sizes)
+        if largest and all((size[:-1] == largest).all() for size in sizes):  # but for the last one of each rank
+            batch = int(largest)
+            unit = "step"
     reads = _shown(assignment.num_steps, min(_MOST_CELLS // len(ranks), _MOST_COLUMNS), batch)
     has_gaps = batch > 1 and batch * (RIGHT_PX - LEFT_PX) >= 14 * len(reads)
     gaps: list[float] = []  # in front of each read, together
@@ -121,16 +125,6 @@ def _grid(assignment: Assignment) -> _Grid:
         cell_px=cell_px,
         number_px=LETTER_PX * len(str(assignment.size)) + 4,
     )
-
-
-def _batch_size(assignment: Assignment) -> int:
-    """The samples of a batch, if all batches have as many, except for the last one of each rank; else 0."""
-    if assignment.loader is None and assignment.batch_stops is None:
-        return 0
-    sizes = [np.diff(assignment.stops(rank), prepend=0) for rank in range(assignment.num_ranks)]
-    largest = max(size.max(initial=0) for size in sizes)
-    are_equal = all((size[:-1] == largest).all() for size in sizes)
-    return int(largest) if are_equal else 0
 
 
 def _cells(assignment: Assignment, grid: _Grid, hue: _Hue, tips: dict[Hashable, str]) -> Iterator[Mark]:
@@ -209,8 +203,11 @@ def _nobody(dropped: NDArray[np.int64], grid: _Grid, tips: dict[Hashable, str]) 
     yield Text(LEFT_PX + len(shown) * width + 6, y, words, "label", "alarm")
 
 
-def _step_names(grid: _Grid) -> Iterator[Mark]:
-    """The number of each step above its batch, where there is room."""
+def _names(assignment: Assignment, grid: _Grid) -> Iterator[Mark]:
+    """The number of each step above its batch, where there is room, and the names of the ranks.
+
+    Below them is what is left out, and what is hatched.
+    """
     yield row_name(_TOP_PX - 8, grid.unit, "mute")
     free = 0.0
     for step, reads in groupby(grid.x_of, lambda read: read // grid.batch):
@@ -220,10 +217,6 @@ def _step_names(grid: _Grid) -> Iterator[Mark]:
         if middle - half >= free:
             yield Text(middle, _TOP_PX - 8, f"{step:,}", "label", "mute", "middle")
             free = middle + half + 8
-
-
-def _rank_names(assignment: Assignment, grid: _Grid) -> Iterator[Mark]:
-    """The names of the ranks; below them, what is left out and what is hatched."""
     every = every_nth(grid.row_px, 16)
     height = grid.row_px - grid.gap_px
     for row, (rank, y) in enumerate(grid.y_of.items()):
