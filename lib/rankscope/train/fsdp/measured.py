@@ -54,23 +54,18 @@ class Run(NamedTuple):
         ``step.timeline(cost, overlap=False)``. The cost raises KeyError for a collective of a kind that these ranks did
         not run.
         """
-        totals = self._totals()
-        rates = {kind: seconds / amount for kind, (amount, seconds) in totals.items()}
-
-        def cost(work: Work) -> float:
-            return rates[_kind(work)] * _amount(work)
-
-        return cost
-
-    def _totals(self) -> dict[str, tuple[float, float]]:
-        """Return the amount of all works of each kind in a step, and the median of their seconds."""
-        amounts: dict[str, float] = {}
+        amounts: dict[str, float] = {}  # of all works of each kind in a step
         for work in self.observed[0].works:
             if _amount(work):
                 amounts[_kind(work)] = amounts.get(_kind(work), 0.0) + _amount(work)
         seconds = {kind: float(np.median(self._seconds(kind=kind).min(axis=0))) for kind in amounts}
         seconds[_COMPUTING] = self.step_s - sum(seconds.values())
-        return {kind: (amount, seconds[kind]) for kind, amount in amounts.items()}
+        rates = {kind: seconds[kind] / amount for kind, amount in amounts.items()}
+
+        def cost(work: Work) -> float:
+            return rates[_kind(work)] * _amount(work)
+
+        return cost
 
     def _seconds(self, **selected: Any) -> NDArray[np.float64]:
         """Return the seconds that the selected spans take together, as an array of shape (ranks, steps)."""
