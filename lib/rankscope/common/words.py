@@ -71,6 +71,11 @@ def count_of(number: int, noun: str) -> str:
     return f"{number} {noun}{'es' if noun.endswith('tch') else 's'}"
 
 
+def is_are(number: int) -> str:
+    """Return the verb that follows a count: "is" after one, else "are"."""
+    return "is" if number == 1 else "are"
+
+
 def error_words(error: BaseException) -> str:
     """Return the class of an error and its text, if its `__str__` returns one.
 

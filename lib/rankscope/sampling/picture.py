@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.checks import of_type, one_of
+from ..common.words import is_are
 from ..drawing.drawing import Drawing
 from ..drawing.marks import LEFT_PX, LETTER_PX, RIGHT_PX, Box, Line, Mark, Text, every_nth, row_name
 from ..drawing.palette import ramp, rank_colors
@@ -250,21 +251,17 @@ def _words(assignment: Assignment, counts: NDArray[np.int64]) -> tuple[str, str]
         arithmetic += f"; epoch {assignment.epoch}"
     title = f"Each of {samples} is read exactly once"
     if outside:
-        title = f"{outside:,} of {_count(num_reads, 'read')} {_be(outside)} *outside the dataset*"
+        title = f"{outside:,} of {_count(num_reads, 'read')} {is_are(outside)} *outside the dataset*"
     elif lost and again:
         title = f"{lost:,} of {samples} *never read*, {again:,} read again"
     elif lost:
-        title = f"{lost:,} of {samples} {_be(lost)} *never read*"
+        title = f"{lost:,} of {samples} {is_are(lost)} *never read*"
     elif again and counts.max() > 2:
         title = f"{samples} get {num_reads:,} reads in total"
     elif again:
-        title = f"{again:,} of {samples} {_be(again)} read twice"
+        title = f"{again:,} of {samples} {is_are(again)} read twice"
     return title, arithmetic
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' if number != 1 else ''}"
-
-
-def _be(number: int) -> str:
-    return "is" if number == 1 else "are"

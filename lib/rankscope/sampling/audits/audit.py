@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from ...common.checks import of_type
 from ...common.units import percent_words
-from ...common.words import count_of
+from ...common.words import count_of, is_are
 from ..assignment import Assignment
 from ..samplers.permutation import IntArray
 from ..samplers.values import CostFunction
@@ -113,18 +113,18 @@ class Audit(Findings, msgspec.Struct, frozen=True, eq=False):
         if self.overlap:
             counted = ", counted per epoch," if len(self.epochs) > 1 else ""
             samples = f"{count_of(self.overlap, 'sample')}{counted}"
-            problem = f"{samples} {_is_are(self.overlap)} read by more than one rank in the same epoch"
+            problem = f"{samples} {is_are(self.overlap)} read by more than one rank in the same epoch"
             hints = [epoch.own_orders for epoch in self.epochs if epoch.own_orders]
             yield Finding("overlap", problem + "".join(hints[:1]))
 
     def _found_losses(self) -> Iterator[Finding]:
         if self.dropped and len(self.epochs) > 1:
-            yield Finding("dropped", f"{count_of(self.dropped, 'read')} {_is_are(self.dropped)} missing")
+            yield Finding("dropped", f"{count_of(self.dropped, 'read')} {is_are(self.dropped)} missing")
         elif self.dropped:
-            samples = f"{count_of(self.dropped, 'sample')} {_is_are(self.dropped)}"
+            samples = f"{count_of(self.dropped, 'sample')} {is_are(self.dropped)}"
             yield Finding("dropped", f"{samples} left out of the epoch")
         if self.never_seen.size and len(self.epochs) > 1:  # of a single epoch, "dropped" says the same
-            samples = f"{count_of(self.never_seen.size, 'sample')} {_is_are(self.never_seen.size)}"
+            samples = f"{count_of(self.never_seen.size, 'sample')} {is_are(self.never_seen.size)}"
             yield Finding("never_seen", f"{samples} not read in any epoch: {some(self.never_seen)}")
 
     def _found_in_work(self) -> Iterator[Finding]:
@@ -216,7 +216,3 @@ def audit(
         repeated_orders=tuple(repeated),
         work=tuple(work),
     )
-
-
-def _is_are(number: int) -> str:
-    return "is" if number == 1 else "are"
