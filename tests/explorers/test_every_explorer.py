@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,6 +149,17 @@ def test_a_panel_paints_once_for_a_preset_and_keeps_its_height(monkeypatch: pyte
 def test_a_panel_has_the_line_that_opens_it() -> None:
     panel = explorers.samplers(in_batches, epoch=2)
     assert panel.code.value == "explorers.samplers(in_batches, epoch=2)"
+
+
+def test_a_picture_is_saved_under_a_new_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    panel = explorers.samplers()
+    Path("samplers_1.svg").write_text("mine")
+    panel.saving.click()
+    assert Path("samplers_1.svg").read_text() == "mine"
+    assert Path("samplers_2.svg").read_text(encoding="utf-8") == to_svg(panel.explorer.draw(panel.now)[0])
+    with pytest.raises(ValueError, match="path"):
+        panel.explorer.draw(panel.now)[0].save("picture.png")
 
 
 def test_a_picture_is_stored_unless_it_is_missing_or_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
 
 import msgspec
 
+from ..common.files import PathLike, write_whole
 from ..common.words import printable
 from .marks import WIDTH_PX, Box, Mark, Text
 from .palette import TONES
@@ -36,6 +38,12 @@ class Drawing(msgspec.Struct, frozen=True, eq=False):
 
     def _repr_svg_(self) -> str:
         return to_svg(self)
+
+    def save(self, path: PathLike) -> Path:
+        """Write the drawing as SVG, and return the path. Raises ValueError unless it ends in .svg."""
+        if Path(path).suffix != ".svg":
+            raise ValueError(f"path must end in .svg, got {str(path)!r}")
+        return write_whole(path, to_svg(self).encode())
 
 
 class Page(NamedTuple):

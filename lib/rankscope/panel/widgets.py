@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
@@ -23,7 +25,8 @@ _STYLE = """
 .rankscope-side { flex: 1 1 190px; display: grid !important; overflow: visible; align-content: start; gap: 6px 20px;
   grid-template-columns: repeat(auto-fill, minmax(120px, 1fr)); }
 .rankscope-main { flex: 1000 1 340px; min-width: 0; max-width: 800px; overflow: visible; }
-.rankscope-main > .widget-text { width: auto; margin: 4px 8px; } .rankscope-main > .widget-text input { width: 100%; }
+.rankscope-tools { gap: 8px; margin: 4px 8px; } .rankscope-tools > * { margin: 0; }
+.rankscope-tools > .widget-text { flex: 1; min-width: 0; } .rankscope-tools input { width: 100%; }
 .rankscope-shown { overflow: visible; }
 .rankscope-shown svg { display: block; width: 100%; height: auto; }
 .rankscope-shown svg + svg { margin-top: 16px; }
@@ -134,7 +137,11 @@ class Panel(widgets.Box):  # type: ignore[misc]
         self.shown = widgets.HTML()
         self.shown.add_class("rankscope-shown")
         self.code = widgets.Text(tooltip="the line that opens this panel as it is")
-        main = widgets.VBox([self.shown, self.code])
+        self.saving = widgets.Button(description="save picture")
+        self.saving.on_click(self._save)
+        tools = widgets.HBox([self.code, self.saving])
+        tools.add_class("rankscope-tools")
+        main = widgets.VBox([self.shown, tools])
         main.add_class("rankscope-main")
         style = widgets.HTML(f"<style>{STYLE}{_STYLE}</style>", layout={"display": "none"})
         super().__init__([style, side, main])
@@ -156,6 +163,15 @@ class Panel(widgets.Box):  # type: ignore[misc]
             control.value = value
             control.observe(self._paint, "value")
         self._paint()
+
+    def _save(self, _button: Any) -> None:
+        """Write the drawings into this folder, under new names; the button then shows the last one."""
+        name = self.name.rpartition(".")[2]
+        for drawing in self._drawings:
+            paths = (Path(f"{name}_{number}.svg") for number in count(1))
+            path = drawing.save(next(path for path in paths if not path.exists()))
+            self.saving.description = path.name
+            self.saving.tooltip = f"saved as {path.absolute()}"
 
     def _choose(self, _change: Any) -> None:
         if self.example.value != _NO_EXAMPLE:
