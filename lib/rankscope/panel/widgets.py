@@ -95,7 +95,7 @@ def _control(setting: Setting, value: Any) -> widgets.Widget:
     if isinstance(setting.choices, Steps):
         return widgets.SelectionSlider(options=setting.options, **options)
     if isinstance(setting.choices, Typed):
-        return widgets.Textarea(rows=8, continuous_update=False, **options)
+        return widgets.Textarea(rows=8, **options)
     return widgets.Dropdown(options=setting.options, **options)
 
 

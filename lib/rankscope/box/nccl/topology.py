@@ -12,7 +12,15 @@ import msgspec
 from ...common.files import FileError, read_bytes
 from ...common.words import and_joined, count_of, listed, printable
 
-WAYS = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")  # the words of topo -m, from the shortest way to the longest
+MEANINGS = {  # of the words of topo -m, from the shortest way to the longest
+    "NV": "NVLink",
+    "PIX": "one PCIe switch",
+    "PXB": "PCIe switches",
+    "PHB": "a CPU's host bridge",
+    "NODE": "host bridges of a CPU",
+    "SYS": "from CPU to CPU",
+}
+WAYS = tuple(MEANINGS)
 _DIRECT = ("NV", "PIX", "PXB")  # by default, NCCL uses GPUDirect over no other way (src/graph/paths.cc)
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, such as underlining
 _ROW = re.compile(r"GPU\d+((?:\s+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS)\b)+)")
@@ -77,7 +85,7 @@ def explained(box: Topology) -> list[str]:
     pairs = Counter([box.ways[one][other] for one, other in combinations(gpus, 2)])
     counts = [f"{count_of(number, 'pair')} {way}" for way, number in pairs.items()]
     lines = [", ".join([count_of(num_gpus, "GPU"), *counts])]
-    for what, kinds in (("NVLink connects", ("X", "NV")), ("Only SYS leads between", ("X", *WAYS[:-1]))):
+    for what, kinds in (("NVLink connects", ("X", "NV")), ("Only SYS leads out of each of", ("X", *WAYS[:-1]))):
         groups = {tuple([other for other in gpus if kind_of(box.ways[one][other]) in kinds]) for one in gpus}
         if 1 < len(groups) < num_gpus:
             lines.append(f"{what} {'; '.join(listed('GPU', group) for group in sorted(groups))}.")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...box.judging.picture import draw_with_peers
 from ...box.judging.verdict import verdict
 from ...box.logs import read_log_text
-from ...box.nccl.topology import explained, parsed
+from ...box.nccl.topology import MEANINGS, explained, kind_of, parsed
 from ...box.profile import Profile
 from ...common.files import FileError
 from ...common.units import rate_range_words
@@ -67,7 +67,9 @@ def recognised(text: str) -> Recognised:
         lines += [*verdict(profile, topology), f"Measured by {profile.provenance['source']['program']}."]
     if topology is not None:
         title, *sentences = explained(topology)
-        drawings.append(_excerpt(title, "NV is NVLink, PIX a PCIe switch, and SYS the longest way", sentences))
+        kinds = {kind_of(way) for row in topology.ways for way in row}
+        meanings = [f"{kind}: {meaning}" for kind, meaning in MEANINGS.items() if kind in kinds]
+        drawings.append(_excerpt(title, "From nvidia-smi topo -m", [*sentences, ", ".join(meanings)]))
         lines.append(title)
     return Recognised(drawings, lines)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from ...common.checks import of_type
 from ...common.units import three_digits
 from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, Steps
@@ -22,17 +23,18 @@ _MADE_UP = 200  # batches
 def loader(own: Any = None) -> Explorer:
     """Return controls over the settings of a recorded DataLoader, and what an epoch would be with them.
 
-    `own` is what `record_dataloader` returned, once it has been iterated; without it, times are made up. The step
-    is in per cent of the recorded one. Raises ValueError for anything else, and if no batch has been recorded.
+    `own` is what `record_dataloader` returned, once it has been iterated, or its `profile()`, which a script can store,
+    and of which the recorded settings are predicted, too; without it, times are made up. The step is in per cent of the
+    recorded one. Raises ValueError for anything else, and if no batch has been recorded.
     """
-    if own is None:
-        profile = _made_up()
-        timeline = Timeline.of(predicted_epoch(profile, profile.settings))
-    elif hasattr(own, "timeline"):
+    above = "recorded"
+    if hasattr(own, "timeline"):
         profile = own.profile()
         timeline = own.timeline()
     else:
-        raise ValueError(f"own must be what record_dataloader returned, got {own!r}")
+        profile = _made_up() if own is None else of_type("own", own, LoaderProfile)
+        timeline = Timeline.of(predicted_epoch(profile, profile.settings))
+        above = "predicted for the recorded settings"
     recorded = profile.settings
     num_batches = profile.num_batches
     shown = range(min(_SHOWN, num_batches))
@@ -47,7 +49,7 @@ def loader(own: Any = None) -> Explorer:
         predicted, measured, reproduced = [three_digits(num_batches / epoch_s) for epoch_s in seconds]
         title = f"{predicted} batches/s predicted, {measured} recorded"
         deck = f"With the recorded settings, {reproduced} batches/s are predicted"
-        panels = {"recorded": timeline.select(item=shown), "predicted": epoch.select(item=shown)}
+        panels = {above: timeline.select(item=shown), "predicted": epoch.select(item=shown)}
         return [draw_timeline(panels, title, deck)]
 
     settings = (

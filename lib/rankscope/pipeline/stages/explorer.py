@@ -83,7 +83,7 @@ def draw(path_at: PathAt, now: Now) -> list[Drawing]:
 def report(path_at: PathAt, now: Now) -> list[str]:
     """How the workers of each stage spend their time in the long run."""
     num_items, timeline = _long(path_at, now)
-    return [f"in {num_items} batches:", *[_shares(timeline, stage) for stage in path_at(now).stages]]
+    return [f"what workers do in {num_items} batches:", *[_shares(timeline, stage) for stage in path_at(now).stages]]
 
 
 @lru_cache(maxsize=8)
@@ -114,15 +114,17 @@ def pipeline(own: Any = None) -> Explorer:
     if own is None:
         return Explorer(SETTINGS, partial(draw, pipeline_of), partial(report, pipeline_of), PRESETS)
     stages = of_type("own", own, Pipeline).stages
-    settings = [Setting("seed", 0, range(21), "seed")]
+    settings = []
     for place, stage in enumerate(stages):
         workers = range(1, stage.num_workers + 8)
         lengths = range(1, stage.capacity + 16)
         settings.append(Setting(f"workers_{place}", stage.num_workers, workers, f"{stage.name}: workers"))
         settings.append(Setting(f"queue_{place}", stage.capacity, lengths, f"{stage.name}: queue length"))
 
+    settings.append(Setting("seed", 0, range(21), "seed"))
+
     def changed(now: Now) -> Pipeline:
-        _, *numbers = now
+        *numbers, _ = now
         changes = zip(stages, numbers[::2], numbers[1::2], strict=True)
         return Pipeline([replace(stage, num_workers=workers, capacity=length) for stage, workers, length in changes])
 
