@@ -10,7 +10,7 @@ from .palette import WorkLook
 
 _LEFT_PX = 8.0
 _ROW_PX = 46.0  # with the name above the cells
-_LEAST_TICK_PX = 60.0
+_LEAST_TICK_PX = 76.0
 
 
 def draw_grid(

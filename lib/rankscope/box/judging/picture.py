@@ -47,8 +47,9 @@ def draw_machines(
         if one_size == size and first in rates:
             *_, kind = first.split(", ")
             words = f"{kind}: {rate_words(rates.pop(first))}"
+            deck = f"At {size}; {deck}"
             if rates:
-                deck = f"others reach {rate_range_words(rates.values())}; {deck}"
+                deck = f"At {size}, others {rate_range_words(rates.values())}; {collective} busbw [GB/s]"
     return draw_grid(rows, columns, size, {}, title or words, deck)
 
 

@@ -12,7 +12,7 @@ from ...panel.explorer import Explorer, Now, Setting, Steps, sizes
 from .constants import COLLECTIVES, GPUS
 from .model import Estimate, Model
 
-_SIZES = sizes(10, 32)
+_SIZES = sizes(12, 30)
 PRESETS: dict[str, dict[str, Any]] = {
     "16 nodes": {"num_nodes": 16},
     "eight L40S, over PCIe": {"gpu": "l40s"},
@@ -27,23 +27,30 @@ def ranked(now: Now, size: str) -> list[Estimate]:
 
 
 def draw(now: Now) -> list[Drawing]:
-    """Two cells for each size, in the hue of NCCL's choice; the title has the one at the chosen size."""
+    """Two cells for each size, in the hue of NCCL's choice; the title has them all if there is one change."""
     looks: dict[str, WorkLook] = {}
+    changes = []  # of the choice from one size to the next
+    before = ""
     margins = []
     errors = []
     for size in _SIZES:
         choice, second, *_ = ranked(now, size)
         longer = second.nccl_s / choice.nccl_s - 1
-        look = looks.setdefault(choice.words, WorkLook(RANKS[len(looks)], False))
-        margins.append((look.hue, f"{100 * longer:.0f}"))
-        errors.append((look.hue, f"{100 * (choice.time_s / choice.nccl_s - 1):.0f}"))
+        hue = looks.setdefault(choice.words, WorkLook(RANKS[len(looks)], False)).hue
+        if before not in ("", choice.words):
+            changes.append(f"{before} below {size}, then {choice.words}")
+        before = choice.words
+        margins.append((hue, f"{round(100 * longer)}"))
+        errors.append((hue, f"{round(100 * (choice.time_s / choice.nccl_s - 1))}".replace("-", "−")))
         if size == now.size:
-            title = f"NCCL chooses {choice.words}, {percent_words(longer)} before {second.words}"
+            here = f"{choice.words}, {percent_words(longer)} before {second.words}"
+    title = f"NCCL: {changes[0] if len(changes) == 1 else here}"
     rows = {
         "NCCL's choice, and by how many % the second best takes longer": margins,
-        "by how many % the choice takes longer than NCCL's estimate, in our model": errors,
+        "by how many % it takes longer than NCCL expects, by our model": errors,
     }
-    return [draw_grid(rows, _SIZES, now.size, looks, title, f"{now.collective} of {now.size}, as NCCL estimates it")]
+    deck = f"{now.collective}, {now.num_nodes} × {now.gpus_per_node} {now.gpu.upper()}; {now.size}: {here}"
+    return [draw_grid(rows, _SIZES, now.size, looks, title, deck)]
 
 
 def report(now: Now) -> list[str]:

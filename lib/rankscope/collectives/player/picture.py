@@ -198,7 +198,7 @@ class _Strip:
         if not flying.size:
             return ""
         step = int(self.play.step[flying].min())
-        return f"step {step} of {self.schedule.num_steps}: {count_of(flying.size, 'message')}"
+        return f"step {step} (the last: {self.schedule.num_steps - 1}), {count_of(flying.size, 'message')}"
 
     def messages(self) -> Iterator[_Life]:
         """A line for each message from its sender to its receiver, grey until it begins."""
@@ -236,10 +236,10 @@ class _Strip:
             src = int(play.src[message])
             dst = int(play.dst[message])
             at = self.grid.at(src, chunk)
-            x = at.x + (0.56 * self.grid.cell_px if dst > src else 0)  # next to the number of the chunk below
+            x = at.x + (0.66 * self.grid.cell_px if dst > src else 0)  # next to the number of the chunk below
             height = 0.6 * self.grid.row_px
             y = self.grid.y(src) - height / 2
-            ground = Box(x, y, 0.36 * self.grid.cell_px, height, "paper", "solid")
+            ground = Box(x, y, 0.32 * self.grid.cell_px, height, "paper", "solid")
             times = float(play.start_s[message]), float(play.done_s[message])
             way = 0.0, self.grid.y(dst) - self.grid.y(src), float(play.end_s[message])
             yield _Life(ground, *times, *way)
