@@ -7,7 +7,19 @@ from collections.abc import Collection, Mapping, Sequence
 from ..common.checks import number
 from ..common.units import round_ticks, three_digits
 from .drawing import Drawing
-from .marks import RIGHT_PX, WIDE_LETTER_PX, WIDTH_PX, Box, Line, Text, axis, key_marks, left_of, row_name, with_text
+from .marks import (
+    RIGHT_PX,
+    WIDE_LETTER_PX,
+    WIDTH_PX,
+    Box,
+    Line,
+    Text,
+    axis,
+    key_marks,
+    left_of,
+    row_name,
+    with_text,
+)
 from .palette import OTHER, WorkLook, work_look
 
 _ROWS_PX = 300.0  # of all rows, unless they are many or few
@@ -25,10 +37,10 @@ def draw_bars(
 ) -> Drawing:
     """Draw a horizontal bar for each row, the first on top; ``rows[name][kind]`` is the length of one of its parts.
 
-    The look of a kind is that of `work_look`, or grey. The length of a part is written on it where it fits, and the
-    words of `behind` are behind the bars. Dashed lines mark `limits`, each a name and a length, except those far beyond
-    the longest bar, or whose name would meet that of a larger one. Raises ValueError if there are no rows, or if a
-    length is negative or not finite.
+    The look of a kind is that of `work_look`, or grey; a wait is a dotted line. The length of a part is written on it
+    where it fits, and the words of `behind` are behind the bars. Dashes between the numbers mark `limits`, each a name
+    and a length, except those far beyond the longest bar, or whose name would meet that of a larger one. Raises
+    ValueError if there are no rows, or if a length is negative or not finite.
 
     >>> draw_bars({"rank 0": {"forward": 5, "wait": 60}, "rank 1": {"forward": 65}}).title
     'rank 0 has the longest bar'
@@ -51,7 +63,7 @@ def draw_bars(
     )
     marks, top = key_marks(looks if len(looks) > 1 else {})
     if limits:
-        top += 14
+        top += 20
     bottom = top + len(rows) * row_px + 4
     free_px = WIDTH_PX  # up to the name of the limit before
     for name, limit in sorted(limits, key=lambda limit: -limit[1]):
@@ -60,16 +72,18 @@ def draw_bars(
         name_x = min(x, WIDTH_PX - half_px)
         if x <= RIGHT_PX and name_x + half_px <= free_px:
             free_px = name_x - half_px
-            marks.append(Line(((x, top - 2), (x, bottom)), "mute", 1.0, "4 3"))
-            marks.append(Text(name_x, top - 6, name, "label", "mute", "middle"))
+            dash = f"{row_px - 14:.1f} 14"  # between the numbers of the rows
+            marks.append(Line(((x, top - row_px / 2 + 7), (x, bottom)), "ink", 1.0, dash))
+            marks.append(Text(name_x, top - 11, name, "label", "mute", "middle"))
     for row, (name, parts) in enumerate(rows.items()):
         y = top + row * row_px
         x = left
         marks.append(row_name(y + row_px / 2 + 4, name, left=left))
         for kind, length in parts.items():
             width = length * px_per_unit
+            look = looks[kind]
             if width >= 0.5:
-                box = Box(x, y + 1, max(width - 1, 0.5), row_px - 3, looks[kind].hue, "work", looks[kind].hatched)
+                box = Box(x, y + 1, max(width - 1, 0.5), row_px - 3, look.hue, look.look, look.hatched)
                 marks.append(with_text(box, three_digits(length)))
             x += width
         if behind[row]:

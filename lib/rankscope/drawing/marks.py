@@ -23,7 +23,7 @@ class Box(NamedTuple):
     """A rectangle. Boxes of one `key` light up together, and move when a drawing replaces another one.
 
     `fill` and `edge` are ``#rrggbb`` or a tone of the palette. `look` is "tint", "work", which begins with an edge of
-    its full hue, "hole", which is nearly paper, or "solid".
+    its full hue, "wait", a dotted line, "hole", which is nearly paper, or "solid".
     """
 
     x: float
@@ -102,8 +102,8 @@ def _cut(words: str, most: int) -> str:
     return words if len(words) <= most else f"{words[: most // 2]}…{words[1 - most // 2 :]}"
 
 
-def key_marks(keys: Mapping[str, WorkLook | None]) -> tuple[list[Mark], float]:
-    """Return what each look means, in rows from the left, and how high the rows are together; None is a dotted line."""
+def key_marks(keys: Mapping[str, WorkLook]) -> tuple[list[Mark], float]:
+    """Return what each look means, in rows from the left, and how high the rows are; waiting is a dotted line."""
     marks: list[Mark] = []
     x = LEFT_PX
     y = 0.0
@@ -113,10 +113,7 @@ def key_marks(keys: Mapping[str, WorkLook | None]) -> tuple[list[Mark], float]:
         if x > LEFT_PX and x + width > RIGHT_PX + 16:
             x = LEFT_PX
             y += 20
-        if look:
-            marks.append(Box(x, y, 12, 12, look.hue, "work", look.hatched))
-        else:
-            marks.append(Line(((x, y + 6), (x + 12, y + 6)), "mute", 1.2, DOTTED))
+        marks.append(Box(x, y, 12, 12, look.hue, look.look, look.hatched))
         marks.append(Text(x + 18, y + 10, label, "label", "mute"))
         x += width
     return marks, y + 24 if keys else 0.0

@@ -32,15 +32,15 @@ DARK = {
 INK = TONES["ink"]
 PAPER = TONES["paper"]
 OTHER = "#8492a6"  # work of no known kind
-WAITING = "#c4cbd3"
+WAITING = "#c4cbd3"  # which is a dotted line
 
 RANKS = ("#688ffd", "#f0968c", "#047860", "#b8960a", "#6945be", "#45d4f7", "#9a1a70", "#aad237")
 
 # Kinds of work, and what fills memory, by their hue.
 _WORK = {
-    "#3f35b5": ("read", "load", "loader"),
+    "#3f35b5": ("read", "load"),
     "#e3d22b": ("decode", "host"),
-    "#a5cf5a": ("collate",),
+    "#a5cf5a": ("collate", "loader"),
     "#59636e": ("pin",),
     "#b87a2a": ("copy", "h2d", "unpack", "copy_in", "copy_out", "memcpy", "staging", "link"),
     "#f7b012": ("forward", "loss"),
@@ -54,7 +54,7 @@ _WORK = {
     WAITING: ("wait", "idle", "blocked", "barrier"),
 }
 _MEMORY = {
-    "#5b6ee1": ("parameters", "buffers"),
+    "#8a9af5": ("parameters", "buffers"),
     "#f7b012": ("activations", "inputs"),
     "#b5391a": ("gradients", "buckets"),
     "#b57ed7": ("optimizer_states",),
@@ -63,8 +63,8 @@ _MEMORY = {
     "#8cc8ee": ("gathered_parameters", "gather_buffers", "largest_layer"),
 }
 _MESSAGES = {"#2377ce", "#8cc8ee", "#a04a86"}
-# Those that are hatched: communication, its buffers, and waiting for it.
-_HATCHED = {"barrier", "buckets", "reduce_buffers", "gather_buffers", "largest_layer"}
+# Those that are hatched: buffers of communication.
+_HATCHED = {"buckets", "reduce_buffers", "gather_buffers", "largest_layer"}
 
 
 class WorkLook(NamedTuple):
@@ -73,8 +73,13 @@ class WorkLook(NamedTuple):
     hue: str
     hatched: bool
 
+    @property
+    def look(self) -> str:
+        """The look of its boxes."""
+        return "wait" if self.hue == WAITING else "work"
 
-WORK = {kind: WorkLook(hue, hue in _MESSAGES or kind in _HATCHED) for hue, kinds in _WORK.items() for kind in kinds}
+
+WORK = {kind: WorkLook(hue, hue in _MESSAGES) for hue, kinds in _WORK.items() for kind in kinds}
 MEMORY = {kind: WorkLook(hue, kind in _HATCHED) for hue, kinds in _MEMORY.items() for kind in kinds}
 HUES = tuple(hue for hue in _WORK if hue not in (OTHER, WAITING))
 ADDED, COPIED = WORK["reduce"].hue, WORK["recv"].hue  # messages that the receiver adds, or keeps

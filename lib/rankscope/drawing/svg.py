@@ -6,7 +6,7 @@ import re
 from html import escape
 
 from ..common.words import printable
-from .marks import SIZES_PX, Box, Line, Mark, Text
+from .marks import DOTTED, SIZES_PX, Box, Line, Mark, Text
 from .palette import DARK, TONES
 
 FONT = "Inter,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
@@ -73,7 +73,11 @@ def _box(box: Box) -> str:
     rounded = ' rx="2"' if box.width > 8 else ""
     at = f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"{rounded}'
     tone, fill = _paint("f", box.fill)
-    svg = f'{at} class="{box.look} {tone}" {fill} fill-opacity="{OPACITY[box.look]}"/>'
+    middle_y = box.y + box.height / 2
+    if box.look == "wait":
+        svg = _line(Line(((box.x, middle_y), (box.x + box.width, middle_y)), "mute", 1.2, DOTTED))
+    else:
+        svg = f'{at} class="{box.look} {tone}" {fill} fill-opacity="{OPACITY[box.look]}"/>'
     if box.hatched:
         svg += _hatching(box)
     if box.look == "work":
@@ -84,7 +88,7 @@ def _box(box: Box) -> str:
         svg += f'{at} class="{tone}" fill="none" {stroke} stroke-width="1.5"/>'
     if box.text:
         tone = box.fill if box.look == "hole" else "ink"
-        text = Text(box.x + box.width / 2, box.y + box.height / 2 + 4, box.text, "number", tone, "middle")
+        text = Text(box.x + box.width / 2, middle_y + 4, box.text, "number", tone, "middle", box.look == "wait")
         svg += _text(text, bold=bool(box.edge), fine=box.width < 8 * len(box.text) + 3)
     return svg
 

@@ -9,10 +9,8 @@ from ..common.checks import of_type
 from ..common.units import cell_words, percent_words
 from ..drawing.drawing import Drawing
 from ..drawing.marks import (
-    DOTTED,
     LETTER_PX,
     RIGHT_PX,
-    WIDE_LETTER_PX,
     Box,
     Line,
     Mark,
@@ -23,7 +21,6 @@ from ..drawing.marks import (
     moved_down,
     row_name,
     time_axis,
-    with_text,
 )
 from ..drawing.palette import HUES, OTHER, WorkLook, work_look
 from .spans import Span
@@ -34,7 +31,7 @@ _MOST_ROW_PX = 26.0
 _LEAST_ROW_PX = 9.0
 _GAP_PX = 10.0  # between ranks with several lanes
 _HEAD_PX = 26.0  # above a panel with a name
-_ARROW_PX = 18.0  # above the name of a second panel, for the difference of both
+_ARROW_PX = 18.0  # under the name of a second panel, for the difference of both
 _MOST_SPANS = 20_000
 _MOST_KEYED = 800  # spans that answer to the pointer
 
@@ -54,12 +51,12 @@ def draw_timeline(timeline: Timeline | Mapping[str, Timeline], title: str | None
         raise ValueError(f"at most {_MOST_SPANS} spans are drawn, got {picture.num_spans}: select a window or a rank")
     below = [mark for name, panel in panels.items() for mark in picture.panel(name, panel)]
     below += time_axis(picture.y, picture.left, picture.end_s)
-    if len(panels) == 2:  # behind the bars and their words
-        below = [*picture.difference(*[panel.makespan_s for panel in panels.values()]), *below]
-    unnamed: dict[WorkLook | None, list[str]] = defaultdict(list)
+    if picture.has_arrow:  # behind the bars and their words
+        below = [*picture.difference(), *below]
+    unnamed: dict[WorkLook, list[str]] = defaultdict(list)
     for kind, look in picture.looks.items():
         if kind not in picture.named:
-            unnamed[None if kind in WAITS else look].append(kind)
+            unnamed[look].append(kind)
     marks, legend_px = key_marks({", ".join(kinds): look for look, kinds in unnamed.items()})
     marks += [moved_down(mark, legend_px) for mark in below]
     return Drawing(
@@ -82,6 +79,8 @@ class _Picture:
         self.left = left_of(names)
         self.end_s = max([panel.makespan_s for panel in panels.values()]) or 1.0
         self.px_per_s = (RIGHT_PX - self.left) / self.end_s
+        self.stops = [self.x(panel.makespan_s) for panel in panels.values()]
+        self.has_arrow = len(self.stops) == 2 and abs(self.stops[1] - self.stops[0]) >= 8
         self.looks = _looks(panels)
         self.named: set[str] = set()  # kinds whose name stands on a span, or next to their row
         self.num_spans = sum(map(len, panels.values()))
@@ -95,14 +94,19 @@ class _Picture:
     def panel(self, name: str, timeline: Timeline) -> Iterator[Mark]:
         """Yield the rows of a timeline."""
         if name:
-            self.y += _HEAD_PX + (_ARROW_PX if self.y else 0)
-            yield Text(self.left, self.y - 8, name, "deck", halo=True)
+            yield Text(self.left, self.y + _HEAD_PX - 8, name, "deck", halo=True)
+            self.y += _HEAD_PX + (_ARROW_PX if self.y and self.has_arrow else 0)
         self.top = self.y
-        items: dict[str, set[int]] = defaultdict(set)  # of each kind; a number says something if there are several
+        items: dict[str, set[int]] = defaultdict(
+            set
+        )  # of each kind of work; a number says something if there are several
+        has_room: dict[str, list[bool]] = defaultdict(list)  # for its number
         spans_of: dict[tuple[int, str], list[Span]] = defaultdict(list)
         for span in sorted(timeline, key=lambda span: (span.start_s, span.stop_s)):
-            items[span.kind].add(span.item)
+            items[span.kind].add(span.item if span.kind not in WAITS else -1)
+            has_room[span.kind].append(self.fits(span, str(span.item)))
             spans_of[span.rank, span.lane].append(span)
+        numbered = {kind for kind, fits in has_room.items() if 2 * sum(fits) > len(fits)}  # most of its spans
         begin_s = timeline.begin_s
         names = _row_names(timeline)
         has_lanes = len(names) > len({rank for rank, _ in names})
@@ -113,54 +117,43 @@ class _Picture:
             last_rank = place[0]
             if row % every_nth(self.row_px, 13) == 0:
                 yield row_name(self.y + self.row_px / 2 + 4, words, left=self.left)
-                self.named.add(place[1])
+                self.named |= {place[1], place[1].partition(" ")[0]}
             for span in spans_of[place]:
                 number = str(span.item) if len(items[span.kind]) > 1 and span.item != -1 else ""
-                yield from self.span(name, span, span.start_s - begin_s, number)
+                if span.kind in self.looks:
+                    yield from self.span(name, span, span.start_s - begin_s, number, span.kind in numbered)
             self.y += self.row_px
         self.y += 8
 
-    def span(self, panel: str, span: Span, start_s: float, number: str) -> Iterator[Mark]:
-        """Yield a bar with its kind, its number or both, or the dotted line of a wait."""
+    def fits(self, span: Span, words: str) -> bool:
+        """Return whether there is room for words on the bar of a span."""
+        return (span.stop_s - span.start_s) * self.px_per_s > LETTER_PX * len(words) + 8 and self.row_px >= 12
+
+    def span(self, panel: str, span: Span, start_s: float, number: str, is_numbered: bool) -> Iterator[Mark]:
+        """Yield a bar with its kind, its number or both, or the dotted line of a wait and its length."""
         duration_s = span.stop_s - span.start_s
         width = duration_s * self.px_per_s
-        if span.kind in WAITS:
-            yield from self.wait(span.kind, duration_s, self.x(start_s), width)
-            return
         bar_px = max(width - (width > 3), 1.5)  # with a pixel of paper to the next one
         margin = min(2.0, self.row_px / 8)
         at = min(self.x(start_s), RIGHT_PX - bar_px), self.y + margin, bar_px, self.row_px - 2 * margin
         look = self.looks[span.kind]
-        box = with_text(Box(*at, look.hue, "work", look.hatched), number)
-        words = f"{span.kind} {number}".strip()
-        is_wide = width > LETTER_PX * len(words) + 8 and self.row_px >= 12
-        if is_wide and (span.kind not in self.named or not number):
+        text = number if is_numbered and self.fits(span, number) else ""
+        words = f"{span.kind} {number}".strip() if span.kind not in WAITS else f"{span.kind} {cell_words(duration_s)}"
+        if self.fits(span, words) and (span.kind not in self.named or not number):
             self.named.add(span.kind)
-            box = box._replace(text=words)
+            text = words
+        box = Box(*at, look.hue, look.look, look.hatched, text)
         if number and self.num_spans <= _MOST_KEYED:
             box = box._replace(key=(panel, span.item))
             tip = self.tips.get(box.key, f"{number}:")
             self.tips[box.key] = f"{tip} {span.kind} {cell_words(start_s)} to {cell_words(start_s + duration_s)};"
         yield box
 
-    def wait(self, kind: str, duration_s: float, x: float, width: float) -> Iterator[Mark]:
-        """Yield a dotted line, with its length where there is room."""
-        y = self.y + self.row_px / 2
-        words = f"{kind} {cell_words(duration_s)}"
-        if width > 4:
-            yield Line(((x + 2, y), (x + width - 3, y)), "mute", 1.2, DOTTED)
-        if width > WIDE_LETTER_PX * len(words) + 12 and self.row_px >= 14:
-            self.named.add(kind)
-            yield Text(x + width / 2, y + 4, words, "number", "mute", "middle", halo=True)
-
-    def difference(self, first_s: float, second_s: float) -> Iterator[Mark]:
-        """Yield an arrow from where the first panel ends to where the second does, above it, with its length."""
-        start = self.x(first_s)
-        stop = self.x(second_s)
-        if abs(stop - start) < 8:
-            return
-        words = f"{cell_words(abs(second_s - first_s))} {'more' if second_s > first_s else 'less'}"
-        y = self.top - _HEAD_PX - 8
+    def difference(self) -> Iterator[Mark]:
+        """Yield an arrow from where the first panel ends to where the second does, under its name, with its length."""
+        start, stop = self.stops
+        words = f"{cell_words(abs(stop - start) / self.px_per_s)} {'more' if stop > start else 'less'}"
+        y = self.top - 12
         yield Line(((start, y - 6), (start, self.y)), "accent", 1.5, "3 3")
         yield Line(((stop, y - 2), (stop, self.y)), "accent", 1.5)
         yield Line(((start, y), (stop, y)), "accent", 1.5, arrow=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sized
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -67,17 +68,26 @@ def pipeline_of(now: Now) -> Pipeline:
 
 
 def draw(path_at: PathAt, now: Now) -> list[Drawing]:
-    """The first items, and in the title and the deck what holds up all others."""
+    """The first items, and in the title and the deck what holds up all others, and what another worker there brings."""
     path = path_at(now)
-    bound_per_s = path.bound_per_s
     num_items, timeline = _long(path_at, now)
     rate = num_items / timeline.makespan_s
-    num_shown = min(_SHOWN, num_items)
     title = f"{path.bottleneck} is the bottleneck: {rate:.1f} batches/s"
-    deck = (
-        f"The first {num_shown} batches; {percent_words(rate / bound_per_s)} of the {bound_per_s:.1f} that it can reach"
-    )
-    return [draw_timeline(simulate(path, num_shown, now.seed), title=title, deck=deck)]
+    deck = f"{percent_words(rate / path.bound_per_s)} of the {path.bound_per_s:.1f} that it can reach"
+    *before, last = path.stages
+    for stage in before:
+        if stage.name == path.bottleneck:
+            more = path.changed(stage.name, num_workers=stage.num_workers + 1)
+            more_rate = num_items / simulate(more, num_items, now.seed).makespan_s
+            deck += f"; with {stage.num_workers + 1} {stage.name} workers, {more_rate:.1f}"
+    shown = simulate(path, min(_SHOWN, num_items), now.seed)
+    waits = [
+        done._replace(kind="wait", start_s=done.stop_s, stop_s=following.start_s)
+        for lane in last.lanes()
+        for done, following in pairwise(shown.select(lane=lane))
+        if done.stop_s < following.start_s
+    ]
+    return [draw_timeline(Timeline.concat([shown, Timeline.of(waits)]), title, deck)]
 
 
 def report(path_at: PathAt, now: Now) -> list[str]:

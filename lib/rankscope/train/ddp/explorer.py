@@ -13,7 +13,7 @@ from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, Steps, sizes
 from ...timeline import Timeline
 from ...timeline.picture import draw_timeline
-from ..network_settings import Networks
+from ..network_settings import BY_HAND, Networks
 from .bucketing import MIB
 from .local import Contention
 from .model import simulate
@@ -62,8 +62,11 @@ def ddp(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     def draw(now: Now) -> list[Drawing]:
         cap_mb, step, recommendation = predicted(now)
         whole, wait = times_in_one_unit(step.makespan_s, step.select(kind="wait").busy_s)
-        deck = f"ResNet-50 on {count_of(networks.num_ranks(now), 'rank')}"
-        return [draw_caps(recommendation, cap_mb), draw_timeline(step, f"Rank 0 waits for {wait} of {whole}", deck)]
+        job = f"ResNet-50, {count_of(networks.num_ranks(now), 'rank')}"
+        if now.network == BY_HAND:
+            job += f", {now.gb_per_s} GB/s"
+        pictured = draw_timeline(step, f"Rank 0 waits for {wait} of {whole}", job)
+        return [draw_caps(recommendation, cap_mb, job=job), pictured]
 
     def report(now: Now) -> list[str]:
         _, step, recommendation = predicted(now)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable
 
 from ...common.checks import of_type
-from ...common.units import bytes_words, time_words
+from ...common.units import bytes_words, three_digits, time_words
 from ...common.words import count_of
 from ...drawing.bars import draw_bars
 from ...drawing.drawing import Drawing
@@ -71,22 +71,25 @@ def draw_caps(
     recommendation: Recommendation,
     bucket_cap_mb: float | None = None,
     title: str | None = None,
+    job: str = "One step",
 ) -> Drawing:
     """Draw the predicted step with DDP's default and with each cap: computing, and waiting for allreduces.
 
     Of many caps, powers of two, the recommended one and `bucket_cap_mb` are shown. Computing includes the time by which
-    allreduces slow it down.
+    allreduces slow it down. `job` says what trains, and where.
     """
-    of_type("recommendation", recommendation, Recommendation)
+    chosen = of_type("recommendation", recommendation, Recommendation).chosen
     rows = {}
+    behind = []
     for candidate in (recommendation.default, *recommendation.candidates):
         cap_mb = candidate.bucket_cap_mb
         is_few = len(recommendation.candidates) <= _MOST_BARS
-        if is_few or cap_mb in (None, recommendation.bucket_cap_mb, bucket_cap_mb) or math.log2(cap_mb or 1) % 1 == 0:
+        if is_few or cap_mb in (None, chosen.bucket_cap_mb, bucket_cap_mb) or math.log2(cap_mb or 1) % 1 == 0:
             name = candidate.name
             if bucket_cap_mb is not None and cap_mb == bucket_cap_mb:
                 name += ", yours"
             rows[name] = {"compute": 1e3 * (candidate.step_s - candidate.wait_s), "wait": 1e3 * candidate.wait_s}
-    advice = str(recommendation).splitlines()
-    found = f"Recommended: {recommendation.chosen.name}, {time_words(recommendation.chosen.step_s)} per step"
-    return draw_bars(rows, "predicted step [ms]", title or found, advice[1])
+            behind.append(f"{three_digits(1e3 * candidate.step_s)}{'  ← recommended' * (candidate is chosen)}")
+    found = f"Recommended: {chosen.name}, {time_words(chosen.step_s)} per step"
+    deck = f"{job}: {count_of(chosen.num_buckets, 'bucket')}, {time_words(chosen.wait_s)} of waiting"
+    return draw_bars(rows, "predicted step [ms]", title or found, deck, behind)

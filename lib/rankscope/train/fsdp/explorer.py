@@ -89,7 +89,7 @@ def fsdp() -> Explorer:
         title = (
             f"Sharding saves {decimal_words(saved_bytes)}; {decimal_words(step.peak_bytes)} {fits} {now.memory_gb} GB"
         )
-        return [draw_fsdp_step(step, seconds, title=title)]
+        return [draw_fsdp_step(step, seconds, title=title, unsharded_bytes=step.peak_bytes + saved_bytes)]
 
     def report(now: Now) -> list[str]:
         step, _, spans = predicted(now)

@@ -21,35 +21,48 @@ _MEMORY_PX = 132.0
 _COLUMN_PX = 6.0  # of the memory, which is as high in each column as the largest sum in it
 
 
-def draw_fsdp_step(step: Step, cost: Cost, overlap: bool = True, title: str | None = None) -> Drawing:
+def draw_fsdp_step(step: Step, cost: Cost, title: str | None = None, unsharded_bytes: float = 0.0) -> Drawing:
     """Draw a step that `fsdp.observe` returned, its timeline at this cost, and its memory over the same time.
 
     A row is one of FSDP's streams. Hatched spans are communication, and the number on a span is its group: 0 is the
     root's, and the wrapped modules follow. Below, the terms of the rank's memory are stacked; hatched ones are buffers
-    of communication. The largest sum is marked. Raises ValueError for anything but a step.
+    of communication. The largest sum is marked, and so are `unsharded_bytes`, the same with whole parameters and
+    optimizer states. Raises ValueError for anything but a step.
     """
-    timeline = of_type("step", step, Step).timeline(cost, overlap)
+    timeline = of_type("step", step, Step).timeline(cost)
     share = timeline.select(kind="wait").busy_s / (timeline.makespan_s or 1.0)
     deck = f"The GPU waits for {percent_words(share)} of {time_words(timeline.makespan_s)}"
     above = draw_timeline(timeline, title=title or f"A rank holds at most {decimal_words(step.peak_bytes)}", deck=deck)
     named, keys_px = key_marks({term.replace("_", " "): MEMORY[term] for term in step.memory()})
     top = above.height_px + keys_px + _GAP_PX
     left, px_per_s = time_scale(timeline)
-    changes_px = np.minimum(left + step.memory_times(cost, overlap) * px_per_s, RIGHT_PX)
+    changes_px = np.minimum(left + step.memory_times(cost) * px_per_s, RIGHT_PX)
     peak_x = float(changes_px[step.peak_place])
-    anchor = "end" if peak_x > (left + RIGHT_PX) / 2 else "start"
+    bottom = top + _MEMORY_PX
+    px_per_byte = _MEMORY_PX / max(step.peak_bytes, unsharded_bytes)
+    peak_y = bottom - step.peak_bytes * px_per_byte
     below = [
         *(moved_down(mark, above.height_px + 8) for mark in named),
-        *_areas(step, changes_px, left, top + _MEMORY_PX),
-        Text(left - 12, top + 4, decimal_words(step.peak_bytes), "label", "ink", "end"),
-        Text(left - 12, top + _MEMORY_PX + 4, "0 B", "label", "ink", "end"),
-        Line(((peak_x, top - 6), (peak_x, top + 6)), "accent", 2),
-        Text(peak_x, top - 10, "peak", "label", "accent", anchor),
+        *_areas(step, changes_px, left, bottom, px_per_byte),
+        Text(left - 12, bottom + 4, "0 B", "label", "ink", "end"),
+        Line(((peak_x, peak_y - 6), (peak_x, peak_y + 6)), "accent", 2),
+        Text(
+            min(peak_x, RIGHT_PX - 60),
+            peak_y - 10,
+            f"peak {decimal_words(step.peak_bytes)}",
+            "label",
+            "accent",
+            "middle",
+        ),
     ]
-    return replace(above, marks=[*above.marks, *below], height_px=top + _MEMORY_PX + 12)
+    if unsharded_bytes:
+        below.append(Line(((left, top), (RIGHT_PX, top)), "ink", 1.5, "4 3"))
+        words = f"unsharded {decimal_words(unsharded_bytes)}: parameters and optimizer states are whole"
+        below.append(Text(RIGHT_PX, top - 8, words, anchor="end"))
+    return replace(above, marks=[*above.marks, *below], height_px=bottom + 12)
 
 
-def _areas(step: Step, changes_px: NDArray[np.float64], left: float, bottom: float) -> list[Mark]:
+def _areas(step: Step, changes_px: NDArray[np.float64], left: float, bottom: float, px_per_byte: float) -> list[Mark]:
     """Return boxes for each term, stacked from the bottom: one for neighbouring columns that are equal."""
     memory = step.memory()
     totals = np.sum([*memory.values()], axis=0)
@@ -60,7 +73,7 @@ def _areas(step: Step, changes_px: NDArray[np.float64], left: float, bottom: flo
     base = np.zeros(len(fullest))
     areas: list[Mark] = []
     for term, values in memory.items():
-        heights = values[fullest] * _MEMORY_PX / totals.max()
+        heights = values[fullest] * px_per_byte
         columns = zip(edges_px.tolist(), base.tolist(), heights.tolist(), strict=True)
         for (under, height), equal in groupby(columns, key=lambda column: column[1:]):
             lefts = [column[0] for column in equal]

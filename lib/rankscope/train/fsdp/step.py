@@ -144,10 +144,10 @@ class Step(NamedTuple):
                 before.append(span)
         return Timeline.of([span for spans in joined.values() for span in spans])
 
-    def memory_times(self, cost: Cost, overlap: bool = True) -> NDArray[np.float64]:
+    def memory_times(self, cost: Cost) -> NDArray[np.float64]:
         """Return the second of each change of memory: when the compute stream has done all works issued before it."""
         done_s = [0.0]
-        for span in self.spans(cost, overlap):
+        for span in self.spans(cost):
             if span.kind != "wait":
                 is_computing = span.lane == "compute"
                 done_s.append(max(done_s[-1], span.stop_s * is_computing))

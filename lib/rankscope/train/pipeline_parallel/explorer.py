@@ -10,7 +10,7 @@ from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting
 from ...timeline import Timeline
 from ...timeline.picture import draw_timeline
-from .model import bubble_share, messages, simulate
+from .model import messages, simulate
 from .schedule import SCHEDULES, PipelineSchedule, build
 
 SETTINGS = (
@@ -44,18 +44,18 @@ def step(now: Now) -> tuple[PipelineSchedule, Timeline]:
 def draw(now: Now) -> list[Drawing]:
     """One step."""
     _, timeline = step(now)
-    title = f"{now.schedule}: ranks wait up to {percent_words(bubble_share(timeline))} of a step"
+    work = timeline.utilisation()[0, "compute"]  # of each rank
+    title = f"{now.schedule}: each rank idles {percent_words(1 - work)}"
     deck = f"{time_words(timeline.makespan_s)} per step; each gap is a bubble: the rank waits for another"
     return [draw_timeline(timeline, title, deck)]
 
 
 def report(now: Now) -> list[str]:
-    """The bubble, the activations kept and the messages."""
-    schedule, timeline = step(now)
+    """The activations kept and the messages."""
+    schedule, _ = step(now)
     chunks = schedule.num_stages / now.num_ranks  # a chunk keeps only its part of a microbatch's activations
     kept = [f"{number / chunks:.3g}" for number in schedule.activations_in_flight()]
     return [
-        f"idle between a rank's first and last pass: at most {percent_words(bubble_share(timeline), 1)} of that time",
         f"activations kept per rank, in micro-batches: {', '.join(kept)}",
         f"each rank sends at most {max(messages(schedule))} messages per step",
     ]
