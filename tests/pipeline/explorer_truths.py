@@ -21,16 +21,12 @@ def pipeline(now: Any) -> Truths:
     path = pipeline_of(now)
     seen = reference(path, BATCHES, now.seed)
     whole_s = max(left for _, _, left in seen.values())
-    times_ms = {"read": now.read_ms, "decode": now.decode_ms / now.num_workers, "copy": now.copy_ms}
-    slowest = max(times_ms, key=lambda name: times_ms[name])
-    bound = 1e3 / max(times_ms[slowest], now.train_ms)
+    bound = 1e3 / max(now.read_ms, now.decode_ms / now.num_workers, now.copy_ms, now.train_ms)
     rate = BATCHES / whole_s
     truths: Truths = [("bottleneck: # batches/s", rate), ("# of the # that it can reach", rate / bound, bound)]
-    if times_ms[slowest] >= now.train_ms:
-        num_workers = 1 + (now.num_workers if slowest == "decode" else 1)
-        more = reference(path.changed(slowest, num_workers=num_workers), BATCHES, now.seed)
-        more_rate = BATCHES / max(left for _, _, left in more.values())
-        truths.append((f"with # {slowest} workers, #", num_workers, more_rate))
+    if path.bottleneck == "decode":
+        more = reference(path.changed("decode", num_workers=now.num_workers + 1), BATCHES, now.seed)
+        truths.append(("decode workers, #", BATCHES / max(left for _, _, left in more.values())))
     for stage in path.stages:
         visits = [times for (_, name, _), times in seen.items() if name == stage.name]
         workers_s = whole_s * stage.num_workers

@@ -51,9 +51,7 @@ def test_a_wait_is_a_dotted_line_with_its_length() -> None:
 
 def test_a_kind_has_numbers_where_most_fit_and_no_name_that_its_row_has() -> None:
     spans = [Span(0, "read 0", "read", item, item, item + (0.05 if item else 1)) for item in range(3)]
-    spans += [Span(0, "step", "step", item, item, item + 1) for item in range(3)]
-    drawn = draw_timeline(Timeline.of(spans))
-    assert [box.text for box in sorted(boxes(drawn), key=lambda box: box[1::-1])] == ["", "", "", "0", "1", "2"]
+    assert [box.text for box in boxes(draw_timeline(Timeline.of(spans)))] == ["", "", ""]
 
 
 def test_what_no_bar_and_no_row_names_is_in_the_key_once() -> None:

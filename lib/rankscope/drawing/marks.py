@@ -12,7 +12,6 @@ WIDTH_PX = 640.0  # of a page
 LEFT_PX = 84.0  # where marks begin; the names of rows end 12 px before them
 RIGHT_PX = 632.0  # where marks end
 SIZES_PX = {"title": 18, "deck": 13, "label": 12, "number": 11}  # of letters
-DOTTED = "1.2 3"  # the dash of a wait
 LETTER_PX = 6.4  # the mean width of a letter of a label, and the width of a digit
 WIDE_LETTER_PX = 1.32 * LETTER_PX  # on a phone
 _NAME_LETTERS = 36  # of a row, at most

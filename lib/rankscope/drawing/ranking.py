@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ..common.units import three_digits, time_unit
 from .drawing import Drawing
-from .marks import DOTTED, LETTER_PX, RIGHT_PX, WIDE_LETTER_PX, Box, Line, Mark, Text, left_of, row_name
+from .marks import LETTER_PX, RIGHT_PX, WIDE_LETTER_PX, Box, Line, Mark, Text, left_of, row_name
 from .palette import OTHER, WORK
 
 _SAME = 1e-9  # a smaller relative difference comes from rounding
@@ -65,7 +65,7 @@ def draw_ranking(
             Text(left + width + 8, y + 15, words[name], "label", tone),
         ]
         if wait_px:
-            marks.append(Line(((left, y + 10), (left + wait_px, y + 10)), "mute", 2, DOTTED))
+            marks.append(Box(left, y, wait_px, 20, "mute", "wait"))
         if notes:
             marks.append(Text(RIGHT_PX, y + 15, notes[name], "label", tone, "end"))
         if seconds[name] > longest_s:

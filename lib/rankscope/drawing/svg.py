@@ -6,7 +6,7 @@ import re
 from html import escape
 
 from ..common.words import printable
-from .marks import DOTTED, SIZES_PX, Box, Line, Mark, Text
+from .marks import SIZES_PX, Box, Line, Mark, Text
 from .palette import DARK, TONES
 
 FONT = "Inter,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
@@ -75,7 +75,7 @@ def _box(box: Box) -> str:
     tone, fill = _paint("f", box.fill)
     middle_y = box.y + box.height / 2
     if box.look == "wait":
-        svg = _line(Line(((box.x, middle_y), (box.x + box.width, middle_y)), "mute", 1.2, DOTTED))
+        svg = _line(Line(((box.x, middle_y), (box.x + box.width, middle_y)), "mute", 1.2, "1.2 3"))
     else:
         svg = f'{at} class="{box.look} {tone}" {fill} fill-opacity="{OPACITY[box.look]}"/>'
     if box.hatched:

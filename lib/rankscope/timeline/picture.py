@@ -31,7 +31,7 @@ _MOST_ROW_PX = 26.0
 _LEAST_ROW_PX = 9.0
 _GAP_PX = 10.0  # between ranks with several lanes
 _HEAD_PX = 26.0  # above a panel with a name
-_ARROW_PX = 18.0  # under the name of a second panel, for the difference of both
+_ARROW_PX = 22.0  # under the name of a second panel, for the difference of both
 _MOST_SPANS = 20_000
 _MOST_KEYED = 800  # spans that answer to the pointer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from rankscope.cluster import Link
 from rankscope.drawing.drawing import Drawing
@@ -35,10 +36,9 @@ def test_a_row_holds_the_gradients_of_a_bucket_by_their_bytes() -> None:
 
 
 def test_before_the_rebuild_no_bucket_has_a_cap() -> None:
-    first = draw_buckets(BUCKETS, iteration=0)
+    first = draw_buckets(replace(BUCKETS, iterations=BUCKETS.iterations[:1]))
     assert len({piece.y for piece in boxes(first)}) == 1
     assert not any(mark.dash for mark in first.marks if isinstance(mark, Line))
-    assert boxes(draw_buckets(BUCKETS, iteration=9)) == boxes(draw_buckets(BUCKETS))
 
 
 def rows_of(drawing: Drawing) -> list[str]:

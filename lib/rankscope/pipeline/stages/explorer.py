@@ -83,8 +83,7 @@ def draw(path_at: PathAt, now: Now) -> list[Drawing]:
     shown = simulate(path, min(_SHOWN, num_items), now.seed)
     waits = [
         done._replace(kind="wait", start_s=done.stop_s, stop_s=following.start_s)
-        for lane in last.lanes()
-        for done, following in pairwise(shown.select(lane=lane))
+        for done, following in pairwise(shown.select(kind=last.name))
         if done.stop_s < following.start_s
     ]
     return [draw_timeline(Timeline.concat([shown, Timeline.of(waits)]), title, deck)]

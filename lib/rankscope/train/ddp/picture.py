@@ -21,17 +21,15 @@ _SIZE_PX = 80.0  # right of the largest bucket, for its size
 _MOST_BARS = 16
 
 
-def draw_buckets(buckets: DDPBuckets, iteration: int = -1, title: str | None = None) -> Drawing:
+def draw_buckets(buckets: DDPBuckets, title: str | None = None) -> Drawing:
     """Draw the gradients that share an allreduce, in launch order, and the cap of each bucket.
 
-    The buckets are those of an `iteration`, by default those that DDP keeps; the first is on top. Each piece is the
-    gradient of one parameter, as wide as its bytes, with its number if there is space. Dashed lines mark the caps at
-    which buckets close after the rebuild, for each dtype the first one and then the others. Sparse gradients are
-    hatched.
+    The buckets are those that DDP keeps; the first is on top. Each piece is the gradient of one parameter, as wide as
+    its bytes, with its number if there is space. Dashed lines mark the caps at which buckets close after the rebuild,
+    for each dtype the first one and then the others. Sparse gradients are hatched.
     """
     of_type("buckets", buckets, DDPBuckets)
-    last = len(buckets.iterations) - 1
-    shown = buckets.iterations[min(iteration, last)]
+    shown = buckets.rebuilt
     widest_bytes = max([1, *map(buckets.num_bytes, shown)])
     px_per_byte = (RIGHT_PX - _SIZE_PX - LEFT_PX) / widest_bytes
     marks: list[Mark] = []
