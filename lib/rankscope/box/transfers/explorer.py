@@ -40,7 +40,7 @@ def draw(now: Now) -> list[Drawing]:
     """The time of each method, next to that of the link alone, and the first batches of the loop."""
     seconds = {method: copy_s(now, method) for method in METHODS}
     link_s = parse_bytes("size", now.size) / LINKS[now.link].h2d_bytes_per_s
-    title = f"Pinned copies are {seconds['pageable'] / seconds['pinned']:.1f} times as fast as pageable"
+    title = f"Pinned is {seconds['pageable'] / seconds['pinned']:.1f} times as fast as pageable"
     how = "prefetched" if now.prefetched else "copied in turn"
     return [
         draw_ranking(seconds, link_s, now.method, title, f"{now.size} to the GPU, from published figures"),
