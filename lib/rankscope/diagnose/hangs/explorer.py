@@ -20,7 +20,7 @@ from ...drawing.bars import draw_bars
 from ...drawing.drawing import Drawing
 from ...drawing.marks import Text
 from ...panel.explorer import Explorer, Setting, Typed
-from .hangs import explain_hang
+from .hangs import Hang, explain_hang
 from .logs import read_hang_text
 from .pasted_examples import EXAMPLES
 
@@ -54,12 +54,12 @@ def recognised(text: str) -> Recognised:
         topology = parsed(text)
     except (ValueError, LookupError):
         topology = None
+    problem = ""
+    profiles = []
     try:
         profiles = read_log_text(text, path="the text")
     except FileError as error:
-        if topology is None:
-            return _of_hang(text, error)
-        profiles = []
+        problem = str(error)
     drawings = []
     lines = []
     for profile in profiles:
@@ -71,6 +71,13 @@ def recognised(text: str) -> Recognised:
         meanings = [f"{kind}: {meaning}" for kind, meaning in MEANINGS.items() if kind in kinds]
         drawings.append(_excerpt(title, "From nvidia-smi topo -m", [*sentences, ", ".join(meanings)]))
         lines.append(title)
+    hang = explain_hang(logs=read_hang_text(text))
+    quoted = [line for finding in hang.findings for line in finding.lines]
+    if hang.culprits or (quoted and not drawings):
+        drawings.append(_excerpt(_words_of(hang), "The lines that this rests on", quoted))
+        lines += str(hang).splitlines()
+    if not drawings:
+        raise ValueError(f"{problem}; nor has it a table of nvidia-smi topo -m, or a line on a hang that is known")
     return Recognised(drawings, lines)
 
 
@@ -86,16 +93,11 @@ def _of_copies(profile: Profile) -> Drawing:
     return draw_bars(rows, "the slowest copy [GB/s]", title, deck, [*map(rate_range_words, rates.values())])
 
 
-def _of_hang(text: str, error: FileError) -> Recognised:
-    found = explain_hang(logs=read_hang_text(text))
-    quoted = [line for finding in found.findings for line in finding.lines]
-    if not quoted:
-        raise ValueError(f"{error}; nor has it a table of nvidia-smi topo -m, or a line on a hang that is known")
-    title = "The text does not show which rank to look at"
-    if found.culprits:
-        perhaps = "" if all(culprit.is_certain for culprit in found.culprits) else ", perhaps"
-        title = f"Look at {listed('rank', [culprit.rank for culprit in found.culprits])}{perhaps}"
-    return Recognised([_excerpt(title, "The lines that this rests on", quoted)], str(found).splitlines())
+def _words_of(hang: Hang) -> str:
+    if not hang.culprits:
+        return "The text does not show which rank to look at"
+    perhaps = "" if all(culprit.is_certain for culprit in hang.culprits) else ", perhaps"
+    return f"Look at {listed('rank', [culprit.rank for culprit in hang.culprits])}{perhaps}"
 
 
 def _excerpt(title: str, deck: str, lines: Sequence[str]) -> Drawing:
