@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from ...common.checks import of_type
-from ...common.units import percent_words
+from ...common.units import percent_words, three_digits
 from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, jitter
 from ...timeline import Timeline
@@ -73,10 +73,9 @@ def draw(path_at: PathAt, now: Now) -> list[Drawing]:
     num_items, timeline = _long(path_at, now)
     rate = num_items / timeline.makespan_s
     num_shown = min(_SHOWN, num_items)
-    title = f"{path.bottleneck} is the bottleneck: {rate:.1f} batches/s"
-    deck = (
-        f"The first {num_shown} batches; {percent_words(rate / bound_per_s)} of the {bound_per_s:.1f} that it can reach"
-    )
+    title = f"{path.bottleneck} is the bottleneck: {three_digits(rate)} batches/s"
+    share = percent_words(rate / bound_per_s)
+    deck = f"The first {num_shown} batches; {share} of the {three_digits(bound_per_s)} that it can reach"
     return [draw_timeline(simulate(path, num_shown, now.seed), title=title, deck=deck)]
 
 
