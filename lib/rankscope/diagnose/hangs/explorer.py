@@ -20,7 +20,7 @@ from ...drawing.bars import draw_bars
 from ...drawing.drawing import Drawing
 from ...drawing.marks import Text
 from ...panel.explorer import Explorer, Setting, Typed
-from .hangs import Hang, explain_hang
+from .hangs import explain_hang
 from .logs import read_hang_text
 from .pasted_examples import EXAMPLES
 
@@ -54,11 +54,10 @@ def recognised(text: str) -> Recognised:
         topology = parsed(text)
     except (ValueError, LookupError):
         topology = None
-    problem = ""
-    profiles = []
     try:
         profiles = read_log_text(text, path="the text")
     except FileError as error:
+        profiles = []
         problem = str(error)
     drawings = []
     lines = []
@@ -74,7 +73,11 @@ def recognised(text: str) -> Recognised:
     hang = explain_hang(logs=read_hang_text(text))
     quoted = [line for finding in hang.findings for line in finding.lines]
     if hang.culprits or (quoted and not drawings):
-        drawings.append(_excerpt(_words_of(hang), "The lines that this rests on", quoted))
+        title = "The text does not show which rank to look at"
+        if hang.culprits:
+            perhaps = "" if all(culprit.is_certain for culprit in hang.culprits) else ", perhaps"
+            title = f"Look at {listed('rank', [culprit.rank for culprit in hang.culprits])}{perhaps}"
+        drawings.append(_excerpt(title, "The lines that this rests on", quoted))
         lines += str(hang).splitlines()
     if not drawings:
         raise ValueError(f"{problem}; nor has it a table of nvidia-smi topo -m, or a line on a hang that is known")
@@ -91,13 +94,6 @@ def _of_copies(profile: Profile) -> Drawing:
     title = f"Copies reach {rate_range_words([point.algbw_bytes_per_s for point in points])}"
     deck = "h2d: to the GPU, d2h: from it, p2p: to another GPU, d2d: within one"
     return draw_bars(rows, "the slowest copy [GB/s]", title, deck, [*map(rate_range_words, rates.values())])
-
-
-def _words_of(hang: Hang) -> str:
-    if not hang.culprits:
-        return "The text does not show which rank to look at"
-    perhaps = "" if all(culprit.is_certain for culprit in hang.culprits) else ", perhaps"
-    return f"Look at {listed('rank', [culprit.rank for culprit in hang.culprits])}{perhaps}"
 
 
 def _excerpt(title: str, deck: str, lines: Sequence[str]) -> Drawing:

@@ -74,8 +74,10 @@ def draw(path_at: PathAt, now: Now) -> list[Drawing]:
     rate = num_items / timeline.makespan_s
     num_shown = min(_SHOWN, num_items)
     title = f"{path.bottleneck} is the bottleneck: {three_digits(rate)} batches/s"
-    share = percent_words(rate / bound_per_s)
-    deck = f"The first {num_shown} batches; {share} of the {three_digits(bound_per_s)} that it can reach"
+    deck = (
+        f"The first {num_shown} batches; {percent_words(rate / bound_per_s)} of the "
+        f"{three_digits(bound_per_s)} that it can reach"
+    )
     return [draw_timeline(simulate(path, num_shown, now.seed), title=title, deck=deck)]
 
 
