@@ -29,7 +29,7 @@ def slow_rank(now: Any) -> list[tuple[Any, ...]]:
         late = found.culprits[0]
         return [idle, ("Rank # is # late, so", late.rank, late.late_s), ("a fix saves #", late.cost_s)]
     if now.delay_ms:
-        return [idle, ("Rank # is # late: diagnose cannot tell", now.late_rank, now.delay_ms / 1e3)]
+        return [idle, ("Rank # is # late: diagnose does not name it", now.late_rank, now.delay_ms / 1e3)]
     return [idle, ("No rank is late",)]
 
 

@@ -77,7 +77,9 @@ def test_an_own_sampler_may_count_its_epochs() -> None:
 
 
 def test_what_is_no_sampler_of_a_rank_is_refused() -> None:
-    for own in ("torch", lambda rank, world_size: [], lambda size, rank, world_size, window: []):
+    for own in ("torch", [], lambda rank, world_size: [], lambda size, rank, world_size, window: []):
         with pytest.raises(ValueError, match="sampler of your own|dataset|window"):
             EXPLORERS["samplers"].make(own)
-    assert "may never end" in explorers.samplers(lambda size, rank, world_size: count(rank)).shown.value
+    for first in (0, 1):  # the rank from which on none ends
+        endless = explorers.samplers(lambda size, rank, world_size, first=first: count() if rank >= first else [rank])
+        assert f"rank {first}" in endless.shown.value

@@ -83,7 +83,7 @@ def samplers(own: Any = None) -> Explorer:
     ]
     own_samplers = []
     if own is not None:
-        own_samplers = [OwnSampler(make) for make in (own if isinstance(own, list) else [own])]
+        own_samplers = [OwnSampler(make) for make in (own if isinstance(own, list) and own else [own])]
         known = {"num_ranks", "size", "batch_size", "epoch"}.union(*[sampler.arguments for sampler in own_samplers])
         settings = [setting._replace(when=always) for setting in settings if setting.name in known]
 

@@ -25,8 +25,9 @@ def test_a_pasted_log_names_the_ranks_that_diagnose_names() -> None:
 
 def test_tables_of_several_kinds_are_shown_together() -> None:
     copies = peer_to_peer({(0, 1): (22.0, 23.0), (1, 0): (22.0, 23.0)})
-    shown = recognised(f"{EXAMPLES['nvidia-smi topo -m']}\n{copies}")
-    assert [drawing.title[:6] for drawing in shown.drawings] == ["Copies", "4 GPUs"]
+    shown = recognised(f"{EXAMPLES['nvidia-smi topo -m']}\n{copies}\n{EXAMPLES['a job that hangs']}")
+    assert [drawing.title[:11] for drawing in shown.drawings] == ["Copies reac", "4 GPUs, 1 p", "Look at ran"]
+    assert "Rank 2 did not reach collective 808 of the default group." in shown.lines
 
 
 @pytest.mark.parametrize("text", ["healthy", "x" * 200_001])

@@ -236,6 +236,18 @@ def test_a_log_that_may_not_be_opened_is_left_out(tmp_path: Path, monkeypatch: p
         read_logs([folder / "rank9.log"])
 
 
+def test_the_watchdogs_lines_say_more_of_who_waits_than_a_last_line() -> None:
+    wait = "[Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=5, "
+    wait += "NumelOut=5, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.\n"
+    lost = "[rank0]: torch.distributed.DistBackendError: NCCL communicator was aborted on rank 0.\n"
+    last = "[rank1]: step 7\n"
+    assert explained(wait.format(0) + wait.format(1) + lost + last).culprits == []
+    group = "[PG ID 0 PG GUID 0(default_pg) Rank {0}]  failure detected by watchdog at work sequence id: 7 "
+    group += "PG status: last enqueued work: 7, last completed work: 6.\n"
+    said = "".join([f"[rank{rank}]: {line.format(rank)}" for rank in (0, 2, 3) for line in (wait, group)])
+    assert [culprit.rank for culprit in explained(said + lost + last).culprits] == [1]
+
+
 def test_lines_pass_through_what_counts_them() -> None:
     seen: list[int] = []
 

@@ -21,6 +21,9 @@ def test_it_says_what_advise_predicts() -> None:
         (row,) = [row for row in advice.rows if settings.items() <= asdict(row.settings).items()]
         title = explorer.draw(explorer.at(**settings))[0].title
         assert title.startswith(f"{three_digits(30 / row.predicted_s)} batches/s")
-    for wrong in (DataLoader(range(3)), loader.profile(), record_dataloader(DataLoader(range(3)))):
+    deck = explorer.draw(explorer.at())[0].deck
+    assert deck.startswith("Doubtful") == bool(advise(loader).doubt)
+    assert explorers.loader(loader.profile()).controls["num_workers"].value == 0
+    for wrong in (DataLoader(range(3)), record_dataloader(DataLoader(range(3)))):
         with pytest.raises(ValueError, match=r"record_dataloader|no batch"):
             explorers.loader(wrong)

@@ -57,9 +57,8 @@ def recognised(text: str) -> Recognised:
     try:
         profiles = read_log_text(text, path="the text")
     except FileError as error:
-        if topology is None:
-            return _of_hang(text, error)
         profiles = []
+        problem = str(error)
     drawings = []
     lines = []
     for profile in profiles:
@@ -71,6 +70,17 @@ def recognised(text: str) -> Recognised:
         meanings = [f"{kind}: {meaning}" for kind, meaning in MEANINGS.items() if kind in kinds]
         drawings.append(_excerpt(title, "From nvidia-smi topo -m", [*sentences, ", ".join(meanings)]))
         lines.append(title)
+    hang = explain_hang(logs=read_hang_text(text))
+    quoted = [line for finding in hang.findings for line in finding.lines]
+    if hang.culprits or (quoted and not drawings):
+        title = "The text does not show which rank to look at"
+        if hang.culprits:
+            perhaps = "" if all(culprit.is_certain for culprit in hang.culprits) else ", perhaps"
+            title = f"Look at {listed('rank', [culprit.rank for culprit in hang.culprits])}{perhaps}"
+        drawings.append(_excerpt(title, "The lines that this rests on", quoted))
+        lines += str(hang).splitlines()
+    if not drawings:
+        raise ValueError(f"{problem}; nor has it a table of nvidia-smi topo -m, or a line on a hang that is known")
     return Recognised(drawings, lines)
 
 
@@ -84,18 +94,6 @@ def _of_copies(profile: Profile) -> Drawing:
     title = f"Copies reach {rate_range_words([point.algbw_bytes_per_s for point in points])}"
     deck = "h2d: to the GPU, d2h: from it, p2p: to another GPU, d2d: within one"
     return draw_bars(rows, "the slowest copy [GB/s]", title, deck, [*map(rate_range_words, rates.values())])
-
-
-def _of_hang(text: str, error: FileError) -> Recognised:
-    found = explain_hang(logs=read_hang_text(text))
-    quoted = [line for finding in found.findings for line in finding.lines]
-    if not quoted:
-        raise ValueError(f"{error}; nor has it a table of nvidia-smi topo -m, or a line on a hang that is known")
-    title = "The text does not show which rank to look at"
-    if found.culprits:
-        perhaps = "" if all(culprit.is_certain for culprit in found.culprits) else ", perhaps"
-        title = f"Look at {listed('rank', [culprit.rank for culprit in found.culprits])}{perhaps}"
-    return Recognised([_excerpt(title, "The lines that this rests on", quoted)], str(found).splitlines())
 
 
 def _excerpt(title: str, deck: str, lines: Sequence[str]) -> Drawing:

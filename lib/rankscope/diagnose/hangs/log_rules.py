@@ -131,8 +131,11 @@ def _waited(facts: Facts) -> set[int]:
 
 
 def _quiet(facts: Facts) -> list[HangFinding]:
-    """Ranks that have lines and do not wait."""
-    return quiet(facts, _waited(facts))
+    """Ranks that have lines and do not wait, unless the watchdog's lines or a launcher say more."""
+    waited = _waited(facts)
+    if facts["wait"] or facts["queue"] or {fact.number("ranks") for fact in facts["failure"]} - waited:
+        return []
+    return quiet(facts, waited)
 
 
 def _own_errors(facts: Facts) -> list[HangFinding]:

@@ -52,7 +52,7 @@ def draw(now: Now) -> list[Drawing]:
         title = f"Rank {late.rank} is {in_ms(late.late_s)} late, so the others idle"
         deck += f"; a fix saves {in_ms(late.cost_s)}"
     elif now.delay_ms:
-        title = f"Rank {now.late_rank} is {now.delay_ms} ms late: diagnose cannot tell"
+        title = f"Rank {now.late_rank} is {now.delay_ms} ms late: diagnose does not name it"
     return [draw_bars(rows, "time [ms]", title, deck)]
 
 

@@ -32,13 +32,14 @@ def loader(own: Any = None) -> Explorer:
         profile = own.profile()
         timeline = own.timeline()
     else:
-        profile = _made_up() if own is None else of_type("own", own, LoaderProfile)
+        profile = _made_up() if own is None else of_type("own", own, LoaderProfile, "profile() of record_dataloader")
         timeline = Timeline.of(predicted_epoch(profile, profile.settings))
         above = "predicted for the recorded settings"
     recorded = profile.settings
     num_batches = profile.num_batches
     shown = range(min(_SHOWN, num_batches))
-    advice = str(advise(profile)).splitlines()
+    advice = advise(profile)
+    lines = str(advice).splitlines()
 
     def draw(now: Now) -> list[Drawing]:
         changes = now._asdict()
@@ -49,6 +50,8 @@ def loader(own: Any = None) -> Explorer:
         predicted, measured, reproduced = [three_digits(num_batches / epoch_s) for epoch_s in seconds]
         title = f"{predicted} batches/s predicted, {measured} recorded"
         deck = f"With the recorded settings, {reproduced} batches/s are predicted"
+        if advice.doubt:
+            deck = f"Doubtful. {deck}"
         panels = {above: timeline.select(item=shown), "predicted": epoch.select(item=shown)}
         return [draw_timeline(panels, title, deck)]
 
@@ -65,7 +68,7 @@ def loader(own: Any = None) -> Explorer:
         Setting("in_order", recorded.in_order, (), "in_order", _has_workers),
         Setting("persistent_workers", recorded.persistent_workers, (), "persistent_workers", _has_workers),
     )
-    return Explorer(settings, draw, lambda now: advice, {"four workers": {"num_workers": 4}})
+    return Explorer(settings, draw, lambda now: lines, {"four workers": {"num_workers": 4}})
 
 
 def _has_workers(now: Now) -> bool:
@@ -76,5 +79,5 @@ def _made_up() -> LoaderProfile:
     """Return the times of batches that one worker reads in 20 ms, and of steps of 8 ms."""
     short_s = np.full(_MADE_UP, 5e-4)
     columns: dict[str, Any] = dict.fromkeys(COLUMNS, short_s)
-    columns |= {"read_s": 40 * short_s, "step_s": 16 * short_s, "total_s": 41 * short_s}
+    columns |= {"read_s": 40 * short_s, "wait_s": 25 * short_s, "step_s": 16 * short_s, "total_s": 41 * short_s}
     return LoaderProfile(LoaderSettings(1), _MADE_UP, 8, **columns)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from ...common.checks import of_type
-from ...common.units import percent_words
+from ...common.units import percent_words, three_digits
 from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, jitter
 from ...timeline import Timeline
@@ -72,14 +72,14 @@ def draw(path_at: PathAt, now: Now) -> list[Drawing]:
     path = path_at(now)
     num_items, timeline = _long(path_at, now)
     rate = num_items / timeline.makespan_s
-    title = f"{path.bottleneck} is the bottleneck: {rate:.1f} batches/s"
-    deck = f"{percent_words(rate / path.bound_per_s)} of the {path.bound_per_s:.1f} that it can reach"
+    title = f"{path.bottleneck} is the bottleneck: {three_digits(rate)} batches/s"
+    deck = f"{percent_words(rate / path.bound_per_s)} of the {three_digits(path.bound_per_s)} that it can reach"
     *before, last = path.stages
     for stage in before:
         if stage.name == path.bottleneck:
             more = path.changed(stage.name, num_workers=stage.num_workers + 1)
             more_rate = num_items / simulate(more, num_items, now.seed).makespan_s
-            deck += f"; with {stage.num_workers + 1} {stage.name} workers, {more_rate:.1f}"
+            deck += f"; with {stage.num_workers + 1} {stage.name} workers, {three_digits(more_rate)}"
     shown = simulate(path, min(_SHOWN, num_items), now.seed)
     waits = [
         done._replace(kind="wait", start_s=done.stop_s, stop_s=following.start_s)

@@ -65,8 +65,9 @@ class OwnSampler:
         assignments = []
         with shared_left_alone():
             try:
-                if any(True for _ in islice(self._made(settings, rank=0, epoch=0), _MOST_ITEMS, None)):
-                    raise ValueError(f"it yields more than {_MOST_ITEMS:,} times, and may never end")
+                for rank in range(settings["num_ranks"]):
+                    if any(True for _ in islice(self._made(settings, rank, epoch=0), _MOST_ITEMS, None)):
+                        raise ValueError(f"rank {rank} yields more than {_MOST_ITEMS:,} times, and may never end")
                 for epoch in range(settings["epoch"] + 1):
                     if not samplers or "epoch" in self.arguments or isinstance(samplers[0], Iterator):
                         samplers = [self._made(settings, rank, epoch) for rank in range(settings["num_ranks"])]
