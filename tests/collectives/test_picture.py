@@ -66,6 +66,7 @@ def test_a_moment_shows_what_each_rank_holds_and_what_is_on_its_way(ring: Playba
     for share in (0.0, 0.3, 0.5, 0.77, 1.0):
         at_s = share * ring.finish_s
         drawing = draw_play(EMPTY, [ring], at_s)
+        assert share or "step 1 of 6: 4 messages" in words_of(drawing)
         chunks = [box for box in boxes(drawing) if box.text]
         cells = [box for box in chunks if not box.edge]
         assert [int(box.text) for box in cells] == ring.held(at_s).ravel().tolist()

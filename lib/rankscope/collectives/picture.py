@@ -31,7 +31,7 @@ def draw_schedule(
     step: int,
     title: str | None = None,
 ) -> Drawing:
-    """Draw the messages between ranks at one step of a schedule, the first of which is step 0.
+    """Draw the messages between ranks at one step of a schedule: `step` counts from 0, and the title from 1.
 
     A row is a rank, a column a chunk. If up to eight ranks add up, a cell has a stripe in the colour of each rank
     whose share is in the chunk; of more ranks, it is darker the more shares there are, with their number. If ranks only
@@ -49,18 +49,18 @@ def draw_schedule(
     sent: set[tuple[int, int]] = set()  # ranks with their chunks
     received: set[tuple[int, int]] = set()
     (transfers,) = islice(schedule.steps(), step, step + 1)
-    for src, dst, first, count, reduce in transfers.rows():
+    for src, dst, chunk, _, reduce in transfers.by_chunk().rows():
         is_added[src, dst] = is_added.get((src, dst), False) or reduce
-        sent |= {(src, chunk) for chunk in range(first, first + count)}
-        received |= {(dst, chunk) for chunk in range(first, first + count)}
+        sent.add((src, chunk))
+        received.add((dst, chunk))
     width = (RIGHT_PX - LEFT_PX - _ARROWS_PX) / 2
     grid = Grid(schedule, LEFT_PX, _TOP_PX, width, _ROWS_PX)
     marks = [*grid.rows(num_ranks), *_cells(grid, holdings(schedule, step), sent)]
-    found = f"{schedule.algorithm}: {count_of(len(is_added), 'message')} at step {step} of {schedule.num_steps}"
+    found = f"{schedule.algorithm}: {count_of(len(is_added), 'message')} in step {step + 1} of {schedule.num_steps}"
     right = RIGHT_PX - grid.cell_px * schedule.num_chunks
     after = Grid(schedule, right, _TOP_PX, width, _ROWS_PX)
     marks += _cells(after, holdings(schedule, step + 1), received)
-    marks += [Text(LEFT_PX, 12, "before the step", "deck"), Text(right, 12, "after it", "deck")]
+    marks += [Text(LEFT_PX, 12, "before; framed: sent", "deck"), Text(right, 12, "after; framed: received", "deck")]
     left = LEFT_PX + RIGHT_PX - right
     for (src, dst), is_sum in is_added.items():
         ends = (left + 8, grid.y(src)), (right - 6, grid.y(dst))

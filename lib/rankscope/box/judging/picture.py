@@ -47,9 +47,8 @@ def draw_machines(
         if one_size == size and first in rates:
             *_, kind = first.split(", ")
             words = f"{kind}: {rate_words(rates.pop(first))}"
-            deck = f"At {size}; {deck}"
             if rates:
-                deck = f"At {size}, others {rate_range_words(rates.values())}; {collective} busbw [GB/s]"
+                deck = f"Others reach {rate_range_words(rates.values())} at {size}; busbw of {collective}"
     return draw_grid(rows, columns, size, {}, title or words, deck)
 
 

@@ -4,60 +4,62 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...common.units import parse_bytes, percent_words, time_words
+from ...common.units import parse_bytes, time_words
 from ...drawing.drawing import Drawing
 from ...drawing.grid import draw_grid
 from ...drawing.palette import RANKS, WorkLook
 from ...panel.explorer import Explorer, Now, Setting, Steps, sizes
+from ..machines import is_sick, provenances
+from ..profile import Profile
 from .constants import COLLECTIVES, GPUS
-from .model import Estimate, Model
+from .model import Model
 
-_SIZES = sizes(12, 30)
+_SIZES = sizes(10, 30)
 PRESETS: dict[str, dict[str, Any]] = {
     "16 nodes": {"num_nodes": 16},
     "eight L40S, over PCIe": {"gpu": "l40s"},
-    "allgather": {"collective": "allgather", "size": "64 MiB"},
+    "allgather": {"collective": "allgather"},
 }
 
 
-def ranked(now: Now, size: str) -> list[Estimate]:
-    """Return what NCCL compares, its choice first."""
-    model = Model(now.gpu, now.gpus_per_node, now.num_nodes)
-    return sorted(model.compare(now.collective, parse_bytes("size", size)), key=lambda estimate: estimate.nccl_s)
-
-
 def draw(now: Now) -> list[Drawing]:
-    """Two cells for each size, in the hue of NCCL's choice; the title has them all if there is one change."""
+    """Two cells for each size: the upper one in the hue of NCCL's choice, the lower one, too, if it was measured."""
+    name = f"{now.gpu}_{now.gpus_per_node}".replace("a100", "a100_80gb")
+    about = provenances().get(name)
+    measured_s: dict[int, float] = {}
+    if now.num_nodes == 1 and about and not is_sick(about):
+        measured_s = Profile.load(f"bank:{name}").native_s(now.collective)
+    model = Model(now.gpu, now.gpus_per_node, now.num_nodes)
     looks: dict[str, WorkLook] = {}
-    changes = []  # of the choice from one size to the next
-    before = ""
+    starts = []  # sizes at which the choice changes
+    last = ""
     margins = []
     errors = []
     for size in _SIZES:
-        choice, second, *_ = ranked(now, size)
-        longer = second.nccl_s / choice.nccl_s - 1
+        num_bytes = parse_bytes("size", size)
+        choice, second, *_ = model.compare(now.collective, num_bytes)
         hue = looks.setdefault(choice.words, WorkLook(RANKS[len(looks)], False)).hue
-        if before not in ("", choice.words):
-            changes.append(f"{before} below {size}, then {choice.words}")
-        before = choice.words
-        margins.append((hue, f"{round(100 * longer)}"))
-        errors.append((hue, f"{round(100 * (choice.time_s / choice.nccl_s - 1))}".replace("-", "−")))
-        if size == now.size:
-            here = f"{choice.words}, {percent_words(longer)} before {second.words}"
-    title = f"NCCL: {changes[0] if len(changes) == 1 else here}"
+        if choice.words != last:
+            starts.append(size)
+            last = choice.words
+        margins.append((hue, f"{100 * (second.nccl_s / choice.nccl_s - 1):.0f}"))
+        took_s = measured_s.get(num_bytes, choice.time_s)
+        percent = f"{round(100 * (took_s / choice.nccl_s - 1))}".replace("-", "−")
+        errors.append((hue if num_bytes in measured_s else "rule", percent))
     rows = {
         "NCCL's choice, and by how many % the second best takes longer": margins,
-        "by how many % it takes longer than NCCL expects, by our model": errors,
+        "by how many % the choice takes longer than NCCL estimates": errors,
     }
-    deck = f"{now.collective}, {now.num_nodes} × {now.gpus_per_node} {now.gpu.upper()}; {now.size}: {here}"
+    title = f"{next(iter(looks))} below {starts[1]}, {last} from {starts[-1]}"
+    deck = f"{now.num_nodes} × {now.gpus_per_node} {now.gpu.upper()}, {now.collective}; grey: our model, not measured"
     return [draw_grid(rows, _SIZES, now.size, looks, title, deck)]
 
 
 def report(now: Now) -> list[str]:
     """What each choice takes, NCCL's first."""
+    estimates = Model(now.gpu, now.gpus_per_node, now.num_nodes).compare(now.collective, parse_bytes("size", now.size))
     return [
-        f"{one.words}: NCCL expects {time_words(one.nccl_s)}, our model {time_words(one.time_s)}"
-        for one in ranked(now, now.size)
+        f"{one.words}: NCCL expects {time_words(one.nccl_s)}, our model {time_words(one.time_s)}" for one in estimates
     ]
 
 

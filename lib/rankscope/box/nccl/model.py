@@ -69,9 +69,10 @@ class Model(Tuner, frozen=True, dict=True, eq=False):
         return notes
 
     def compare(self, collective: str, num_bytes: int) -> list[Estimate]:
-        """Return the estimates that NCCL compares, for a buffer of `num_bytes` as nccl-tests counts them.
+        """Return the estimates that NCCL compares, its choice first.
 
-        Raises ValueError if the collective is not in COLLECTIVES, or if `num_bytes` is below 1.
+        `num_bytes` is the size of the buffer as nccl-tests counts it. Raises ValueError if the collective is not in
+        COLLECTIVES, or if `num_bytes` is below 1.
         """
         whole("num_bytes", num_bytes, 1)
         estimates = []
@@ -81,11 +82,11 @@ class Model(Tuner, frozen=True, dict=True, eq=False):
             terms = terms_us(self, collective, *pair, num_bytes, channels)
             terms_s = {name: term_us * 1e-6 for name, term_us in terms.items()}
             estimates.append(Estimate(*pair, channels, nccl_us * 1e-6, terms_s))
-        return estimates
+        return sorted(estimates, key=lambda estimate: estimate.nccl_s)
 
     def choose(self, collective: str, num_bytes: int) -> Estimate:
         """Return NCCL's choice: the pair whose time it expects to be the lowest.
 
         Raises as `compare`.
         """
-        return min(self.compare(collective, num_bytes), key=lambda estimate: estimate.nccl_s)
+        return self.compare(collective, num_bytes)[0]

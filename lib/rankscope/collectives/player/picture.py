@@ -120,13 +120,11 @@ def _animated(life: _Life, share: Callable[[float], float], timing: str) -> str:
 
 
 def _buttons(y: float, script: str) -> str:
-    parts = []
-    for number, (label, action) in enumerate(_ACTIONS.items()):
-        parts.append(
-            f'<text x="{WIDTH_PX - 270 + 90 * number:g}" y="{y + 16:g}" class="label f-ink" font-size="12" '
-            f'role="button" tabindex="0" style="cursor:pointer" onclick="{script}{action}" {_BY_KEY}>{label}</text>'
-        )
-    return "".join(parts)
+    return "".join(
+        f'<text x="{WIDTH_PX - 270 + 90 * number:g}" y="{y + 16:g}" class="label f-ink" font-size="12" '
+        f'role="button" tabindex="0" style="cursor:pointer" onclick="{script}{action}" {_BY_KEY}>{label}</text>'
+        for number, (label, action) in enumerate(_ACTIONS.items())
+    )
 
 
 def horizon_s(plays: Sequence[Playback]) -> float:
@@ -141,9 +139,8 @@ def _events(play: Playback) -> list[float]:
 
 def _lives(above: Drawing, plays: Sequence[Playback]) -> tuple[list[_Life], float]:
     """Return all marks in the order of painting, and how high they are."""
-    y = above.height_px + 16
-    lives = [*map(_Life, above.marks), _Life(Text(8, y, reading_of(plays[0].schedule), "deck", "mute"))]
-    y += 12
+    y = above.height_px + 28
+    lives = [*map(_Life, above.marks), _Life(Text(8, y - 12, reading_of(plays[0].schedule), "deck", "mute"))]
     for play in plays:
         strip = _Strip(play, y, horizon_s(plays))
         lives += strip.lives()
@@ -197,8 +194,8 @@ class _Strip:
         flying = self.play.on_the_way(at_s)
         if not flying.size:
             return ""
-        step = int(self.play.step[flying].min())
-        return f"step {step} (the last: {self.schedule.num_steps - 1}), {count_of(flying.size, 'message')}"
+        step = int(self.play.step[flying].min()) + 1
+        return f"step {step} of {self.schedule.num_steps}: {count_of(flying.size, 'message')}"
 
     def messages(self) -> Iterator[_Life]:
         """A line for each message from its sender to its receiver, grey until it begins."""
@@ -236,7 +233,7 @@ class _Strip:
             src = int(play.src[message])
             dst = int(play.dst[message])
             at = self.grid.at(src, chunk)
-            x = at.x + (0.66 * self.grid.cell_px if dst > src else 0)  # next to the number of the chunk below
+            x = at.x + (0.66 * self.grid.cell_px if dst > src else -4)  # next to the numbers of chunks
             height = 0.6 * self.grid.row_px
             y = self.grid.y(src) - height / 2
             ground = Box(x, y, 0.32 * self.grid.cell_px, height, "paper", "solid")
