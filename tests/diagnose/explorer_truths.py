@@ -27,7 +27,7 @@ def slow_rank(now: Any) -> list[tuple[Any, ...]]:
     idle = ("rank # idles longest, #", idle_s.argmax(), idle_s.max())
     if found.culprits:
         late = found.culprits[0]
-        return [idle, ("Rank # is # late, so", late.rank, late.late_s), ("a fix saves #", late.cost_s)]
+        return [idle, ("Rank # is # late \\(", late.rank, late.late_s), ("a fix saves #", late.cost_s)]
     if now.delay_ms:
         return [idle, ("Rank # is # late: diagnose does not name it", now.late_rank, now.delay_ms / 1e3)]
     return [idle, ("No rank is late",)]

@@ -43,7 +43,7 @@ def draw(now: Now) -> list[Drawing]:
     title = f"Pinned is {seconds['pageable'] / seconds['pinned']:.1f} times as fast as pageable"
     how = "prefetched" if now.prefetched else "copied in turn"
     return [
-        draw_ranking(seconds, link_s, now.method, title, f"{now.size} to the GPU, from published figures"),
+        draw_ranking(seconds, link_s, now.method, title, f"{now.size} over {now.link}, from published figures"),
         draw_timeline(loop(now), f"The first {_NUM_BATCHES} batches of {now.size}, {how}"),
     ]
 
