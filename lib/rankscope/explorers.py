@@ -55,7 +55,7 @@ _ENTRIES = (
     Entry("train.zero.explorer:zero", "Memory per rank with ZeRO", "08_zero_and_fsdp"),
     Entry("train.pipeline_parallel.explorer:pipeline_parallel", "Pipelines and their bubbles", "09_pipelines"),
     Entry("diagnose.traces.explorer:slow_rank", "Which rank is late", "11_slow_or_stuck"),
-    Entry("diagnose.hangs.explorer:paste", "What a pasted table or log shows", "11_slow_or_stuck"),
+    Entry("diagnose.explorer:paste", "What a pasted table or log shows", "11_slow_or_stuck"),
     Entry("pipeline.parts.explorer:parts", "Trainers on part files", "appendix/a2_part_files"),
 )
 EXPLORERS = {entry.name: entry for entry in _ENTRIES}  # in the order of the notebooks

@@ -21,7 +21,7 @@ from pages import live, python
 from pages.html import problems
 from playwright.sync_api import Locator, Page
 
-from rankscope.diagnose.hangs.pasted_examples import EXAMPLES
+from rankscope.diagnose.pasted_examples import EXAMPLES
 from rankscope.explorers import EXPLORERS
 from tests.browser.jupyterlab import LOAD_MS, browser_page, isolated, running
 from tests.tools.execute_notebooks import every_notebook

@@ -6,6 +6,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from rankscope.diagnose.pasted_examples import EXAMPLES
+
 FACTORS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
 SUMMED = ("all_reduce", "reduce_scatter", "reduce")
 WHAT = {"all_reduce": "allreduce", "all_gather": "allgather", "alltoall": "all_to_all", "sendrecv": "together"}
@@ -92,28 +94,8 @@ def table(
     return lines
 
 
-NVBANDWIDTH = """\
-nvbandwidth Version: v0.8
-Driver Version: 570.86.16
-
-Device 0: NVIDIA A100-SXM4-80GB (00000000:0c:00)
-Device 1: NVIDIA A100-SXM4-80GB (00000000:22:00)
-
-Running host_to_device_memcpy_ce.
-memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)
-           0         1
- 0     26.03     25.94
-
-SUM host_to_device_memcpy_ce 51.97
-
-Running device_to_device_memcpy_write_ce.
-memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)
-           0         1
- 0       N/A    276.07
- 1    275.19       N/A
-
-SUM device_to_device_memcpy_write_ce 551.26
-
+NVBANDWIDTH = f"""\
+{EXAMPLES["nvbandwidth"]}
 Running device_to_device_bidirectional_memcpy_read_ce.
 memcpy CE GPU(row) <-> GPU(column) Read1 bandwidth (GB/s)
            0         1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from ...drawing.bars import draw_bars
 from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting, Steps, jitter
+from ...pipeline.service import Lognormal
 from .late_ranks import Lateness, lateness
 from .trace import PHASES
 from .verdict import in_ms, sentences
@@ -29,8 +31,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 def verdict(now: Now) -> Lateness:
     """Return what `diagnose` finds in a simulated job."""
     random = np.random.default_rng(now.seed)
-    sigma = np.sqrt(np.log1p((now.jitter / 100) ** 2))
-    factors = random.lognormal(-(sigma**2) / 2, sigma, (_NUM_STEPS, now.num_ranks, len(PHASES)))  # 1 in the mean
+    shape = (_NUM_STEPS, now.num_ranks, len(PHASES))
+    factors = Lognormal(1.0, now.jitter / 100).draw(random, math.prod(shape)).reshape(shape)
     phase_s = factors * [_USUAL_MS.get(phase, 0) / 1e3 for phase in PHASES]
     phase_s[:, now.late_rank, PHASES.index(now.cause)] += now.delay_ms / 1e3
     step_s = phase_s.sum(axis=2).max(axis=1, keepdims=True) + _ALLREDUCE_MS / 1e3

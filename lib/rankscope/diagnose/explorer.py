@@ -8,20 +8,20 @@ from functools import lru_cache
 from textwrap import wrap
 from typing import NamedTuple
 
-from ...box.judging.picture import draw_with_peers
-from ...box.judging.verdict import verdict
-from ...box.logs import read_log_text
-from ...box.nccl.topology import MEANINGS, explained, kind_of, parsed
-from ...box.profile import Profile
-from ...common.files import FileError
-from ...common.units import rate_range_words
-from ...common.words import listed
-from ...drawing.bars import draw_bars
-from ...drawing.drawing import Drawing
-from ...drawing.marks import Text
-from ...panel.explorer import Explorer, Setting, Typed
-from .hangs import explain_hang
-from .logs import read_hang_text
+from ..box.judging.picture import draw_with_peers
+from ..box.judging.verdict import verdict
+from ..box.logs import read_log_text
+from ..box.nccl.topology import MEANINGS, explained, kind_of, parsed
+from ..box.profile import Profile
+from ..common.files import FileError
+from ..common.units import rate_range_words
+from ..common.words import listed
+from ..drawing.bars import draw_bars
+from ..drawing.drawing import Drawing
+from ..drawing.marks import Text
+from ..panel.explorer import Explorer, Setting, Typed
+from .hangs.hangs import explain_hang
+from .hangs.logs import read_hang_text
 from .pasted_examples import EXAMPLES
 
 _MOST_LETTERS = 200_000
@@ -108,7 +108,7 @@ def paste(own: str = "") -> Explorer:
     The text is a table of nccl-tests, nvbandwidth, p2pBandwidthLatencyTest or ``nvidia-smi topo -m``, or the log of a
     job that hangs. What is pasted is not stored with the notebook.
     """
-    settings = (Setting("text", own, Typed([("nothing", ""), *EXAMPLES.items()]), "paste here"),)
+    settings = (Setting("text", own, Typed(EXAMPLES.items()), "paste here"),)
     return Explorer(
         settings,
         lambda now: recognised(now.text).drawings,

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from rankscope.diagnose.hangs.explorer import recognised
-from rankscope.diagnose.hangs.pasted_examples import EXAMPLES
+from rankscope.diagnose.explorer import recognised
+from rankscope.diagnose.pasted_examples import EXAMPLES
 from tests.box.logs.logs_made import peer_to_peer
 
-from .pastes import PASTES
+from .hangs.pastes import PASTES
 
 
 def test_a_pasted_log_names_the_ranks_that_diagnose_names() -> None:
