@@ -1,1 +1,1 @@
-"""Drawings as data, written as SVG or painted on Axes; bars, rankings and charts of anything."""
+"""Drawings as data, written as SVG; bars, rankings and charts of anything."""

@@ -7,19 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from ..common.checks import number
 from ..common.units import round_ticks, three_digits
 from .drawing import Drawing
-from .marks import (
-    RIGHT_PX,
-    WIDE_LETTER_PX,
-    WIDTH_PX,
-    Box,
-    Line,
-    Text,
-    axis,
-    key_marks,
-    left_of,
-    row_name,
-    with_text,
-)
+from .marks import RIGHT_PX, WIDE_LETTER_PX, WIDTH_PX, Box, Line, Text, axis, key_marks, left_of, row_name, with_text
 from .palette import OTHER, WorkLook, work_look
 
 _ROWS_PX = 300.0  # of all rows, unless they are many or few

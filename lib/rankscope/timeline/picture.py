@@ -97,9 +97,7 @@ class _Picture:
             yield Text(self.left, self.y + _HEAD_PX - 8, name, "deck", halo=True)
             self.y += _HEAD_PX + (_ARROW_PX if self.y and self.has_arrow else 0)
         self.top = self.y
-        items: dict[str, set[int]] = defaultdict(
-            set
-        )  # of each kind of work; a number says something if there are several
+        items: dict[str, set[int]] = defaultdict(set)  # of each kind of work; of several, a number says something
         has_room: dict[str, list[bool]] = defaultdict(list)  # for its number
         spans_of: dict[tuple[int, str], list[Span]] = defaultdict(list)
         for span in sorted(timeline, key=lambda span: (span.start_s, span.stop_s)):

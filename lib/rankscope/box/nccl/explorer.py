@@ -9,7 +9,7 @@ from ...drawing.drawing import Drawing
 from ...drawing.grid import draw_grid
 from ...drawing.palette import RANKS, WorkLook
 from ...panel.explorer import Explorer, Now, Setting, Steps, sizes
-from ..machines import is_sick, provenances
+from ..machines import PREFIX, is_sick, provenances
 from ..profile import Profile
 from .constants import COLLECTIVES, GPUS
 from .model import Model
@@ -28,7 +28,7 @@ def draw(now: Now) -> list[Drawing]:
     about = provenances().get(name)
     measured_s: dict[int, float] = {}
     if now.num_nodes == 1 and about and not is_sick(about):
-        measured_s = Profile.load(f"bank:{name}").native_s(now.collective)
+        measured_s = Profile.load(PREFIX + name).native_s(now.collective)
     model = Model(now.gpu, now.gpus_per_node, now.num_nodes)
     looks: dict[str, WorkLook] = {}
     starts = []  # sizes at which the choice changes

@@ -157,13 +157,12 @@ def play(now: Now) -> str:
 def report(now: Now) -> list[str]:
     """The times of those that race and what they send, what `verify` says of them, and the lower bound."""
     runners, bound_s = ranking(now)
-    lines = [
-        f"{runner.name}: {time_words(runner.seconds)}; {runner.effort} from the busiest rank; "
-        f"verified in at most {_MOST_SEGMENTS} segments: {verify(runner.schedule)}"
-        for runner in runners[:2]
-    ]
     return [
-        *lines,
+        *(
+            f"{runner.name}: {time_words(runner.seconds)}; {runner.effort} from the busiest rank; "
+            f"verified in at most {_MOST_SEGMENTS} segments: {verify(runner.schedule)}"
+            for runner in runners[:2]
+        ),
         f"lower bound on the fastest link: {time_words(bound_s)}",
         f"these two race if there are at most {_MOST_RANKS} ranks",
     ]
@@ -175,16 +174,6 @@ def _has_network(now: Now) -> bool:
 
 def _has_links_in_nodes(now: Now) -> bool:
     return bool(now.gpus_per_node > 1)
-
-
-_LINKS = (
-    Setting("inter_us", 10, _LATENCIES_US, "latency, network [µs]", _has_network),
-    Setting("inter_gb_per_s", 25, _RATES_GB_PER_S, "bandwidth, network [GB/s]", _has_network),
-    Setting("intra_us", 3, _LATENCIES_US, "latency, node [µs]", _has_links_in_nodes),
-    Setting("intra_gb_per_s", 200, _RATES_GB_PER_S, "bandwidth, node [GB/s]", _has_links_in_nodes),
-    Setting("gamma_ps", 1, Steps((0, 1, 2, 5, 10, 20, 50, 100)), "adding up [ps/byte]"),
-    Setting("shared_nic", False, (), "one card per node", _has_network),
-)
 
 
 def player() -> Explorer:
@@ -199,6 +188,11 @@ def player() -> Explorer:
         Setting("num_nodes", 1, range(1, 9), "nodes"),
         Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
         Setting("message", "1 MiB", sizes(10, 30), "message"),
-        *_LINKS,
+        Setting("inter_us", 10, _LATENCIES_US, "latency, network [µs]", _has_network),
+        Setting("inter_gb_per_s", 25, _RATES_GB_PER_S, "bandwidth, network [GB/s]", _has_network),
+        Setting("intra_us", 3, _LATENCIES_US, "latency, node [µs]", _has_links_in_nodes),
+        Setting("intra_gb_per_s", 200, _RATES_GB_PER_S, "bandwidth, node [GB/s]", _has_links_in_nodes),
+        Setting("gamma_ps", 1, Steps((0, 1, 2, 5, 10, 20, 50, 100)), "adding up [ps/byte]"),
+        Setting("shared_nic", False, (), "one card per node", _has_network),
     )
     return Explorer(settings, draw, report, PRESETS, play)

@@ -129,7 +129,6 @@ def pipeline(own: Any = None) -> Explorer:
         lengths = range(1, stage.capacity + 16)
         settings.append(Setting(f"workers_{place}", stage.num_workers, workers, f"{stage.name}: workers"))
         settings.append(Setting(f"queue_{place}", stage.capacity, lengths, f"{stage.name}: queue length"))
-
     settings.append(Setting("seed", 0, range(21), "seed"))
 
     def changed(now: Now) -> Pipeline:
