@@ -33,10 +33,10 @@ def test_curves_are_lines_and_markers_in_one_hue_and_names_do_not_cover_each_oth
     x = np.array([1.0, 2.0, 4.0])
     pairs = {f"line {number}": (x + 0.01 * number, x) for number in range(6)}
     ax = figures.curves(x, pairs, "title", "ranks", "time [ms]", log="x")
-    for name, (predicted, executed) in pairs.items():
+    for name, (predicted, measured) in pairs.items():
         assert np.allclose(points(ax, f"{name}, predicted"), np.stack([x, predicted], axis=1))
-        assert np.allclose(heights(ax, f"{name}, executed"), executed)
-        assert artist(ax, f"{name}, predicted").get_color() == artist(ax, f"{name}, executed").get_color()
+        assert np.allclose(heights(ax, f"{name}, measured"), measured)
+        assert artist(ax, f"{name}, predicted").get_color() == artist(ax, f"{name}, measured").get_color()
     assert ax.get_xscale() == "log"
     ax.set_ylim(0, 50)
     ax.figure.canvas.draw()

@@ -124,7 +124,7 @@ def curves(
     discrete: bool = False,
     log: str = "",
 ) -> Axes:
-    """Draw ``curves[name] = (predicted, executed)`` over `x`; either of them may be None.
+    """Draw ``curves[name] = (predicted, measured)`` over `x`; either of them may be None.
 
     Predictions are lines, executions markers of the same hue. Several curves have their names at the right end. If
     `discrete` is true, a prediction is a short dash at each x. The axes in `log` ("x", "y" or "xy") are logarithmic.
@@ -143,7 +143,7 @@ def curves(
     ends: dict[str, tuple[float, str]] = {}
     line: dict[str, Any] = {"linewidth": 2}
     marker: dict[str, Any] = {"linestyle": "none", "markersize": 5, "zorder": 3}
-    for index, (name, (predicted, executed)) in enumerate(curves.items()):
+    for index, (name, (predicted, measured)) in enumerate(curves.items()):
         color = LINES[index]
         if predicted is not None:
             dash = (0, (4, 2.5)) if index % 2 else "-"  # neighbours differ in grey, too
@@ -151,10 +151,10 @@ def curves(
             if discrete:
                 style = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 2}
             ax.plot(x_values, predicted, color=color, label=f"{name}, predicted", **style)
-        if executed is not None:
+        if measured is not None:
             shape = _MARKERS[index % len(_MARKERS)]
-            ax.plot(x_values, executed, shape, color=color, label=f"{name}, executed", **marker)
-        values = np.asarray(executed if predicted is None else predicted, dtype=float)
+            ax.plot(x_values, measured, shape, color=color, label=f"{name}, measured", **marker)
+        values = np.asarray(measured if predicted is None else predicted, dtype=float)
         ends[name] = next((value for value in values[::-1].tolist() if np.isfinite(value)), 0.0), color
     if "x" in log:
         ax.set_xscale("log")

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 
 from ..common.checks import of_type
-from ..common.units import cell_words, percent_words
+from ..common.units import cell_words
 from ..drawing.drawing import Drawing
 from ..drawing.marks import (
     LETTER_PX,
@@ -195,4 +195,5 @@ def _finding(timeline: Timeline) -> str:
     if not len(timeline):
         return "Nothing ran"
     (rank, lane), share = max(timeline.utilisation().items(), key=lambda entry: entry[1])
-    return f"Rank {rank}'s {lane} works for {percent_words(share)} of {cell_words(timeline.makespan_s)}"
+    idle_s = (1 - share) * timeline.makespan_s
+    return f"Rank {rank}'s {lane} idles for {cell_words(idle_s)} of {cell_words(timeline.makespan_s)}"

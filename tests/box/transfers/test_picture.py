@@ -23,7 +23,7 @@ def test_without_a_profile_lines_are_predicted_and_nothing_is_measured(direction
     for method in SLOWER:
         seconds = [FACTS.seconds(size, direction, method) for size in sizes]
         assert heights(ax, f"{method}, predicted") == pytest.approx(sizes / seconds / 1e9)
-        assert np.isnan(heights(ax, f"{method}, executed")).all()
+        assert np.isnan(heights(ax, f"{method}, measured")).all()
     half = FACTS.start_s * FACTS.bytes_per_s(direction)
     assert f"half of the link: {bytes_words(half)}" in named(ax)
 
@@ -37,6 +37,6 @@ def test_markers_are_medians() -> None:
     ]
     ax = figures.copies(FACTS, made.profile(points))
     for method, times in SLOWER.items():
-        predicted, seen = (heights(ax, f"{method}, {kind}") for kind in ("predicted", "executed"))
+        predicted, seen = (heights(ax, f"{method}, {kind}") for kind in ("predicted", "measured"))
         assert len(seen) == 9  # from 1 KiB on
         assert seen == pytest.approx(predicted / times, rel=1e-5)

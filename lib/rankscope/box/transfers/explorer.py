@@ -36,15 +36,22 @@ def loop(now: Now) -> Timeline:
     return spans.select(kind=("copy", "compute"))
 
 
+def batch_s(now: Now) -> float:
+    """Return the time from one step of the loop to the next."""
+    starts_s = loop(now).select(kind="compute").start_s
+    return float(starts_s.max() - starts_s.min()) / (_NUM_BATCHES - 1)
+
+
 def draw(now: Now) -> list[Drawing]:
     """The time of each method, next to that of the link alone, and the first batches of the loop."""
     seconds = {method: copy_s(now, method) for method in METHODS}
     link_s = parse_bytes("size", now.size) / LINKS[now.link].h2d_bytes_per_s
     title = f"Pinned is {seconds['pageable'] / seconds['pinned']:.1f} times as fast as pageable"
     how = "prefetched" if now.prefetched else "copied in turn"
+    waits = percent_words(1 - now.step_ms / 1e3 / batch_s(now))
     return [
         draw_ranking(seconds, link_s, now.method, title, f"{now.size} over {now.link}, from published figures"),
-        draw_timeline(loop(now), f"The first {_NUM_BATCHES} batches of {now.size}, {how}"),
+        draw_timeline(loop(now), f"The GPU waits {waits} of the time", f"{_NUM_BATCHES} batches of {now.size}, {how}"),
     ]
 
 
@@ -52,12 +59,10 @@ def report(now: Now) -> list[str]:
     """The copy's time and rate, the time per batch and how much of it the GPU computes."""
     seconds = copy_s(now, now.method)
     rate = rate_words(parse_bytes("size", now.size) / seconds)
-    starts_s = loop(now).select(kind="compute").start_s
-    batch_s = float(starts_s.max() - starts_s.min()) / (_NUM_BATCHES - 1)
-    computing = percent_words(now.step_ms / 1e3 / batch_s)
+    computing = percent_words(now.step_ms / 1e3 / batch_s(now))
     return [
         f"copy: {now.size} by the method {now.method} in {time_words(seconds)}, {rate}",
-        f"loop: {time_words(batch_s)} per batch; the GPU computes {computing} of the time",
+        f"loop: {time_words(batch_s(now))} per batch; the GPU computes {computing} of the time",
     ]
 
 

@@ -73,7 +73,8 @@ def draw(path_at: PathAt, now: Now) -> list[Drawing]:
     num_items, timeline = _long(path_at, now)
     rate = num_items / timeline.makespan_s
     title = f"{path.bottleneck} is the bottleneck: {three_digits(rate)} batches/s"
-    deck = f"{percent_words(rate / path.bound_per_s)} of the {three_digits(path.bound_per_s)} that {path.bottleneck} could do"
+    share = percent_words(rate / path.bound_per_s)
+    deck = f"{share} of the {three_digits(path.bound_per_s)} that {path.bottleneck} could do"
     *before, last = path.stages
     for stage in before:
         if stage.name == path.bottleneck:
