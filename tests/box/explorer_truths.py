@@ -24,7 +24,8 @@ def box(now: Any) -> list[tuple[Any, ...]]:
     if seconds is None:
         return []
     sent = {"allreduce": 2, "reduce": machine.num_ranks / (machine.num_ranks - 1)}.get(now.collective, 1)
-    return [(": #/s", sent * (1 - 1 / machine.num_ranks) * parse_bytes("size", now.size) / seconds)]
+    rate = sent * (1 - 1 / machine.num_ranks) * parse_bytes("size", now.size) / seconds
+    return [(": # (?:of .* )?GB/s", rate / 1e9)]
 
 
 def of_nccl(now: Any) -> list[tuple[Any, ...]]:

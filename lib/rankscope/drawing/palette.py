@@ -38,7 +38,7 @@ RANKS = ("#688ffd", "#f0968c", "#047860", "#b8960a", "#6945be", "#45d4f7", "#9a1
 
 # Kinds of work, and what fills memory, by their hue.
 _WORK = {
-    "#3f35b5": ("read", "load"),
+    "#5b50e0": ("read", "load"),
     "#e3d22b": ("decode", "host"),
     "#a5cf5a": ("collate", "loader"),
     "#59636e": ("pin",),

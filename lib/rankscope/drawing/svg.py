@@ -75,7 +75,7 @@ def _box(box: Box) -> str:
     tone, fill = _paint("f", box.fill)
     middle_y = box.y + box.height / 2
     if box.look == "wait":
-        svg = _line(Line(((box.x, middle_y), (box.x + box.width, middle_y)), "mute", 1.2, "1.2 3"))
+        svg = _line(Line(((box.x, middle_y), (box.x + box.width, middle_y)), "mute", 1.7, "1.7 3"))
     else:
         svg = f'{at} class="{box.look} {tone}" {fill} fill-opacity="{OPACITY[box.look]}"/>'
     if box.hatched:

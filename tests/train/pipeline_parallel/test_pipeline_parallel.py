@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from rankscope.timeline import Timeline
 from rankscope.train.pipeline_parallel import (
     SCHEDULES,
     PipelineError,
@@ -20,6 +21,7 @@ from rankscope.train.pipeline_parallel import (
     simulate,
     verify,
 )
+from rankscope.train.pipeline_parallel.explorer import bubbles
 from rankscope.train.pipeline_parallel.run import MESSAGE_BYTES
 from rankscope.train.pipeline_parallel.schedule import Pass, Rows, ScheduleKind
 from tests.extents import first_in_test
@@ -101,6 +103,18 @@ def test_a_step_takes_the_longest_path() -> None:
         timeline = simulate(schedule, 1, 2, weights_share=0.25)
         timeline.check()
         assert timeline.end_s == pytest.approx(expected)
+
+
+def test_bubbles_are_the_rest_of_the_step() -> None:
+    for name, message_s in (("GPipe", 0.0), ("1F1B", 0.004), ("ZBVZeroBubble", 0.001)):
+        timeline = simulate(build(name, 4, 6), 0.010, 0.020, message_s=message_s)
+        passes = timeline.select(lane="compute")
+        whole = Timeline.of([*passes, *bubbles(timeline, 4)])
+        whole.check()
+        for rank in range(4):
+            assert whole.select(rank=rank).busy_s == pytest.approx(timeline.makespan_s)
+            waits_s = whole.select(rank=rank, kind="wait").busy_s
+            assert waits_s == pytest.approx(timeline.makespan_s - 6 * 0.030)
 
 
 def test_messages_take_time_one_after_the_other() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...common.checks import each, of_type
-from ...common.units import bytes_words, parse_bytes, rate_range_words, rate_words, three_digits
+from ...common.units import bytes_words, parse_bytes, rate_range_words, three_digits
 from ...drawing.drawing import Drawing
 from ...drawing.grid import draw_grid
-from ...drawing.palette import ramp
+from ...drawing.palette import WorkLook, ramp
 from ..machines import PREFIX, bank
 from ..profile import Profile
 from .peers import peers_of, reached_by
@@ -46,10 +46,14 @@ def draw_machines(
             cells.append(cell)
         if one_size == size and first in rates:
             *_, kind = first.split(", ")
-            words = f"{kind}: {rate_words(rates.pop(first))}"
+            mine = rates.pop(first)
+            best = max(rates.values(), default=0.0)
+            of_best = f" of {three_digits(best / 1e9)}" if best > mine else ""
+            words = f"{kind}: {three_digits(mine / 1e9)}{of_best} GB/s"
             if rates:
                 deck = f"Others reach {rate_range_words(rates.values())} at {size}; busbw of {collective}"
-    return draw_grid(rows, columns, size, {}, title or words, deck)
+    looks = {"highest of its size": WorkLook(ramp(1), False), "near 0": WorkLook(ramp(0), False)}
+    return draw_grid(rows, columns, size, looks, title or words, deck)
 
 
 def draw_with_peers(mine: Profile) -> Drawing:

@@ -34,6 +34,7 @@ def draw(now: Now) -> list[Drawing]:
     starts = []  # sizes at which the choice changes
     last = ""
     margins = []
+    percents = []  # by which the choice takes longer than NCCL expects
     errors = []
     for size in _SIZES:
         num_bytes = parse_bytes("size", size)
@@ -44,14 +45,16 @@ def draw(now: Now) -> list[Drawing]:
             last = choice.words
         margins.append((hue, f"{100 * (second.nccl_s / choice.nccl_s - 1):.0f}"))
         took_s = measured_s.get(num_bytes, choice.time_s)
-        percent = f"{round(100 * (took_s / choice.nccl_s - 1))}".replace("-", "−")
-        errors.append((hue if num_bytes in measured_s else "rule", percent))
+        percents.append(round(100 * (took_s / choice.nccl_s - 1)))
+        errors.append((hue if num_bytes in measured_s else "rule", str(percents[-1]).replace("-", "−")))
     rows = {
-        "NCCL's choice, and by how many % the second best takes longer": margins,
-        "by how many % the choice takes longer than NCCL estimates": errors,
+        "NCCL's choice, and its lead over the second best [%]": margins,
+        "error of NCCL's estimate [%]; grey: against our model": errors,
     }
     title = f"{next(iter(looks))} below {starts[1]}, {last} from {starts[-1]}"
-    deck = f"{now.num_nodes} × {now.gpus_per_node} {now.gpu.upper()}, {now.collective}; grey: our model, not measured"
+    cluster = f"{now.num_nodes} × {now.gpus_per_node} {now.gpu.upper()}"
+    span = f"{min(percents)} to {max(percents)}".replace("-", "−")
+    deck = f"{now.collective} on {cluster} takes {span} % longer than NCCL expects"
     return [draw_grid(rows, _SIZES, now.size, looks, title, deck)]
 
 

@@ -73,13 +73,13 @@ def draw(path_at: PathAt, now: Now) -> list[Drawing]:
     num_items, timeline = _long(path_at, now)
     rate = num_items / timeline.makespan_s
     title = f"{path.bottleneck} is the bottleneck: {three_digits(rate)} batches/s"
-    deck = f"{percent_words(rate / path.bound_per_s)} of {path.bottleneck}'s best, {three_digits(path.bound_per_s)}"
+    deck = f"{percent_words(rate / path.bound_per_s)} of the {three_digits(path.bound_per_s)} that {path.bottleneck} could do"
     *before, last = path.stages
     for stage in before:
         if stage.name == path.bottleneck:
             more = path.changed(stage.name, num_workers=stage.num_workers + 1)
             more_rate = num_items / simulate(more, num_items, now.seed).makespan_s
-            deck += f"; with {stage.num_workers + 1} {stage.name} workers, {three_digits(more_rate)}"
+            deck += f"; with {stage.num_workers + 1} workers, {three_digits(more_rate)}"
     shown = simulate(path, min(_SHOWN, num_items), now.seed)
     waits = [
         done._replace(kind="wait", start_s=done.stop_s, stop_s=following.start_s)

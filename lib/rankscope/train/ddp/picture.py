@@ -77,9 +77,10 @@ def draw_caps(
     allreduces slow it down. `job` says what trains, and where.
     """
     chosen = of_type("recommendation", recommendation, Recommendation).chosen
+    default = recommendation.default
     rows = {}
     behind = []
-    for candidate in (recommendation.default, *recommendation.candidates):
+    for candidate in (default, *recommendation.candidates):
         cap_mb = candidate.bucket_cap_mb
         is_few = len(recommendation.candidates) <= _MOST_BARS
         if is_few or cap_mb in (None, chosen.bucket_cap_mb, bucket_cap_mb) or math.log2(cap_mb or 1) % 1 == 0:
@@ -89,5 +90,8 @@ def draw_caps(
             rows[name] = {"compute": 1e3 * (candidate.step_s - candidate.wait_s), "wait": 1e3 * candidate.wait_s}
             behind.append(f"{three_digits(1e3 * candidate.step_s)}{'  ← recommended' * (candidate is chosen)}")
     found = f"Recommended: {chosen.name}, {time_words(chosen.step_s)} per step"
-    deck = f"{job}: {count_of(chosen.num_buckets, 'bucket')}, {time_words(chosen.wait_s)} of waiting"
+    compared = f"the default takes {time_words(default.step_s)}"
+    if chosen is default:
+        compared = "no cap saves more than 1 %"
+    deck = f"{job}: {count_of(chosen.num_buckets, 'bucket')}; {compared}"
     return draw_bars(rows, "predicted step [ms]", title or found, deck, behind)

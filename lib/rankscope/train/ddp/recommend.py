@@ -32,7 +32,7 @@ class CapCandidate(NamedTuple):
 
     @property
     def name(self) -> str:
-        return "default" if self.bucket_cap_mb is None else f"{self.bucket_cap_mb:g} MiB"
+        return "25 MiB (default)" if self.bucket_cap_mb is None else f"{self.bucket_cap_mb:g} MiB"
 
 
 class Recommendation(msgspec.Struct, frozen=True, dict=True):
@@ -77,7 +77,7 @@ class Recommendation(msgspec.Struct, frozen=True, dict=True):
             advice = f"{call}: {time} per step, {gain} less than the default's {default_time}"
         lines = [advice, f"{count_of(chosen.num_buckets, 'bucket')}, for which the rank waits {wait} per step"]
         if shortest is not chosen:
-            lines.append(f"shortest: {shortest_time} with {count_of(shortest.num_buckets, 'bucket')} ({shortest.name})")
+            lines.append(f"shortest: {shortest_time} with {count_of(shortest.num_buckets, 'bucket')}, {shortest.name}")
         return "\n".join(lines)
 
     __repr__ = __str__  # for a notebook, which shows the last value of a cell

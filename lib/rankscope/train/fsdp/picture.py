@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...common.checks import of_type
 from ...common.units import decimal_words, percent_words, time_words
 from ...drawing.drawing import Drawing
-from ...drawing.marks import RIGHT_PX, Box, Line, Mark, Text, key_marks, moved_down
+from ...drawing.marks import RIGHT_PX, Box, Line, Mark, Text, key_marks, moved_down, row_name
 from ...drawing.palette import MEMORY
 from ...timeline.picture import draw_timeline, time_scale
 from .step import Cost, Step
@@ -33,18 +33,20 @@ def draw_fsdp_step(step: Step, cost: Cost, title: str | None = None, unsharded_b
     share = timeline.select(kind="wait").busy_s / (timeline.makespan_s or 1.0)
     deck = f"The GPU waits for {percent_words(share)} of {time_words(timeline.makespan_s)}"
     above = draw_timeline(timeline, title=title or f"A rank holds at most {decimal_words(step.peak_bytes)}", deck=deck)
-    named, keys_px = key_marks({term.replace("_", " "): MEMORY[term] for term in step.memory()})
+    px_per_byte = _MEMORY_PX / max(step.peak_bytes, unsharded_bytes)
+    visible = [term for term, num_bytes in step.memory().items() if num_bytes.max() * px_per_byte > 2]
+    named, keys_px = key_marks({term.replace("_", " "): MEMORY[term] for term in visible})
     top = above.height_px + keys_px + _GAP_PX
     left, px_per_s = time_scale(timeline)
     changes_px = np.minimum(left + step.memory_times(cost) * px_per_s, RIGHT_PX)
     peak_x = float(changes_px[step.peak_place])
     bottom = top + _MEMORY_PX
-    px_per_byte = _MEMORY_PX / max(step.peak_bytes, unsharded_bytes)
     peak_y = bottom - step.peak_bytes * px_per_byte
     below = [
         *(moved_down(mark, above.height_px + 8) for mark in named),
         *_areas(step, changes_px, left, bottom, px_per_byte),
-        Text(left - 12, bottom + 4, "0 B", "label", "ink", "end"),
+        row_name(bottom - _MEMORY_PX / 2, "memory", left=left),
+        row_name(bottom + 4, "0 B", left=left),
         Line(((peak_x, peak_y - 6), (peak_x, peak_y + 6)), "accent", 2),
         Text(
             min(peak_x, RIGHT_PX - 60),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 from ...common.units import percent_words, time_words
 from ...drawing.drawing import Drawing
 from ...panel.explorer import Explorer, Now, Setting
-from ...timeline import Timeline
+from ...timeline import Span, Timeline
 from ...timeline.picture import draw_timeline
 from .model import messages, simulate
 from .schedule import SCHEDULES, PipelineSchedule, build
@@ -41,13 +42,24 @@ def step(now: Now) -> tuple[PipelineSchedule, Timeline]:
     return schedule, timeline
 
 
+def bubbles(timeline: Timeline, num_ranks: int) -> Iterator[Span]:
+    """Yield a wait wherever a rank has nothing to compute."""
+    for rank in range(num_ranks):
+        passes = timeline.select(rank, "compute")
+        begins_s = [0.0, *passes.stop_s]
+        ends_s = [*passes.start_s, timeline.makespan_s]
+        for begin_s, end_s in zip(begins_s, ends_s, strict=True):
+            if begin_s < end_s:
+                yield Span(rank, "compute", "wait", -1, begin_s, end_s)
+
+
 def draw(now: Now) -> list[Drawing]:
-    """One step."""
+    """One step, with its bubbles."""
     _, timeline = step(now)
     work = timeline.utilisation()[0, "compute"]  # of each rank
     title = f"{now.schedule}: each rank idles {percent_words(1 - work)}"
-    deck = f"{time_words(timeline.makespan_s)} per step; each gap is a bubble: the rank waits for another"
-    return [draw_timeline(timeline, title, deck)]
+    deck = f"{time_words(timeline.makespan_s)} per step; it waits while the pipeline fills and drains"
+    return [draw_timeline(Timeline.of([*timeline, *bubbles(timeline, now.num_ranks)]), title, deck)]
 
 
 def report(now: Now) -> list[str]:
