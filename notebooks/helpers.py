@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -23,6 +24,12 @@ from rankscope.sampling import Assignment, assign, audit
 from rankscope.timeline import Span, Timeline
 from rankscope.train import ddp
 from rankscope.train.ddp import Contention, LocalStep, resnet50_step
+
+
+def print_wrapped(result: object) -> None:
+    """Print the lines of a result, broken between words at the width of a code cell."""
+    for line in str(result).splitlines():
+        print(textwrap.fill(line, 88, subsequent_indent="    "))
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:

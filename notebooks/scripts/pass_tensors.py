@@ -48,7 +48,7 @@ if __name__ == "__main__":
     for way in WAYS:
         _, copied, seen = send(line, way, PAGE_BYTES)
         place = "moved to shared memory" if copied else "left where it is"
-        print(f"{way}: the sender's tensor is {place}; it sees what the receiver writes: {seen}")
+        print(f"{way}: the tensor is {place}; sender sees the receiver's writes: {seen}")
     for name, num_bytes in SIZES.items():
         times = {way: [send(line, way, num_bytes)[0] for _ in range(5)] for way in WAYS}
         print(f"{name}, fastest of 5 [ms]:", ", ".join(f"{way} {min(times[way]):.2f}" for way in WAYS))

@@ -57,7 +57,7 @@ def draw_bars(
     for name, limit in sorted(limits, key=lambda limit: -limit[1]):
         x = left + number(f"limit {name}", limit, 0) * px_per_unit
         half_px = WIDE_LETTER_PX * len(name) / 2
-        name_x = min(x, WIDTH_PX - half_px)
+        name_x = min(x, RIGHT_PX - half_px)
         if x <= RIGHT_PX and name_x + half_px <= free_px:
             free_px = name_x - half_px
             dash = f"{row_px - 14:.1f} 14"  # between the numbers of the rows
@@ -75,7 +75,7 @@ def draw_bars(
                 marks.append(with_text(box, three_digits(length)))
             x += width
         if behind[row]:
-            marks.append(Text(x + 6, y + row_px / 2 + 4, behind[row], "number", "mute", halo=True))
+            marks.append(Text(x + 4, y + row_px / 2 + 4, behind[row], "number", "mute", halo=True))
     ticks = [(left + place * px_per_unit, words) for place, words in round_ticks(room_px / px_per_unit)]
     marks += axis(bottom, ticks, left)
     marks.append(Text((left + RIGHT_PX) / 2, bottom + 36, x_label, "label", "mute", "middle"))

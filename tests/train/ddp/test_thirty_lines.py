@@ -24,7 +24,7 @@ def test_under_torchrun_its_gradients_are_those_of_ddp() -> None:
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    same = "the gradients are those of torch's DistributedDataParallel"
+    same = "the gradients are those of torch's DDP"
     assert sorted(run.stdout.splitlines()) == [f"rank {rank}: {same}" for rank in range(2)]
 
 
