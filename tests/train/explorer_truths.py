@@ -74,7 +74,7 @@ def pipeline_parallel(now: Any) -> Truths:
     numbers = ", ".join(["#"] * now.num_ranks)
     return [
         ("each rank idles #", 1 - work_s / timeline.stop_s.max()),
-        ("# per step; it waits", timeline.stop_s.max()),
+        ("# per step; ranks wait", timeline.stop_s.max()),
         (f"in micro-batches: {numbers}\\n", *kept),
         ("at most # messages per step", max(sent)),
     ]

@@ -49,12 +49,12 @@ def draw(now: Now) -> list[Drawing]:
         errors.append((hue if num_bytes in measured_s else "rule", str(percents[-1]).replace("-", "−")))
     rows = {
         "NCCL's choice, and its lead over the second best [%]": margins,
-        "error of NCCL's estimate [%]; grey: against our model": errors,
+        "how much longer it takes than NCCL expects [%]; grey: by our model": errors,
     }
     title = f"{next(iter(looks))} below {starts[1]}, {last} from {starts[-1]}"
     cluster = f"{now.num_nodes} × {now.gpus_per_node} {now.gpu.upper()}"
-    span = f"{min(percents)} to {max(percents)}".replace("-", "−")
-    deck = f"{now.collective} on {cluster} takes {span} % longer than NCCL expects"
+    span = f"{min(percents):+} to {max(percents):+}".replace("-", "−")
+    deck = f"{now.collective} on {cluster}: {span} % longer than estimated"
     return [draw_grid(rows, _SIZES, now.size, looks, title, deck)]
 
 

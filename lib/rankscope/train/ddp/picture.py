@@ -12,7 +12,7 @@ from ...drawing.bars import draw_bars
 from ...drawing.drawing import Drawing
 from ...drawing.marks import LEFT_PX, RIGHT_PX, Box, Line, Mark, Text, row_name, with_text
 from ...drawing.palette import MEMORY
-from .bucketing import DDPBuckets
+from .bucketing import DEFAULT_CAPS_MB, DDPBuckets
 from .recommend import Recommendation
 
 _ROW_PX = 24.0
@@ -80,7 +80,8 @@ def draw_caps(
     default = recommendation.default
     rows = {}
     behind = []
-    for candidate in (default, *recommendation.candidates):
+    candidates = default, *recommendation.candidates
+    for candidate in sorted(candidates, key=lambda candidate: candidate.bucket_cap_mb or DEFAULT_CAPS_MB[1]):
         cap_mb = candidate.bucket_cap_mb
         is_few = len(recommendation.candidates) <= _MOST_BARS
         if is_few or cap_mb in (None, chosen.bucket_cap_mb, bucket_cap_mb) or math.log2(cap_mb or 1) % 1 == 0:
@@ -89,7 +90,7 @@ def draw_caps(
                 name += ", yours"
             rows[name] = {"compute": 1e3 * (candidate.step_s - candidate.wait_s), "wait": 1e3 * candidate.wait_s}
             behind.append(f"{three_digits(1e3 * candidate.step_s)}{'  ← recommended' * (candidate is chosen)}")
-    found = f"Recommended: {chosen.name}, {time_words(chosen.step_s)} per step"
+    found = f"Best: {chosen.name}, {time_words(chosen.step_s)} per step"
     compared = f"the default takes {time_words(default.step_s)}"
     if chosen is default:
         compared = "no cap saves more than 1 %"
