@@ -72,7 +72,7 @@ def draw(path_at: PathAt, now: Now) -> list[Drawing]:
     path = path_at(now)
     num_items, timeline = _long(path_at, now)
     rate = num_items / timeline.makespan_s
-    title = f"{path.bottleneck} is the bottleneck: {three_digits(rate)} batches/s"
+    title = f"{path.bottleneck} limits the loop to {three_digits(rate)} batches/s"
     share = percent_words(rate / path.bound_per_s)
     deck = f"{share} of the {three_digits(path.bound_per_s)} that {path.bottleneck} could do"
     *before, last = path.stages
