@@ -11,11 +11,10 @@ from ...common.words import count_of
 from ...drawing.drawing import Drawing, to_svg
 from ...drawing.ranking import draw_ranking
 from ...panel.explorer import Explorer, Now, Setting, Steps, sizes
-from ..algorithms import ALGORITHMS, algorithm_of, build
+from ..algorithms import ALGORITHMS, Algorithm, algorithm_of
 from ..best import best, seconds_with
 from ..schedule import Schedule
-from ..verify import verify
-from .model import Playback, playback
+from .model import Playback, playback, verified
 from .picture import draw_play, horizon_s, play_svg
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_all")
@@ -67,12 +66,15 @@ def _algorithms() -> dict[str, tuple[str, str]]:
 
     The label of an allreduce is its name, and any other collective stands before the name.
     """
-    algorithms = {}
-    for collective in COLLECTIVES:
-        for name in ALGORITHMS[collective]:
-            label = name if collective == "allreduce" else f"{collective} {name}"
-            algorithms[label] = (collective, name)
-    return algorithms
+    return {
+        f"{collective} {name}".removeprefix("allreduce "): (collective, name)
+        for collective in COLLECTIVES
+        for name in ALGORITHMS[collective]
+    }
+
+
+_built = lru_cache(maxsize=64)(Algorithm.__call__)
+_play = lru_cache(maxsize=16)(playback)
 
 
 @lru_cache(maxsize=32)
@@ -81,11 +83,12 @@ def _ranked(collective: str, num_bytes: int, cluster: Cluster, _algorithms: Any)
     fastest = best(num_bytes, cluster, collective)
     runners = []
     for name, options, seconds in fastest.candidates:
-        latency_s = seconds_with(algorithm_of(collective, name), options, 0.0, cluster) or 0.0
+        record = algorithm_of(collective, name)
+        latency_s = seconds_with(record, options, 0.0, cluster) or 0.0
         num_segments = options.get("num_segments", 1)
         if num_segments > _MOST_SEGMENTS:
             options = options | {"num_segments": _MOST_SEGMENTS}
-        schedule = build(collective, name, cluster.num_ranks, **options)
+        schedule = _built(record, cluster.num_ranks, **options)
         rounds = count_of(schedule.num_steps, "step")
         if num_segments > _MOST_SEGMENTS:
             rounds = f"{num_segments} segments"
@@ -94,10 +97,7 @@ def _ranked(collective: str, num_bytes: int, cluster: Cluster, _algorithms: Any)
     return runners, fastest.bound_s
 
 
-_play = lru_cache(maxsize=16)(playback)
-
-
-def ranking(now: Now) -> tuple[list[Runner], float]:
+def ranking(now: Now) -> tuple[tuple[Runner, ...], float]:
     """Return the chosen algorithm, then the others of its collective, the fastest first; and the bound in seconds.
 
     Raises ValueError if the chosen one does not exist for so many ranks.
@@ -105,7 +105,7 @@ def ranking(now: Now) -> tuple[list[Runner], float]:
     collective, chosen = _algorithms()[now.algorithm]
     algorithms = tuple(ALGORITHMS[collective].items())
     runners, bound_s = _ranked(collective, parse_bytes("message", now.message), cluster(now), algorithms)
-    chosen_first = sorted(runners, key=lambda runner: runner.name != chosen)
+    chosen_first = tuple(sorted(runners, key=lambda runner: runner.name != chosen))
     if chosen_first[0].name != chosen:
         raise ValueError(f"{now.algorithm} does not exist for {cluster(now).num_ranks} ranks")
     return chosen_first, bound_s
@@ -122,13 +122,12 @@ def plays(now: Now) -> list[Playback]:
     return [_play(runner.schedule, num_bytes, cluster(now)) for runner in ranking(now)[0][:2]]
 
 
-def _ranking(now: Now) -> Drawing:
+@lru_cache(maxsize=1)  # the picture that plays and the one that does not have the same
+def _drawn(runners: tuple[Runner, ...], bound_s: float, message: str) -> Drawing:
     """Draw the time of every algorithm, and what it consists of."""
-    runners, bound_s = ranking(now)
     faster, slower = sorted(runners[:2], key=lambda runner: runner.seconds)
     times = times_in_one_unit(faster.seconds, slower.seconds)
-    schedule = faster.schedule
-    size = f"{schedule.collective}, {now.message}, {count_of(schedule.num_ranks, 'rank')}"
+    size = f"{faster.schedule.collective}, {message}, {count_of(faster.schedule.num_ranks, 'rank')}"
     return draw_ranking(
         {runner.name: runner.seconds for runner in runners},
         bound_s,
@@ -143,15 +142,15 @@ def _ranking(now: Now) -> Drawing:
 def draw(now: Now) -> list[Drawing]:
     """All algorithms, and a moment on the way of the two that race, for readers without a kernel."""
     shown = plays(now)
-    if not shown:
-        return [_ranking(now)]
-    return [draw_play(_ranking(now), shown, _STILL_AT * horizon_s(shown))]
+    above = _drawn(*ranking(now), now.message)
+    return [draw_play(above, shown, _STILL_AT * horizon_s(shown)) if shown else above]
 
 
 def play(now: Now) -> str:
     """All algorithms, and all moments of the two that race, with buttons to play, to pause and to step."""
     shown = plays(now)
-    return play_svg(_ranking(now), shown) if shown else to_svg(_ranking(now))
+    above = _drawn(*ranking(now), now.message)
+    return play_svg(above, shown) if shown else to_svg(above)
 
 
 def report(now: Now) -> list[str]:
@@ -160,7 +159,7 @@ def report(now: Now) -> list[str]:
     return [
         *(
             f"{runner.name}: {time_words(runner.seconds)}; {runner.effort} from the busiest rank; "
-            f"verified in at most {_MOST_SEGMENTS} segments: {verify(runner.schedule)}"
+            f"verified in at most {_MOST_SEGMENTS} segments: {verified(runner.schedule)}"
             for runner in runners[:2]
         ),
         f"lower bound on the fastest link: {time_words(bound_s)}",

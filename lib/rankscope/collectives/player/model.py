@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,8 @@ from ..port_clock import PortClock
 from ..schedule import Schedule
 from ..steps import Bools, Ints
 from ..verify import pass_step, verify
+
+verified = lru_cache(maxsize=32)(verify)
 
 
 class Playback(msgspec.Struct, frozen=True, eq=False):
@@ -71,7 +75,7 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
     """
     if schedule.collective == "barrier":
         raise ValueError("a barrier moves no data: there is nothing to play")
-    verify(schedule)
+    verified(schedule)
     held = schedule.initial_chunks().astype(np.int64)
     shares = held[:, :, None].copy()  # of how many ranks a chunk is the sum
     rows = [np.empty((4, 0), dtype=np.int64)]  # a row per chunk of a message

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ class _Life(NamedTuple):
 
     def at(self, at_s: float) -> Mark:
         """Return the mark where it is at this moment."""
-        if not isinstance(self.mark, Box) or not (self.dx or self.dy):
+        if not isinstance(self.mark, Box):
             return self.mark
         share = min((at_s - self.start_s) / ((self.there_s - self.start_s) or 1.0), 1.0)
         return self.mark._replace(x=self.mark.x + share * self.dx, y=self.mark.y + share * self.dy)
@@ -74,7 +75,7 @@ def draw_play(above: Drawing, plays: Sequence[Playback], at_s: float) -> Drawing
     summed in it, or which rank it comes from. To the right are the messages, from sender to receiver: what is still to
     come is grey, and the upright line is the moment.
     """
-    lives, height_px = _lives(above, plays)
+    lives, height_px = _lives(above, tuple(plays))
     marks = [life.at(at_s) for life in lives if life.start_s <= at_s < life.stop_s]
     return replace(above, marks=marks, height_px=height_px)
 
@@ -92,7 +93,7 @@ def play_svg(above: Drawing, plays: Sequence[Playback]) -> str:
         return (_LEAD_S + time_s / end_s * _PLAY_S) / total_s
 
     timing = f'dur="{total_s:g}s" begin="indefinite" repeatCount="indefinite"'
-    lives, height_px = _lives(above, plays)
+    lives, height_px = _lives(above, tuple(plays))
     inside = "".join(_animated(life, share, timing) for life in lives)
     events = sorted({event for play in plays for event in _events(play)})
     times = [f"{share(event) * total_s:.3f}" for event in events[1:]]
@@ -137,7 +138,8 @@ def _events(play: Playback) -> list[float]:
     return sorted({0.0, *play.start_s.tolist(), *play.done_s.tolist()})
 
 
-def _lives(above: Drawing, plays: Sequence[Playback]) -> tuple[list[_Life], float]:
+@lru_cache(maxsize=1)  # for the picture that plays and the one that does not
+def _lives(above: Drawing, plays: tuple[Playback, ...]) -> tuple[list[_Life], float]:
     """Return all marks in the order of painting, and how high they are."""
     y = above.height_px + 28
     lives = [*map(_Life, above.marks), _Life(Text(8, y - 12, reading_of(plays[0].schedule), "deck", "mute"))]
@@ -158,6 +160,8 @@ class _Strip:
         self.horizon_s = horizon_s
         self.grid = Grid(play.schedule, _GRID_LEFT_PX, top + _HEAD_PX, _GRID_PX, _ROWS_PX)
         self.events = _events(play)
+        columns = play.src, play.dst, play.start_s, play.end_s, play.done_s, play.reduce
+        self.sent = list(zip(*[column.tolist() for column in columns], strict=True))
 
     def lives(self) -> Iterator[_Life]:
         """Yield all marks, in the order of painting."""
@@ -201,9 +205,7 @@ class _Strip:
         """A line for each message from its sender to its receiver, grey until it begins."""
         for rank in range(self.schedule.num_ranks):
             yield _Life(Line(((_TIME_LEFT_PX, self.grid.y(rank)), (RIGHT_PX, self.grid.y(rank))), "rule", 0.6))
-        play = self.play
-        columns = play.src.tolist(), play.dst.tolist(), play.start_s.tolist(), play.end_s.tolist(), play.reduce.tolist()
-        for src, dst, start_s, end_s, is_added in zip(*columns, strict=True):
+        for src, dst, start_s, end_s, _, is_added in self.sent:
             ends = (self.x(start_s), self.grid.y(src)), (self.x(end_s), self.grid.y(dst))
             line = message_line(ends, is_added)
             yield _Life(line._replace(tone="rule"))
@@ -230,14 +232,12 @@ class _Strip:
         for message, chunk, shares in zip(
             play.message.tolist(), play.chunk.tolist(), play.carries.tolist(), strict=True
         ):
-            src = int(play.src[message])
-            dst = int(play.dst[message])
+            src, dst, start_s, end_s, done_s, _ = self.sent[message]
             at = self.grid.at(src, chunk)
             x = at.x + (0.66 * self.grid.cell_px if dst > src else -4)  # next to the numbers of chunks
             height = 0.6 * self.grid.row_px
             y = self.grid.y(src) - height / 2
             ground = Box(x, y, 0.32 * self.grid.cell_px, height, "paper", "solid")
-            times = float(play.start_s[message]), float(play.done_s[message])
-            way = 0.0, self.grid.y(dst) - self.grid.y(src), float(play.end_s[message])
-            yield _Life(ground, *times, *way)
-            yield _Life(self.chunk(ground._replace(edge="ink"), shares, chunk), *times, *way)
+            way = start_s, done_s, 0.0, self.grid.y(dst) - self.grid.y(src), end_s
+            yield _Life(ground, *way)
+            yield _Life(self.chunk(ground._replace(edge="ink"), shares, chunk), *way)

@@ -108,11 +108,13 @@ def _long(path_at: PathAt, now: Now) -> tuple[int, Timeline]:
 
 
 def _shares(timeline: Timeline, stage: Stage) -> str:
-    """Return a line on the workers of a stage, each of which has a lane."""
-    lanes = [timeline.select(lane=lane) for lane in stage.lanes()]
-    whole_s = timeline.makespan_s * len(lanes)  # the time of all workers
-    work = sum(lane.work().busy_s for lane in lanes) / whole_s
-    blocked = sum(lane.select(kind="blocked").busy_s for lane in lanes) / whole_s
+    """Return a line on the workers of a stage, each of which does one thing after another."""
+    spans = timeline.select(lane=stage.lanes())
+    seconds = spans.stop_s - spans.start_s
+    is_work = spans.kind == timeline.kinds.index(stage.name)
+    whole_s = timeline.makespan_s * stage.num_workers  # the time of all workers
+    work = seconds[is_work].sum() / whole_s
+    blocked = seconds[~is_work].sum() / whole_s
     return f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage"
 
 

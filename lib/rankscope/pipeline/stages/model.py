@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import chain, islice, pairwise, repeat
-from typing import NamedTuple
 
 from ...common.checks import of_type, whole
 from ...sampling.samplers.permutation import SEEDS
@@ -68,17 +67,6 @@ def simulate(pipeline: Pipeline, items: int, seed: int = 0, num_ranks: int = 1) 
     return Timeline.of(spans).named(lanes, [stage.name for stage in stages])
 
 
-class _Visit(NamedTuple):
-    """An item that a worker has; the first two decide which leaves first."""
-
-    leaves_by: float
-    turn: int
-    item: int
-    worker: int
-    start_s: float
-    done_s: float
-
-
 class _Passage:
     """The passage of a rank's items through one stage; `taken_s`, when each was taken, grows meanwhile."""
 
@@ -90,7 +78,8 @@ class _Passage:
         self.lanes = stage.lanes()
         self.arrivals: Iterator[tuple[float, int]] = iter(())  # when each item arrives
         self.taken_s: list[float] = []
-        self.in_hand: list[_Visit] = []  # a heap
+        # A heap of what workers have: by what it is to leave, its turn, the worker and the work.
+        self.in_hand: list[tuple[float, int, int, Span]] = []
 
     def flow(self, free_slots_s: Iterable[float]) -> Iterator[tuple[float, int]]:
         """Yield when each item leaves, and the item; the next queue has a slot for each at `free_slots_s`.
@@ -103,35 +92,43 @@ class _Passage:
         for free_slot_s in free_slots_s:
             if not self.in_hand:
                 return
-            left_s = max(left_s, self.in_hand[0].done_s, free_slot_s)
-            visit = self.leave(left_s, "blocked")
-            yield left_s, visit.item
-            self.take(visit.worker, left_s)
+            left_s = max(left_s, self.done_s(), free_slot_s)
+            worker, item = self.leave(left_s, "blocked")
+            yield left_s, item
+            self.take(worker, left_s)
 
     def take(self, worker: int, free_s: float) -> None:
         """Let a worker take the next item or batch, if there is one, each item once both are there."""
-        batch_size = self.stage.batch_size or 1
-        items = []
-        for arrived_s, item in islice(self.arrivals, batch_size):
+        batch_size = self.stage.batch_size
+        number = -1
+        for arrived_s, item in islice(self.arrivals, batch_size or 1):
             start_s = max(arrived_s, free_s)
             self.taken_s.append(start_s)
-            items.append(item)
-        if not items:
+            number = item
+        if number < 0:
             return
-        turn = (len(self.taken_s) - 1) // batch_size
-        number = turn if self.stage.batch_size else items[0]
+        turn = len(self.taken_s) - 1
+        if batch_size:
+            number = turn = turn // batch_size
         done_s = start_s + self.times_s[number]
+        work = Span(self.rank, self.lanes[worker], self.stage.name, number, start_s, done_s)
         leaves_by = turn if self.stage.ordered else done_s
-        heappush(self.in_hand, _Visit(leaves_by, turn, number, worker, start_s, done_s))
+        heappush(self.in_hand, (leaves_by, turn, worker, work))
 
-    def leave(self, left_s: float, wait: str) -> _Visit:
-        """Let the item leave whose turn it is; `wait` is the kind of its wait, if there is one."""
-        visit = heappop(self.in_hand)
-        lane = self.lanes[visit.worker]
-        self.spans.append(Span(self.rank, lane, self.stage.name, visit.item, visit.start_s, visit.done_s))
-        if left_s > visit.done_s:
-            self.spans.append(Span(self.rank, lane, wait, visit.item, visit.done_s, left_s))
-        return visit
+    def done_s(self) -> float:
+        """Return when the item is done whose turn it is."""
+        return self.in_hand[0][-1].stop_s
+
+    def leave(self, left_s: float, wait: str) -> tuple[int, int]:
+        """Let the item leave whose turn it is, and return its worker and it.
+
+        `wait` is the kind of its wait, if there is one.
+        """
+        _, _, worker, work = heappop(self.in_hand)
+        self.spans.append(work)
+        if left_s > work.stop_s:
+            self.spans.append(Span(self.rank, work.lane, wait, work.item, work.stop_s, left_s))
+        return worker, work.item
 
 
 def _lock_step(passages: list[_Passage]) -> None:
@@ -142,6 +139,6 @@ def _lock_step(passages: list[_Passage]) -> None:
             passage.take(0, step_end_s)
         if not passages[0].in_hand:
             return
-        step_end_s = max(passage.in_hand[0].done_s for passage in passages)
+        step_end_s = max(passage.done_s() for passage in passages)
         for passage in passages:
             passage.leave(step_end_s, "barrier")

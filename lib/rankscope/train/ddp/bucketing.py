@@ -51,8 +51,7 @@ def assign(gradients: Sequence[Gradient], order: Iterable[int], bucket_cap_mb: f
     first_cap, cap = caps_bytes(bucket_cap_mb)
     buckets: list[tuple[int, ...]] = []
     open_buckets: dict[str, list[int]] = {}
-    num_bytes: dict[str, int] = {}  # of the open buckets
-    cap_of: dict[str, int] = {}
+    left_bytes: dict[str, int] = {}  # until the open buckets are full
     for index in order:
         gradient = gradients[index]
         dtype = gradient.dtype
@@ -60,12 +59,11 @@ def assign(gradients: Sequence[Gradient], order: Iterable[int], bucket_cap_mb: f
             buckets.append((index,))
             continue
         open_buckets.setdefault(dtype, []).append(index)
-        num_bytes[dtype] = num_bytes.get(dtype, 0) + gradient.num_bytes
-        if num_bytes[dtype] >= cap_of.get(dtype, first_cap):
+        left_bytes[dtype] = left_bytes.get(dtype, first_cap) - gradient.num_bytes
+        if left_bytes[dtype] <= 0:
             buckets.append(tuple(open_buckets[dtype]))
             open_buckets[dtype] = []
-            num_bytes[dtype] = 0
-            cap_of[dtype] = cap
+            left_bytes[dtype] = cap
     for indices in reversed(open_buckets.values()):
         if indices:
             buckets.append(tuple(indices))

@@ -24,6 +24,7 @@ from .resnet50 import resnet50_step
 FLOPS_PER_S = 40e12  # of a rank, about an A100 in single precision with TF32; a larger batch stands for a slower one
 DEFAULT_CAP = "default"
 CAPS = Steps((*sizes(20, 24), ("25 MiB (default)", DEFAULT_CAP), *sizes(25, 29)))
+_resnet50_step = lru_cache(maxsize=16)(resnet50_step)
 PRESETS: dict[str, dict[str, Any]] = {
     "4 micro-batches": {"accumulation": 4},
     "everything in one bucket": {"cap": "128 MiB"},
@@ -54,7 +55,7 @@ def ddp(profiles: Mapping[str, Profile] | None = None) -> Explorer:
             "accumulation": now.accumulation,
             "overlap": now.overlap,
         }
-        local = resnet50_step(now.num_samples, FLOPS_PER_S)
+        local = _resnet50_step(now.num_samples, FLOPS_PER_S)
         cap_mb = None if now.cap == DEFAULT_CAP else parse_bytes("cap", now.cap) / MIB
         cost = networks.cost(now)
         return cap_mb, simulate(local, cost, bucket_cap_mb=cap_mb, **options), recommend(local, cost, **options)
@@ -72,7 +73,7 @@ def ddp(profiles: Mapping[str, Profile] | None = None) -> Explorer:
         _, step, recommendation = predicted(now)
         wait_s = step.select(kind="wait").busy_s
         whole, alone, wait = times_in_one_unit(step.makespan_s, recommendation.alone_s, wait_s)
-        num_bytes = resnet50_step(now.num_samples, FLOPS_PER_S).num_bytes
+        num_bytes = _resnet50_step(now.num_samples, FLOPS_PER_S).num_bytes
         return [
             f"ResNet-50: {bytes_words(num_bytes)} of gradients; {count_of(networks.num_ranks(now), 'rank')}",
             f"{whole} per step: {alone} without communication, waiting {wait} (exposed communication)",

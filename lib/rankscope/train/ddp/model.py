@@ -62,26 +62,25 @@ def simulate(
         if () in used or sorted(chain(*used)) != list(range(len(local.gradients))):
             raise ValueError(f"buckets must hold each of {len(local.gradients)} gradients once, got {used!r}")
     last = last_backward(local, used, cost, contention, overlap)
-    compute = Tape()
+    tape = Tape()
     num_passes = whole("accumulation", accumulation, 1)
     for micro in range(num_passes - 1):
-        compute.add(0, "compute", "forward", micro, local.forward_s)
-        compute.add(0, "compute", "backward", micro, local.backward_s)
-    begin_s = compute.add(0, "compute", "forward", num_passes - 1, local.forward_s)
-    free_s = compute.add(0, "compute", "backward", num_passes - 1, last.backward_s)
+        tape.add(0, "compute", "forward", micro, local.forward_s)
+        tape.add(0, "compute", "backward", micro, local.backward_s)
+    begin_s = tape.add(0, "compute", "forward", num_passes - 1, local.forward_s)
+    free_s = tape.add(0, "compute", "backward", num_passes - 1, last.backward_s)
     for bucket, (start_s, stop_s) in enumerate(last.unpacked):
         if stop_s > start_s:
             if begin_s + start_s > free_s:
-                compute.wait(0, "compute", "wait", NO_ITEM, begin_s + start_s)
-            free_s = compute.wait(0, "compute", "unpack", bucket, begin_s + stop_s)
+                tape.wait(0, "compute", "wait", NO_ITEM, begin_s + start_s)
+            free_s = tape.wait(0, "compute", "unpack", bucket, begin_s + stop_s)
     if begin_s + last.end_s > free_s:  # without time to unpack, the wait for all buckets is one span
-        compute.wait(0, "compute", "wait", NO_ITEM, begin_s + last.end_s)
+        tape.wait(0, "compute", "wait", NO_ITEM, begin_s + last.end_s)
     if local.optimizer_s:
-        compute.add(0, "compute", "optimizer", NO_ITEM, local.optimizer_s)
-    allreduces = []
+        tape.add(0, "compute", "optimizer", NO_ITEM, local.optimizer_s)
     for bucket, (start_s, stop_s) in enumerate(last.allreduces):
-        allreduces.append(Span(0, "allreduce", "allreduce", bucket, begin_s + start_s, begin_s + stop_s))
-    return Timeline.of([*compute.spans, *allreduces])
+        tape.spans.append(Span(0, "allreduce", "allreduce", bucket, begin_s + start_s, begin_s + stop_s))
+    return Timeline.of(tape.spans)
 
 
 # ---- the last backward pass, during which buckets are reduced
@@ -184,9 +183,7 @@ def _overlapped(
             allreduce_stops_s.append(now_s)
             if is_working:
                 work_done_s += to_reduce_s / contention.compute
-    unpacked = []
-    for bucket in range(num_buckets):
-        start_s = max(work_stops_s[bucket], allreduce_stops_s[bucket])  # after the work before it, and its allreduce
-        unpacked.append((start_s, work_stops_s[bucket + 1]))
+    unpack_starts_s = map(max, work_stops_s, allreduce_stops_s)  # each after the work before it, and its allreduce
+    unpacked = list(zip(unpack_starts_s, work_stops_s[1:], strict=True))
     allreduces = list(zip(allreduce_starts_s, allreduce_stops_s, strict=True))
     return LastBackward(work_stops_s[0], allreduces, unpacked)

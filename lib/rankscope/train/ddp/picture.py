@@ -50,8 +50,7 @@ def draw_buckets(buckets: DDPBuckets, title: str | None = None) -> Drawing:
         dtype = buckets.gradients[bucket[0]].dtype
         cap_bytes = buckets.caps_bytes[min(dtypes.count(dtype), 1)]
         dtypes.append(dtype)
-        is_capped = shown != buckets.first and cap_bytes <= widest_bytes
-        if is_capped:
+        if shown != buckets.first and cap_bytes <= widest_bytes:
             cap_x = LEFT_PX + cap_bytes * px_per_byte
             marks.append(Line(((cap_x, y - 2), (cap_x, y + _ROW_PX - 2)), "ink", dash="3 2"))
     total_bytes = sum(map(buckets.num_bytes, shown))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from functools import cached_property
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ from ...common.checks import number, of_type, several, whole
 from ...common.units import percent_words, times_in_one_unit
 from ...common.words import count_of
 from ...networks import Cost
-from .bucketing import MIB
+from .bucketing import MIB, Buckets
 from .local import Contention, LocalStep
 from .model import FREE, last_backward
 
@@ -116,40 +116,38 @@ def recommend(
     of_type("local", local, LocalStep)
     num_passes = whole("accumulation", accumulation, 1)
     if caps_mb is None:
-        caps = {*_powers_mb(local), *_distinct_mb(local)}
+        ways = _ways_to_fill(local)
     else:
-        caps = {number("caps_mb", cap, 0) for cap in several("caps_mb", caps_mb, "caps")}
+        ways = {number("caps_mb", cap, 0): local.buckets(cap) for cap in several("caps_mb", caps_mb, "caps")}
     # The part of a step that no cap can change: all before the last backward, and the optimizer.
     rest_s = num_passes * local.forward_s + (num_passes - 1) * local.backward_s + local.optimizer_s
 
-    def candidate(cap: float | None) -> CapCandidate:
-        buckets = local.buckets(cap)
+    def candidate(cap: float | None, buckets: Buckets) -> CapCandidate:
         last = last_backward(local, buckets, cost, contention, overlap)
         return CapCandidate(cap, len(buckets), rest_s + last.end_s, last.wait_s)
 
     alone_s = rest_s + local.backward_s + local.unpack_s
-    return Recommendation(tuple(map(candidate, sorted(caps))), candidate(None), alone_s)
+    candidates = tuple([candidate(cap, ways[cap]) for cap in sorted(ways)])
+    return Recommendation(candidates, candidate(None, local.buckets()), alone_s)
 
 
-def _powers_mb(local: LocalStep) -> Iterator[float]:
-    """Yield powers of two from 1 to the first that holds all gradients."""
-    cap_mb = 1.0
-    yield cap_mb
-    while cap_mb * MIB < local.num_bytes:
-        cap_mb *= 2
-        yield cap_mb
-
-
-def _distinct_mb(local: LocalStep) -> Iterator[float]:
-    """Yield a cap for each way to fill buckets, the shortest number with which they are the same."""
-    sizes = [gradient.num_bytes for gradient in local.gradients]
+@lru_cache(maxsize=16)  # they do not depend on the network
+def _ways_to_fill(local: LocalStep) -> dict[float, Buckets]:
+    """Return the buckets of caps in MiB: of powers of two from 1 to the first that holds all gradients, and of each way
+    to fill buckets, the shortest number with which they are the same.
+    """
+    caps = [1.0]
+    while caps[-1] * MIB < local.num_bytes:
+        caps.append(2 * caps[-1])
+    ways = {cap: local.buckets(cap) for cap in caps}
     cap_bytes = max(local.num_bytes // _MOST_BUCKETS, 1)
     while True:
-        bucket_bytes = [sum(sizes[index] for index in bucket) for bucket in local.buckets(cap_bytes / MIB)]
+        buckets = local.buckets(cap_bytes / MIB)
+        bucket_bytes = [sum(local.gradients[index].num_bytes for index in bucket) for bucket in buckets]
         full_bytes = min([num_bytes for num_bytes in bucket_bytes if num_bytes >= cap_bytes], default=0)
         if not full_bytes:  # no bucket reaches this cap, nor a larger one
-            return
-        yield _short_mb(cap_bytes, full_bytes)
+            return ways
+        ways[_short_mb(cap_bytes, full_bytes)] = buckets
         cap_bytes = max(full_bytes + 1, math.ceil(_FINEST * cap_bytes))
 
 
