@@ -9,7 +9,7 @@ from itertools import combinations
 
 import msgspec
 
-from ...common.files import FileError, read_bytes
+from ...common.files import read_bytes, while_reading
 from ...common.words import and_joined, count_of, listed, printable
 
 MEANINGS = {  # of the words of topo -m, from the shortest way to the longest
@@ -55,10 +55,8 @@ def read_topology(path: str | os.PathLike[str]) -> Topology:
 
     Raises ValueError if the file has none; OSError if it cannot be opened.
     """
-    try:
+    with while_reading(path, "it is no table of nvidia-smi topo -m"):
         return parsed(read_bytes(path).decode("utf-8-sig", "replace"))
-    except (ValueError, LookupError) as error:
-        raise FileError(path, f"it is no table of nvidia-smi topo -m: {error}") from error
 
 
 def parsed(text: str) -> Topology:
