@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, permutations
 
 import msgspec
 
@@ -36,13 +36,10 @@ class Topology(msgspec.Struct, frozen=True):
     nics: list[str]
 
     @property
-    def nvlinks(self) -> list[list[int]]:
-        """The number of NVLinks from each GPU to each other one."""
-        rows = []
-        for gpu, row in enumerate(self.ways):
-            to_others = [way for other, way in enumerate(row[: len(self.ways)]) if other != gpu]
-            rows.append([int(way[2:]) if kind_of(way) == "NV" else 0 for way in to_others])
-        return rows
+    def nvlinks(self) -> set[int]:
+        """The different numbers of NVLinks from a GPU to another one."""
+        ways = [self.ways[one][other] for one, other in permutations(range(len(self.ways)), 2)]
+        return {int(way[2:]) if kind_of(way) == "NV" else 0 for way in ways}
 
 
 def kind_of(way: str) -> str:
