@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -127,12 +126,3 @@ class Cluster(msgspec.Struct, frozen=True):
         alpha_s = np.where(between_nodes, self.inter.alpha_s, self.intra.alpha_s)
         beta_s_per_byte = np.where(between_nodes, self.inter.beta_s_per_byte, self.intra.beta_s_per_byte)
         return alpha_s, beta_s_per_byte
-
-
-def node_sizes(nodes: Sequence[int]) -> list[int]:
-    """Return the number of ranks on each node.
-
-    >>> node_sizes([0, 0, 1])
-    [2, 1]
-    """
-    return [list(nodes).count(node) for node in range(max(nodes) + 1)]

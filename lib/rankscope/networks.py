@@ -18,12 +18,13 @@ Cost = Callable[[Any], Any]  # from an array of bytes to as many seconds, or to 
 
 
 class CostTable(msgspec.Struct, frozen=True):
-    """Times in seconds at some sizes, joined and extended by straight lines, and never below 0.
+    """Times in seconds at some sizes, joined by straight lines.
 
-    Raises ValueError unless there are at least two sizes in ascending order and a time for each.
+    Below the smallest size the time stays constant; above the largest, each further byte costs what it cost between the
+    last two sizes. Raises ValueError unless there are at least two sizes in ascending order and a time for each.
 
-    >>> CostTable((0.0, 100.0), (1.0, 2.0))(np.array([50.0, 200.0]))
-    array([1.5, 3. ])
+    >>> CostTable((100.0, 200.0), (2.0, 3.0))(np.array([50.0, 150.0, 400.0]))
+    array([2. , 2.5, 5. ])
     """
 
     num_bytes: tuple[float, ...]
@@ -39,14 +40,14 @@ class CostTable(msgspec.Struct, frozen=True):
 
     def __call__(self, num_bytes: Any) -> Seconds:
         """Return the seconds of one number of bytes or of an array of them."""
+        *_, small, largest = self.num_bytes
+        *_, small_s, largest_s = self.seconds
+        s_per_byte = (largest_s - small_s) / (largest - small)
+        if s_per_byte <= 0:  # The largest size took no longer than the one before it: assume time proportional to size.
+            s_per_byte = largest_s / largest
         size = np.asarray(num_bytes, dtype=float)
-        sizes = np.array(self.num_bytes)
-        seconds = np.array(self.seconds)
-        slopes = np.maximum(np.diff(seconds) / np.diff(sizes), 0.0)  # beyond the ends more bytes never take less
-        below = np.minimum(size - sizes[0], 0.0)  # how far a size is below the first one, as a number of at most 0
-        above = np.maximum(size - sizes[-1], 0.0)
-        inside = np.interp(size, sizes, seconds)  # beyond the ends it is the time of the end
-        return np.asarray(np.maximum(inside + below * slopes[0] + above * slopes[-1], 0.0))
+        above = np.maximum(size - largest, 0.0)
+        return np.asarray(np.interp(size, self.num_bytes, self.seconds) + above * s_per_byte)
 
 
 def ring_cost(link: Link, num_ranks: int) -> Cost:

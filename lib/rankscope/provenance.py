@@ -7,6 +7,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -105,7 +106,7 @@ def of_machine() -> dict[str, Any]:
         "system": system(),
         "cpu": cpu(),
         "num_cores": num_cores(),
-        "memory_bytes": _meminfo("MemTotal"),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "gpus": gpus(),
     }
 
@@ -140,29 +141,13 @@ def system() -> str:
 
 def cpu() -> str:
     """Return the processor's name."""
-    # The line has another name on each architecture.
-    name = _of_system("cpuinfo", r"^(?:model name|Model|cpu model)\s*:\s*(.+)$")
-    if name is not None:
-        return name.strip()
+    with suppress(OSError):  # only Linux has this file
+        facts = Path("/proc/cpuinfo").read_text()
+        # The line has another name on each architecture.
+        name = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", facts, re.MULTILINE)
+        if name is not None:
+            return name[1].strip()
     return platform.processor() or platform.machine()
-
-
-def _meminfo(name: str) -> int:
-    """Return a value of Linux's /proc/meminfo in bytes; on other systems, the size of the memory."""
-    kib = _of_system("meminfo", rf"^{name}:\s*(\d+) kB")
-    if kib is not None:
-        return int(kib) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _of_system(file: str, pattern: str) -> str | None:
-    """Return the first group of a pattern in a file of Linux's /proc, or None if the file or the line is missing."""
-    try:
-        text = Path(f"/proc/{file}").read_text()
-    except OSError:
-        return None
-    match = re.search(pattern, text, re.MULTILINE)
-    return None if match is None else match[1]
 
 
 def gpus() -> list[dict[str, Any]]:

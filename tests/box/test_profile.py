@@ -44,10 +44,10 @@ def test_statistics_are_of_the_clean_iterations_if_there_are_enough() -> None:
 
 
 def test_rates_are_those_of_nccl_tests() -> None:
-    for what, factor in {"allreduce": 1.5, "allgather": 0.75, "broadcast": 1.0}.items():
+    for what, factor in {"allreduce": 1.5, "allgather": 0.75, "broadcast": 1.0, "together": 1.0}.items():
         one = point(what, 2**20, 1e-3, algorithm="native")
         assert one.busbw_bytes_per_s(4) == pytest.approx(factor * 2**20 / 1e-3)
-    for what, size in (("barrier", 0), ("together", 2**20)):
+    for what, size in (("barrier", 0), ("add", 2**20)):
         assert math.isnan(point(what, size, 1e-3).busbw_bytes_per_s(4))
 
 

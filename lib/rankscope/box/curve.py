@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from ..common.checks import check_field, number
-from .fit import LEAST_SIZES, Times
+from ..networks import CostTable
+from .fit import LEAST_SIZES
 
 _PEAK = 1.2  # times as long as at either neighbour: the measurement was disturbed
 
@@ -27,10 +28,9 @@ def _measured(name: str, value: Any) -> dict[int, float]:
 class Curve(msgspec.Struct, frozen=True, dict=True):
     """The time of an operation at every size, interpolated from `measured_s`, the seconds by size in bytes.
 
-    Measured sizes are joined by straight lines, so a protocol switch is kept. Below the smallest size the time stays
-    constant; above the largest, each further byte costs what it cost between the last two sizes. A measured size has
-    its measured time; one of 0 is left out. A size that takes at least 1.2 times as long as either neighbour does not
-    affect others, because a disturbance makes a measurement slower.
+    A `CostTable` joins and extends them, so a protocol switch is kept. A measured size has its measured time; one of 0
+    is left out. A size that takes at least 1.2 times as long as either neighbour does not affect others, because a
+    disturbance makes a measurement slower.
 
     Times must be above 0, as those of points are. Raises ValueError for fewer than 5 sizes above 0.
 
@@ -49,19 +49,15 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
         number("num_bytes", num_bytes, 0)
         if num_bytes in self.measured_s:
             return self.measured_s[int(num_bytes)]
-        sizes, times_s = self._knots
-        s_per_byte = (times_s[-1] - times_s[-2]) / (sizes[-1] - sizes[-2])
-        if s_per_byte <= 0:  # The largest size took no longer than the one before it: assume time proportional to size.
-            s_per_byte = times_s[-1] / sizes[-1]
-        return float(np.interp(num_bytes, sizes, times_s) + max(num_bytes - sizes[-1], 0.0) * s_per_byte)
+        return float(self._table(num_bytes))
 
     def covers(self, num_bytes: float) -> bool:
         """Return whether `num_bytes` lies within the range of measured sizes."""
         return min(self.measured_s) <= num_bytes <= max(self.measured_s)
 
     @cached_property
-    def _knots(self) -> tuple[Times, Times]:
-        """The sizes in bytes and their times in seconds that the curve goes through: all but peaks.
+    def _table(self) -> CostTable:
+        """The sizes and the times that the curve goes through: all but peaks.
 
         The largest size is none, because no size above it can show whether it begins another protocol.
         """
@@ -70,4 +66,4 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
         before_s = np.append(0.0, times_s[:-1])
         after_s = np.append(times_s[1:], math.inf)
         is_even = times_s <= _PEAK * np.maximum(before_s, after_s)
-        return sizes[is_even], times_s[is_even]
+        return CostTable(tuple(sizes[is_even]), tuple(times_s[is_even]))

@@ -126,6 +126,6 @@ def busbw_factor(what: str, num_ranks: int) -> float:
         return 2 * share
     if what in _SPLIT:
         return share
-    if what in ("broadcast", "reduce"):
+    if what in ("broadcast", "reduce", "together"):  # the last one is their sendrecv
         return 1.0
     return math.nan

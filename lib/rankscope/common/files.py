@@ -68,6 +68,23 @@ def _open(path: PathLike) -> Iterator[BinaryIO]:
             raise FileError(path, f"it cannot be read: {error}") from error
 
 
+@contextmanager
+def while_reading(path: PathLike, problem: str) -> Iterator[None]:
+    """Make a FileError that states the problem of whatever error a damaged file raises; an OSError stays one.
+
+    >>> with while_reading("rank0.json", "not a usable trace"):
+    ...     int("1?")
+    Traceback (most recent call last):
+    rankscope.common.files.FileError: rank0.json: not a usable trace: invalid literal for int() with base 10: '1?'
+    """
+    try:
+        yield
+    except (FileError, OSError, MemoryError):
+        raise
+    except Exception as error:  # a damaged file can fail in many ways
+        raise FileError(path, f"{problem}: {error}") from error
+
+
 def read_json(path: PathLike, kind: type[Value], strict: bool = True) -> Value:
     """Return the JSON of a file as this type, by msgspec; lists become arrays where the type is ``NDArray``.
 
@@ -75,10 +92,8 @@ def read_json(path: PathLike, kind: type[Value], strict: bool = True) -> Value:
     type, with the place, and as `read_bytes`.
     """
     content = read_bytes(path)
-    try:
+    with while_reading(path, f"not a readable {kind.__name__}"):
         return msgspec.json.decode(content, type=kind, strict=strict, dec_hook=_to_array)
-    except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
-        raise FileError(path, f"not a readable {kind.__name__}: {error}") from error
 
 
 def write_json(path: PathLike, value: Any) -> Path:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.checks import several, whole
+from ..common.checks import check_field, several, whole
 from .samplers.elastic import unmoved
 from .samplers.permutation import IntArray
 from .samplers.wrapping import layers_of
@@ -75,11 +75,11 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
     wrong_lengths: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "size", whole("size", self.size, 0))
-        msgspec.structs.force_setattr(self, "ranks", _arrays_of_ranks(self.ranks))
+        check_field(self, "size", whole, 0)
+        check_field(self, "ranks", _arrays_of_ranks)
         if self.batch_stops is None:
             return
-        msgspec.structs.force_setattr(self, "batch_stops", _arrays_of_ranks(self.batch_stops))
+        check_field(self, "batch_stops", _arrays_of_ranks)
         if self.loader is not None:
             raise ValueError("this assignment's sampler makes the batches, so a loader cannot")
         for rank, (indices, stops) in enumerate(zip(self.ranks, self.batch_stops, strict=True)):
@@ -207,13 +207,13 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
         return draw_assignment(self)._repr_svg_()
 
 
-def _arrays_of_ranks(values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
+def _arrays_of_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
     """Return read-only arrays of signed integers.
 
     numpy would turn unsigned integers into floats when they are combined with signed ones.
     """
     arrays = []
-    for rank, values_of_rank in enumerate(several("ranks", values, "a rank's indices each")):
+    for rank, values_of_rank in enumerate(several(name, values, "a rank's indices each")):
         array = np.asarray(values_of_rank)  # of floats if the list is empty
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise ValueError(f"rank {rank} must read a 1-D array of integers, got {array.dtype} of shape {array.shape}")

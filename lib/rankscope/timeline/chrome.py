@@ -72,7 +72,7 @@ def _slice(span: Span, tid: int) -> dict[str, Any]:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[list[Span], Mapping[str, Any]]:
-    """Return the spans of a trace that `write` wrote, and what it says of them. Call it within `readable`."""
+    """Return the spans of a trace that `write` wrote, and what it says of them. Call it within `while_reading`."""
     trace = read_trace(path)
     if trace.otherData.get("format") != FORMAT:
         raise ValueError("no timeline wrote it; rankscope.diagnose.read_traces reads traces of torch.profiler")

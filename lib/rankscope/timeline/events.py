@@ -5,13 +5,11 @@ from __future__ import annotations
 import codecs
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
-from ..common.files import FileError, read_bytes
+from ..common.files import read_bytes
 
 _MOST_BYTES = 4 << 30  # of text
 FORMAT = "rankscope.timeline"
@@ -60,7 +58,7 @@ class TraceFile(msgspec.Struct):
 
 
 def read_trace(path: str | os.PathLike[str]) -> TraceFile:
-    """Read a trace of at most 4 GiB; a bare list of events is one, too. Call it within `readable`."""
+    """Read a trace of at most 4 GiB; a bare list of events is one, too. Call it within `while_reading`."""
     text = read_bytes(path, _MOST_BYTES).removeprefix(codecs.BOM_UTF8)
     if text.lstrip().startswith(b"["):
         text = b'{"traceEvents":' + text + b"}"
@@ -68,14 +66,3 @@ def read_trace(path: str | os.PathLike[str]) -> TraceFile:
         return msgspec.json.decode(text, type=TraceFile)
     except msgspec.DecodeError:  # Python's own reader accepts NaN, too, which some profilers write
         return msgspec.convert(json.loads(text), TraceFile)
-
-
-@contextmanager
-def readable(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Make one FileError, which names the path, of whatever error a damaged trace raises; an OSError stays one."""
-    try:
-        yield
-    except (FileError, OSError):
-        raise
-    except Exception as error:  # a damaged file can fail in many ways
-        raise FileError(path, f"not a usable trace: {error}") from error

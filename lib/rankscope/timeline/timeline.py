@@ -14,9 +14,9 @@ from msgspec.structs import force_setattr, replace
 from numpy.typing import ArrayLike
 
 from ..common.checks import is_scalar, one_of
+from ..common.files import while_reading
 from ..common.words import count_of
 from .chrome import read, write
-from .events import readable
 from .intervals import Intervals, intersect, length_s, merge, threads_of
 from .spans import Ints, Span, Times, column, encoded
 
@@ -240,7 +240,7 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
         Raises FileError, a ValueError that names the file, if it is another one or is cut short; OSError if it cannot
         be opened. `rankscope.diagnose.read_traces` reads those of torch.profiler.
         """
-        with readable(path):
+        with while_reading(path, "not a usable trace"):
             spans, head = read(path)
             return cls.of(spans).named(head["lanes"], head["kinds"])
 

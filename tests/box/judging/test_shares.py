@@ -61,7 +61,7 @@ def made(
     number = nodes * each
     about = {"name": "made up", "backend": "nccl", "num_ranks": number, "num_nodes": nodes}
     about |= {"ranks_per_node": [each] * nodes, "gpus": [{"name": f"NVIDIA {gpu}"}] * number, **said}
-    factor = 1.0 if what == "together" else busbw_factor(what, number)
+    factor = busbw_factor(what, number)
     options: dict[str, Any] = {"link": "intra"} if what == "together" else {"algorithm": "native", "in_place": True}
     points = [Point(what, size, (20e-6 + size * factor / busbw,), (True,), options) for size in SIZES]
     return Profile(about, {}, points)

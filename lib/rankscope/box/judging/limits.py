@@ -54,7 +54,7 @@ def _of_gpus(gpu: Gpu, collective: str, num_gpus: int, topology: Topology | None
     num_targets = 1 if collective == "together" else num_gpus - 1
     rates = _rates_of_links(gpu, num_targets)
     if topology is not None:  # it states the links between each two GPUs
-        numbers = {number for row in topology.nvlinks for number in row}
+        numbers = topology.nvlinks
         fewest = {min(numbers, default=0)}
         rates = [
             min(gpu.nvlink, gpu.link * number * num_targets) for number in (numbers if num_targets == 1 else fewest)

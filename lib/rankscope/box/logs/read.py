@@ -9,7 +9,7 @@ from typing import Any
 
 from ...collectives.schedule import COLLECTIVES
 from ...common.checks import one_of, whole
-from ...common.files import FileError, read_bytes
+from ...common.files import FileError, read_bytes, while_reading
 from ..profile import Profile
 from .clean import clean_lines
 from .log import Log, joined
@@ -44,12 +44,8 @@ def read_log_text(
         collective = COLLECTIVE.get(collective.removesuffix("_perf"), collective)
         one_of("collective", collective, (*COLLECTIVES, "together"))
     log = Log(path, clean_lines(text), num_ranks or 0, collective or "")
-    try:
+    with while_reading(path, "damaged, cut short or of an unknown version"):
         profiles = [*nccl_tests_text(log), *nvbandwidth_text(log), *p2p_text(log)]
-    except FileError:  # which is a ValueError, too
-        raise
-    except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
-        raise FileError(path, f"damaged, cut short or of an unknown version: {error!r}") from error
     if not profiles:
         programs = "nccl-tests, nvbandwidth or p2pBandwidthLatencyTest"
         raise FileError(path, f"not a log of {programs}, or without a whole row")

@@ -178,8 +178,6 @@ def _num_ranks(log: Log, table: Table, collective: str, per_count: int) -> int:
 def _fits(table: Table, collective: str, num_ranks: int, slack: float = 0.0) -> bool:
     """Return whether all bus bandwidths belong to so many ranks, apart from rounding and this share of them."""
     factor = busbw_factor(collective, num_ranks)
-    if collective == "together":
-        factor = 1.0
     for half in reversed(table.halves):  # the last ones tell most
         rounding = 0.00501  # half of the last digit
         if max(half.algbw, half.busbw) >= 1000:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ...cluster import node_sizes
 from ...common.checks import of_type, one_of
 from ...common.extras import naming_extra
 from ...common.files import check_output
@@ -80,7 +80,7 @@ def measure(
     if writes() and os.path.exists(path) and not fresh:
         raise ValueError(f"{path} exists: name another file, or replace it by --force (fresh=True)")
     machine, nodes = launch(rank.survey, num_ranks, [], backend, PATIENCE_S)[0]  # of rank 0, for all
-    ranks_per_node = node_sizes(nodes)
+    ranks_per_node = list(Counter(nodes).values())
     network = "loopback" if len(ranks_per_node) == 1 else f"between {len(ranks_per_node)} nodes"
     provenance = {
         **of_run(name, command, network),

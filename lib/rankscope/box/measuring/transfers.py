@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...ranks.recorder import cuda_event
 from ..points import Point, PointKey
 from .plan import ITEM_BYTES, Protocol, measure_in_turns, words_of
 
@@ -43,10 +44,7 @@ class Gpu:
 
     def mark(self) -> Any:
         """Return an event that is passed when all earlier work is done."""
-        event: Any = torch.cuda.Event  # Any, because torch does not annotate it
-        mark = event(enable_timing=True)
-        mark.record()
-        return mark
+        return cuda_event()
 
     def seconds(self, begin: Any, end: Any) -> float:
         """Return the seconds between two passed marks."""

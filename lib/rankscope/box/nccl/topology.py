@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, permutations
 
 import msgspec
 
-from ...common.files import FileError, read_bytes
+from ...common.files import read_bytes, while_reading
 from ...common.words import and_joined, count_of, listed, printable
 
 MEANINGS = {  # of the words of topo -m, from the shortest way to the longest
@@ -36,13 +36,10 @@ class Topology(msgspec.Struct, frozen=True):
     nics: list[str]
 
     @property
-    def nvlinks(self) -> list[list[int]]:
-        """The number of NVLinks from each GPU to each other one."""
-        rows = []
-        for gpu, row in enumerate(self.ways):
-            to_others = [way for other, way in enumerate(row[: len(self.ways)]) if other != gpu]
-            rows.append([int(way[2:]) if kind_of(way) == "NV" else 0 for way in to_others])
-        return rows
+    def nvlinks(self) -> set[int]:
+        """The different numbers of NVLinks from a GPU to another one."""
+        ways = [self.ways[one][other] for one, other in permutations(range(len(self.ways)), 2)]
+        return {int(way[2:]) if kind_of(way) == "NV" else 0 for way in ways}
 
 
 def kind_of(way: str) -> str:
@@ -55,10 +52,8 @@ def read_topology(path: str | os.PathLike[str]) -> Topology:
 
     Raises ValueError if the file has none; OSError if it cannot be opened.
     """
-    try:
+    with while_reading(path, "it is no table of nvidia-smi topo -m"):
         return parsed(read_bytes(path).decode("utf-8-sig", "replace"))
-    except (ValueError, LookupError) as error:
-        raise FileError(path, f"it is no table of nvidia-smi topo -m: {error}") from error
 
 
 def parsed(text: str) -> Topology:

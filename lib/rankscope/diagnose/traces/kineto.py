@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...common.files import FileError, PathLike
-from ...timeline.events import read_trace, readable
+from ...common.files import FileError, PathLike, while_reading
+from ...timeline.events import read_trace
 from ..inputs import is_trace, paths_of
 from .kineto_events import events_by_role
 from .kineto_trace import to_trace
@@ -49,7 +49,7 @@ def read_traces(folder_or_files: PathLike | Iterable[PathLike]) -> tuple[Trace, 
 
 
 def _read(path: Path, num_files: int) -> Trace:
-    with readable(path):
+    with while_reading(path, "not a usable trace"):
         file = read_trace(path)
         info = file.distributedInfo
         events = events_by_role(file.traceEvents)

@@ -50,7 +50,7 @@ class KeyedSampler(InterleavedSampler):
 
     @property
     def permutation(self) -> KeyedPermutation:
-        """The shuffled order of this epoch, which also has the inverse: the positions of samples."""
+        """The shuffled order of this epoch."""
         return keyed_permutation(self.size, self._key("order"))
 
     def _blocks(self, start: int, stop: int, step: int) -> Iterator[NDArray[np.int64]]:
