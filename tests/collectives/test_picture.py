@@ -12,13 +12,12 @@ from rankscope.collectives.picture import draw_schedule
 from rankscope.collectives.player.model import Playback, playback
 from rankscope.collectives.player.picture import draw_play, play_svg
 from rankscope.collectives.verify import holdings
-from rankscope.drawing.drawing import Drawing
 from rankscope.drawing.marks import RIGHT_PX, Line
 from rankscope.drawing.palette import ADDED, rank_colors
 from tests.figures.shown import boxes, words_of
 
 LINK = Link(5e-6, 25e9)
-EMPTY = Drawing("Six ring steps")
+TITLE = "Six ring steps"
 
 
 @pytest.mark.parametrize("step", range(6))
@@ -49,7 +48,7 @@ def test_lines_part_the_nodes() -> None:
     nodes = playback(build("allreduce", "ring", 8), 2.0**20, Cluster(2, 4, LINK, LINK))
     whole_width = [RIGHT_PX - 8]
     for plays, num_lines in (([nodes], 1), ([nodes, nodes], 2)):
-        lines = [mark for mark in draw_play(EMPTY, plays, 0.0).marks if isinstance(mark, Line)]
+        lines = [mark for mark in draw_play(plays, 0.0, TITLE).marks if isinstance(mark, Line)]
         widths = [line.points[-1][0] - line.points[0][0] for line in lines if line.tone == "mute"]
         assert [width for width in widths if width > 500] == whole_width * num_lines
 
@@ -65,7 +64,7 @@ def ring() -> Playback:
 def test_a_moment_shows_what_each_rank_holds_and_what_is_on_its_way(ring: Playback) -> None:
     for share in (0.0, 0.3, 0.5, 0.77, 1.0):
         at_s = share * ring.finish_s
-        drawing = draw_play(EMPTY, [ring], at_s)
+        drawing = draw_play([ring], at_s, TITLE)
         assert share or "step 1 of 6: 4 messages" in words_of(drawing)
         chunks = [box for box in boxes(drawing) if box.text]
         cells = [box for box in chunks if not box.edge]
@@ -84,13 +83,13 @@ def test_a_moment_shows_what_each_rank_holds_and_what_is_on_its_way(ring: Playba
 
 def test_a_race_has_one_axis_of_time(ring: Playback) -> None:
     other = playback(build("allreduce", "halving_doubling", 4), 2.0**20, Cluster.uniform(4, LINK))
-    drawing = draw_play(EMPTY, [ring, other], 4e-5)
+    drawing = draw_play([ring, other], 4e-5, TITLE)
     now = [box.x for box in boxes(drawing) if box.fill == "ink"]
     assert now[0] == now[1]
 
 
 def test_a_movie_moves_each_packet_from_its_sender_to_its_receiver(ring: Playback) -> None:
-    svg = play_svg(EMPTY, [ring])
+    svg = play_svg([ring], TITLE)
     root = ElementTree.fromstring(svg)
     moves = [node for node in root.iter() if node.tag.endswith("animateTransform")]
     assert {move.get("begin") for move in moves} == {"indefinite"}
@@ -103,4 +102,4 @@ def test_a_movie_moves_each_packet_from_its_sender_to_its_receiver(ring: Playbac
         times = [float(time) for time in (animation.get("keyTimes") or "0;1").split(";")]
         assert times == sorted(times)
         assert len(times) == len((animation.get("values") or "0;1").split(";"))
-    assert EMPTY.title in svg
+    assert TITLE in svg

@@ -28,10 +28,10 @@ STILL = (
 def ring() -> str:
     """Return the picture of the README: a ring allreduce on four ranks."""
     play = playback(build("allreduce", "ring", 4), 2**20, Cluster.uniform(4, Link(5e-6, 25e9)))
-    above = Drawing(f"Six ring steps take {time_words(play.finish_s)}")
+    title = f"Six ring steps take {time_words(play.finish_s)}"
     buttons = r'<text [^>]*role="button".*?</text>'
-    moving = re.sub(buttons, "", play_svg(above, [play])).replace('begin="indefinite" ', "")
-    still = to_svg(draw_play(above, [play], 0.4 * play.finish_s))
+    moving = re.sub(buttons, "", play_svg([play], title)).replace('begin="indefinite" ', "")
+    still = to_svg(draw_play([play], 0.4 * play.finish_s, title))
     place = re.search(r'viewBox="0 0 (\S+) (\S+)"', moving)
     assert place
     size = f'width="{place[1]}" height="{place[2]}" {place[0]}'

@@ -23,13 +23,14 @@ def draw_ranking(
     deck: str = "",
     waits_s: Mapping[str, float] = {},
     notes: Mapping[str, str] = {},
+    foot: str = "",
 ) -> Drawing:
     """Draw the time of each algorithm as a bar, the fastest on top and in blue, with its time and its factor behind it.
 
     A dashed line is the lower bound, if it is above 0, and the bar of `chosen` has an edge. Bars longer than 20 times
     the fastest are cut. The part of a time that is in `waits_s` is a dotted line before the bar, and `notes`, if there
-    are any, stand at the right end of each row. Raises ValueError if there are no algorithms, or a time is not finite
-    and at least 0.
+    are any, stand at the right end of each row; `foot`, below them, explains both. Raises ValueError if there are no
+    algorithms, or a time is not finite and at least 0.
     """
     if not seconds or not all(0 <= value < math.inf for value in seconds.values()):
         raise ValueError(f"seconds must be finite, at least 0 and of at least one algorithm, got {dict(seconds)}")
@@ -78,4 +79,6 @@ def draw_ranking(
             Text(x, height + 4, "lower bound", "label", "accent", "middle"),
         ]
         height += 16
+    if foot:
+        marks.append(Text(RIGHT_PX, height - 12, foot, "label", "mute", "end"))
     return Drawing(title or f"{names[0]} is the fastest", marks, height, deck)

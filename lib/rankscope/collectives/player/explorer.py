@@ -127,30 +127,39 @@ def _drawn(runners: tuple[Runner, ...], bound_s: float, message: str) -> Drawing
     """Draw the time of every algorithm, and what it consists of."""
     faster, slower = sorted(runners[:2], key=lambda runner: runner.seconds)
     times = times_in_one_unit(faster.seconds, slower.seconds)
-    size = f"{faster.schedule.collective}, {message}, {count_of(faster.schedule.num_ranks, 'rank')}"
+    size = f"{message} on {count_of(faster.schedule.num_ranks, 'rank')}"
     return draw_ranking(
         {runner.name: runner.seconds for runner in runners},
         bound_s,
         runners[0].name,
         f"{faster.name} takes {times[0]}, {slower.name} {times[1]}",
-        f"{size}; dotted: latency; right: most a rank sends",
+        f"{size}: {faster.effort} against {slower.effort}",
         {runner.name: runner.latency_s for runner in runners},
         {runner.name: runner.effort for runner in runners},
+        "dotted: latency; right: most a rank sends",
     )
 
 
 def draw(now: Now) -> list[Drawing]:
     """All algorithms, and a moment on the way of the two that race, for readers without a kernel."""
+    drawings = [_drawn(*ranking(now), now.message)]
     shown = plays(now)
-    above = _drawn(*ranking(now), now.message)
-    return [draw_play(above, shown, _STILL_AT * horizon_s(shown)) if shown else above]
+    if shown:
+        drawings.append(draw_play(shown, _STILL_AT * horizon_s(shown), _finding(now)))
+    return drawings
 
 
 def play(now: Now) -> str:
     """All algorithms, and all moments of the two that race, with buttons to play, to pause and to step."""
+    svg = to_svg(_drawn(*ranking(now), now.message))
     shown = plays(now)
-    above = _drawn(*ranking(now), now.message)
-    return play_svg(above, shown) if shown else to_svg(above)
+    return svg + play_svg(shown, _finding(now)) if shown else svg
+
+
+def _finding(now: Now) -> str:
+    """Return which of the two that race is ahead, and by how much."""
+    faster, slower = sorted(ranking(now)[0][:2], key=lambda runner: runner.seconds)
+    return f"{faster.name} is {time_words(slower.seconds - faster.seconds)} ahead of {slower.name}"
 
 
 def report(now: Now) -> list[str]:

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from ...common.units import bytes_words, time_words
 from ...common.words import count_of
@@ -67,21 +66,20 @@ class _Life(NamedTuple):
         return self.mark._replace(x=self.mark.x + share * self.dx, y=self.mark.y + share * self.dy)
 
 
-def draw_play(above: Drawing, plays: Sequence[Playback], at_s: float) -> Drawing:
+def draw_play(plays: Sequence[Playback], at_s: float, title: str) -> Drawing:
     """Draw one or two collectives on a cluster at one moment, one below the other on the same axis of time.
 
-    They are below the marks of the drawing `above`, whose title and deck they have. To the left, each rank has a row of
-    chunks, and the chunks that are on their way are between the rows. The number on a chunk says how many ranks are
-    summed in it, or which rank it comes from. To the right are the messages, from sender to receiver: what is still to
-    come is grey, and the upright line is the moment.
+    To the left, each rank has a row of chunks, and the chunks that are on their way are between the rows. The number on
+    a chunk says how many ranks are summed in it, or which rank it comes from. To the right are the messages, from
+    sender to receiver: what is still to come is grey, and the upright line is the moment.
     """
-    lives, height_px = _lives(above, tuple(plays))
+    lives, height_px = _lives(tuple(plays))
     marks = [life.at(at_s) for life in lives if life.start_s <= at_s < life.stop_s]
-    return replace(above, marks=marks, height_px=height_px)
+    return Drawing(title, marks, height_px, reading_of(plays[0].schedule))
 
 
-def play_svg(above: Drawing, plays: Sequence[Playback]) -> str:
-    """Return one or two collectives below a drawing as an SVG that moves in the browser, over and over.
+def play_svg(plays: Sequence[Playback], title: str) -> str:
+    """Return one or two collectives as an SVG that moves in the browser, over and over.
 
     Nothing moves before a button is pressed. Where a person prefers reduced motion, it goes from moment to moment.
     """
@@ -93,12 +91,12 @@ def play_svg(above: Drawing, plays: Sequence[Playback]) -> str:
         return (_LEAD_S + time_s / end_s * _PLAY_S) / total_s
 
     timing = f'dur="{total_s:g}s" begin="indefinite" repeatCount="indefinite"'
-    lives, height_px = _lives(above, tuple(plays))
+    lives, height_px = _lives(tuple(plays))
     inside = "".join(_animated(life, share, timing) for life in lives)
     events = sorted({event for play in plays for event in _events(play)})
     times = [f"{share(event) * total_s:.3f}" for event in events[1:]]
     inside += _buttons(height_px, _SCRIPT.format(times=",".join([*times, f"{total_s:.3f}"])))
-    whole = replace(above, height_px=height_px + _BUTTONS_PX)
+    whole = Drawing(title, height_px=height_px + _BUTTONS_PX, deck=reading_of(plays[0].schedule))
     return frame_svg(whole, inside, page(whole).height_px)
 
 
@@ -139,10 +137,10 @@ def _events(play: Playback) -> list[float]:
 
 
 @lru_cache(maxsize=1)  # for the picture that plays and the one that does not
-def _lives(above: Drawing, plays: tuple[Playback, ...]) -> tuple[list[_Life], float]:
+def _lives(plays: tuple[Playback, ...]) -> tuple[list[_Life], float]:
     """Return all marks in the order of painting, and how high they are."""
-    y = above.height_px + 28
-    lives = [*map(_Life, above.marks), _Life(Text(8, y - 12, reading_of(plays[0].schedule), "deck", "mute"))]
+    y = 0.0
+    lives: list[_Life] = []
     for play in plays:
         strip = _Strip(play, y, horizon_s(plays))
         lives += strip.lives()

@@ -109,7 +109,8 @@ class _Passage:
             return
         turn = len(self.taken_s) - 1
         if batch_size:
-            number = turn = turn // batch_size
+            turn //= batch_size
+            number = turn
         done_s = start_s + self.times_s[number]
         work = Span(self.rank, self.lanes[worker], self.stage.name, number, start_s, done_s)
         leaves_by = turn if self.stage.ordered else done_s

@@ -188,7 +188,8 @@ class _Workers:
                     result = self.stage.fn(value)
                 stop_ns = _now_ns()
                 self.recorder.add(lane, name, number, start_ns, stop_ns)
-                if self._hand_on(ticket, number, result):  # it had to wait
+                had_to_wait = self._hand_on(ticket, number, result)
+                if had_to_wait:
                     self.recorder.add(lane, "blocked", number, stop_ns, _now_ns())
                 number = None
             if next(self.num_ended) == self.stage.num_workers:
