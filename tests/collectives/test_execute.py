@@ -22,7 +22,6 @@ from torch import Tensor
 
 from rankscope.collectives import ALGORITHMS, Schedule, build, execute, run_local
 from rankscope.ranks import RankError, in_threads, launch
-from rankscope.timeline import Recorder
 from tests.extents import first_in_test
 from tests.processes import NOT_HANGING_S
 
@@ -317,18 +316,6 @@ def test_a_rank_that_does_not_begin_ends_the_others_at_the_timeout() -> None:
             assert over.wait(NOT_HANGING_S)
 
     in_threads(2, work, timeout_s=5.0)
-
-
-def test_spans_of_a_run() -> None:
-    """A span for each message that a rank waits for, and for each chunk that it adds."""
-    schedule, recorder = build("allreduce", "double_binary_tree", 4), Recorder()
-    in_threads(4, lambda rank, group: execute(schedule, torch.ones(96), group, recorder=recorder.for_rank(rank)))
-    spans = recorder.timeline()
-    spans.check()
-    assert {spans.lanes[lane] for lane in spans.lane} == {"executor"}
-    for number, step in enumerate(schedule.steps()):
-        for kind, count in (("send", step.src.size), ("receive", step.dst.size), ("reduce", step.reduce.sum())):
-            assert sum(span.item == number for span in spans.select(kind=kind)) == count
 
 
 # ---- real processes

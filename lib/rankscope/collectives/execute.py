@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from contextlib import nullcontext
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -26,12 +25,8 @@ from .verify import verify
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..timeline import Recorder
 
-
-def execute(
-    schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum", recorder: Recorder | None = None
-) -> Tensor | None:
+def execute(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum") -> Tensor | None:
     """Execute this rank's part of a collective and return its result, or None if the rank has none.
 
     Every rank of `group` must call this with the same schedule, op, dtype and number of
@@ -40,9 +35,6 @@ def execute(
     buffers; all_to_all takes and returns one run per rank; broadcast and scatter read only the root's tensor. allreduce
     works in place and returns the tensor itself; all others return a new tensor and leave the input unchanged. Tensors
     must be contiguous. Only NCCL sends from a GPU.
-
-    If a `recorder` is given, it records this rank's time as spans on the lane "executor", with steps as items: "send"
-    and "receive" while the rank waits for such a message, "reduce" and "copy", and "post" for starting messages.
 
     `group` is a process group made by torch.distributed or `in_threads`, or None for the default group. The first call
     of each kind verifies the schedule and compares the call across ranks; later calls start at once. The memory that
@@ -82,7 +74,7 @@ def execute(
     is_in_place = schedule.collective == "allreduce"
     buffer = passed.view(-1) if is_in_place else buffer_of(schedule, group.rank(), passed, plan.ends, kept)
     scratch = [_kept(plans, steps, plan.scratch_size, tensor) for steps in ("even", "odd")]
-    _carry_out(plan, [buffer, *scratch], starter(group, tensor), getattr(torch, OPS[op]), recorder)
+    _carry_out(plan, [buffer, *scratch], starter(group, tensor), getattr(torch, OPS[op]))
     if schedule.collective == "barrier":
         return None
     return tensor if is_in_place else result_of(schedule, group.rank(), passed, buffer, plan.ends)
@@ -97,15 +89,8 @@ def _kept(plans: dict[Any, Any], use: str, size: int, tensor: Tensor) -> Tensor:
     return memory[:size]
 
 
-def _carry_out(
-    plan: Plan,
-    memories: list[Tensor],
-    start: Callable[..., None],
-    combine: Callable[..., Tensor],
-    recorder: Recorder | None,
-) -> None:
-    """Carry out a rank's steps in its memories, and record them."""
-    span: Any = (lambda kind, number: nullcontext()) if recorder is None else partial(recorder.span, "executor")
+def _carry_out(plan: Plan, memories: list[Tensor], start: Callable[..., None], combine: Callable[..., Tensor]) -> None:
+    """Carry out a rank's steps in its memories."""
     posts = [step.receives for step in plan.steps]
     if plan.is_ahead:
         posts = [*posts[1:], []]
@@ -115,18 +100,16 @@ def _carry_out(
         return memories[place.memory][place.start : place.stop]
 
     works: dict[Message, Any] = {}  # kept until the end: to free one earlier would wait for Gloo's own thread
-    for number, (step, receives) in enumerate(zip(plan.steps, posts, strict=True), start=-1):
-        with span("post", number):
-            start([*receives, *step.sends], view, works)
+    for step, receives in zip(plan.steps, posts, strict=True):
+        start([*receives, *step.sends], view, works)
         for message in [*step.receives, *step.sends]:
-            with span("send" if message.sends else "receive", number), naming(message):
+            with naming(message):
                 works[message].wait()
         for target, source, is_added in step.writes:
-            with span("reduce" if is_added else "copy", number):
-                if is_added:
-                    combine(view(target), view(source), out=view(target))
-                else:
-                    view(target).copy_(view(source))
+            if is_added:
+                combine(view(target), view(source), out=view(target))
+            else:
+                view(target).copy_(view(source))
 
 
 # ---- what a rank does
