@@ -292,6 +292,7 @@ def test_an_address_restores_its_state(served: Page, site: Path, page: Page) -> 
     [
         ("own_sampler", "def mine(size, rank, world_size): return range(rank, size, world_size)", "mine"),
         ("own_sampler", "1 / 0", "ZeroDivisionError: division by zero (line 1)"),
+        ("own_sampler", "def mine(size, rank, world_size):\n    raise SystemExit", "SystemExit ends the code (line 2)"),
         ("paste", f"{EXAMPLES['a job that hangs']}\n# pasted", "Look at rank"),
     ],
 )
@@ -305,6 +306,21 @@ def test_a_visitors_text_is_answered_in_the_page(served: Page, name: str, text: 
     place.locator(".explorer-shown").filter(has_text=words).wait_for()
     assert shows(served, name, **{live.explorer_of(name).settings[0].name: text})
     assert asked == []
+
+
+@pytest.mark.browser
+def test_code_that_does_not_end_is_stopped(served: Page) -> None:
+    """The page says so, and the next code is drawn."""
+    served.goto("/own_sampler.html")
+    place = make_live(served, "own_sampler")
+    for code, words in [
+        ("while True: pass", "not the picture of your text: Python took more than 20 seconds"),
+        ("def mine(size, rank, world_size): return range(rank, size, world_size)", "All settings are live"),
+    ]:
+        place.locator("textarea").fill(code)
+        place.get_by_role("button", name="show").click()
+        place.filter(has_text=words).wait_for()
+    place.locator(".explorer-shown").filter(has_text="mine").wait_for()
 
 
 # At a touch, Python starts; the page then asks its server for what says whether Python draws what is stored.

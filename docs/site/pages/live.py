@@ -63,5 +63,5 @@ def answer(question: str, arguments: str) -> str:
     """Return the answer to a question, or what went wrong, in one line."""
     try:
         return json.dumps({"answer": QUESTIONS[question](*json.loads(arguments))})
-    except Exception as error:
+    except BaseException as error:  # SystemExit, too, ends no page
         return json.dumps({"error": f"{type(error).__name__}: {error}"})

@@ -29,12 +29,9 @@ PRESETS = {"each rank shuffles for itself": {"code": FIRST.replace("seed + epoch
 
 @lru_cache(maxsize=8)
 def explorer_of(code: str) -> Explorer:
-    """Return the explorer of the class or function that the code defines last; ValueError has what the code raises."""
+    """Return the explorer of the class or function that the code defines last. Raises whatever the code raises."""
     names: dict[str, Any] = {"__name__": _MODULE}
-    try:
-        exec(compile(code, _MODULE, "exec", dont_inherit=True), names)
-    except Exception as error:
-        raise ValueError(error_words(error)) from error
+    exec(compile(code, _MODULE, "exec", dont_inherit=True), names)
     defined = [value for value in names.values() if callable(value) and getattr(value, "__module__", "") == _MODULE]
     if not defined:
         raise ValueError("The code defines neither a class nor a function.")
@@ -53,13 +50,17 @@ def draw(now: Now) -> list[Drawing]:
         return [*explorer_of(now.code).draw(now)]
     except ValueError as error:
         raise ValueError(f"{error}{line_of(error)}") from error
+    except Exception as error:
+        raise ValueError(f"{error_words(error)}{line_of(error)}") from error
+    except BaseException as error:  # such as SystemExit, which would end another Python
+        raise ValueError(f"{type(error).__name__} ends the code{line_of(error)}") from error
 
 
 def has_effect(name: str, now: Now) -> bool:
     """Return whether the code takes a setting; as long as it is wrong, nothing is known, and every setting stays."""
     try:
         return name in {setting.name for setting in explorer_of(now.code).settings}
-    except ValueError:
+    except BaseException:
         return True
 
 

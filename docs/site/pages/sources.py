@@ -20,9 +20,8 @@ from .states import Place
 ROOT = Path(__file__).parents[3]
 START = "start.md"  # the README's page
 _AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")
-_KEYS = re.compile(
-    r"\n\n[^\n]*\*\*(?:Shift\+Enter|Run > Run All Cells)\*\*[^\n]*"
-)  # a paragraph on keys, which a page does not have
+# A paragraph on keys, which a page does not have.
+_KEYS = re.compile(r"(?:\A|\n\n)[^\n]*\*\*(?:Shift\+Enter|Run > Run All Cells)\*\*[^\n]*")
 _HOME = """# rankscope
 
 {lead}

@@ -121,6 +121,6 @@ def states(explorer: Explorer, start: Now, most_states: int) -> dict[str, Any]:
         "states": all_states,
         "shown": [json.loads(numbers) for numbers in all_shown],
         "pieces": list(pieces),
-        # What is below the drawings keeps its place, unless that would leave more than half of theirs empty at first.
-        "ratio": round(max(height for height in heights if height <= 1.5 * heights[0]), 3),
+        # What is below the drawings keeps its place, unless more than a tenth of theirs would be empty at first.
+        "ratio": round(max(height for height in heights if height <= 1.1 * heights[0]), 3),
     }

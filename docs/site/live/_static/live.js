@@ -72,8 +72,8 @@ function makeLive(panel) {
   }
 
   /* Keep to the stored states. A Python that has worked can be started again, by the next touch. */
-  function fail(error) {
-    said.textContent = `Only stored settings are shown: ${error.message}.`;
+  function fail({ message }) {
+    said.textContent = `${panel.texts.length ? "This is not the picture of your text" : "Only stored settings are shown"}: ${message}.`;
     panel.offerStored();
     panel.choose(panel.at);
     if (place.dataset.live !== "on") return;
