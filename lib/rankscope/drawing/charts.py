@@ -167,7 +167,7 @@ def curves(
     if has_both and not ax.figure.legends:  # a dark sample of each, below the figure
         samples = [
             Line2D([], [], color=INK, label="predicted", **line),
-            Line2D([], [], color=INK, label="executed", marker="o", **marker),
+            Line2D([], [], color=INK, label="measured", marker="o", **marker),
         ]
         ax.figure.legend(handles=samples, fontsize=LABEL_PT, loc="outside lower right", ncols=2, frameon=False)
     if len(curves) > 1:
