@@ -14,7 +14,11 @@ def transfers(now: Any) -> list[tuple[Any, ...]]:
     copy_s = stated(int(now.link[5])).seconds(size, "h2d", now.method)
     step_s = now.step_ms / 1e3
     batch_s = max(copy_s, step_s) if now.prefetched else copy_s + step_s
-    return [(f"method {now.method} in #", copy_s), ("loop: # per batch.* computes #", batch_s, step_s / batch_s)]
+    return [
+        (f"method {now.method} in #", copy_s),
+        ("loop: # per batch", batch_s),
+        ("waits # of the time", 1 - step_s / batch_s),
+    ]
 
 
 def box(now: Any) -> list[tuple[Any, ...]]:
@@ -25,7 +29,7 @@ def box(now: Any) -> list[tuple[Any, ...]]:
         return []
     sent = {"allreduce": 2, "reduce": machine.num_ranks / (machine.num_ranks - 1)}.get(now.collective, 1)
     rate = sent * (1 - 1 / machine.num_ranks) * parse_bytes("size", now.size) / seconds
-    return [(": # (?:of .* )?GB/s", rate / 1e9)]
+    return [(": #(?:, not .*)? GB/s", rate / 1e9)]
 
 
 def of_nccl(now: Any) -> list[tuple[Any, ...]]:

@@ -27,7 +27,9 @@ def slow_rank(now: Any) -> list[tuple[Any, ...]]:
     idle = ("rank # idles longest, #", idle_s.argmax(), idle_s.max())
     if found.culprits:
         late = found.culprits[0]
-        return [idle, ("Rank # is # late \\(", late.rank, late.late_s), ("a fix saves #", late.cost_s)]
+        others_s = np.delete(idle_s, late.rank).mean()
+        title = (f"^Rank #'s {late.cause} lets others idle for #", late.rank, others_s)
+        return [title, ("it is # late, and a fix saves #", late.late_s, late.cost_s)]
     if now.delay_ms:
         return [idle, ("Rank # is # late: diagnose does not name it", now.late_rank, now.delay_ms / 1e3)]
     return [idle, ("No rank is late",)]

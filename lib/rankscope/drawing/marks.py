@@ -108,8 +108,8 @@ def key_marks(keys: Mapping[str, WorkLook]) -> tuple[list[Mark], float]:
     y = 0.0
     for name, look in keys.items():
         label = _cut(name, _KEY_LETTERS)
-        width = WIDE_LETTER_PX * len(label) + 32
-        if x > LEFT_PX and x + width > RIGHT_PX + 16:
+        width = WIDE_LETTER_PX * len(label) + 34
+        if x > LEFT_PX and x + width > RIGHT_PX + 20:
             x = LEFT_PX
             y += 20
         marks.append(Box(x, y, 12, 12, look.hue, look.look, look.hatched))

@@ -76,7 +76,7 @@ def draw_ranking(
         x = left + bound_s * px_per_s
         marks += [
             Line(((x, -4), (x, height - 8)), "accent", 1.5, "3 3"),
-            Text(x, height + 4, "lower bound", "label", "accent", "middle"),
+            Text(x, height + 4, f"lower bound {three_digits(bound_s / scale)} {unit}", "label", "accent", "middle"),
         ]
         height += 16
     if foot:

@@ -34,7 +34,7 @@ def test_the_report_is_of_the_step_that_is_drawn() -> None:
     assert lines[1].startswith(f"{step.makespan_s * 1e3:.3g} ms per step")
     assert str(advice).splitlines() == lines[2:5]
     assert "extrapolated" in lines[-1]
-    assert f"Best: {advice.chosen.name}" in DDP.draw(now)[0].title
+    assert f"Take {advice.chosen.name}" in DDP.draw(now)[0].title
 
 
 def test_it_opens_where_a_rank_waits_for_most_of_the_step_and_both_first_sliders_change_that() -> None:

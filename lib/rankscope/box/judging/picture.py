@@ -13,6 +13,7 @@ from ..machines import PREFIX, bank
 from ..profile import Profile
 from .peers import peers_of, reached_by
 
+_DARKEST = 0.3  # of the ramp, which is seen on dark paper
 SIZES = tuple(bytes_words(4**power) for power in range(5, 18))
 
 
@@ -42,18 +43,18 @@ def draw_machines(
         for name, cells in rows.items():
             cell = "paper", ""
             if name in rates:
-                cell = ramp(rates[name] / highest), three_digits(rates[name] / 1e9)
+                cell = ramp(_DARKEST + (1 - _DARKEST) * rates[name] / highest), three_digits(rates[name] / 1e9)
             cells.append(cell)
         if one_size == size and first in rates:
             *_, kind = first.split(", ")
             mine = rates.pop(first)
             best = max(rates.values(), default=0.0)
-            of_best = f" of {three_digits(best / 1e9)}" if best > mine else ""
-            words = f"{kind}: {three_digits(mine / 1e9)}{of_best} GB/s"
+            not_best = f", not {three_digits(best / 1e9)}" if best > mine else ""
+            words = f"{kind}: {three_digits(mine / 1e9)}{not_best} GB/s"
             if rates:
                 deck = f"Others reach {rate_range_words(rates.values())} at {size}; busbw of {collective}"
-    looks = {"highest of its size": WorkLook(ramp(1), False), "near 0": WorkLook(ramp(0), False)}
-    return draw_grid(rows, columns, size, looks, title or words, deck)
+    looks = {"highest of its size": WorkLook(ramp(1), False)}
+    return draw_grid([*rows.items()], columns, size, looks, title or words, deck)
 
 
 def draw_with_peers(mine: Profile) -> Drawing:

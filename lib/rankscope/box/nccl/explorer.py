@@ -47,14 +47,14 @@ def draw(now: Now) -> list[Drawing]:
         took_s = measured_s.get(num_bytes, choice.time_s)
         percents.append(round(100 * (took_s / choice.nccl_s - 1)))
         errors.append((hue if num_bytes in measured_s else "rule", str(percents[-1]).replace("-", "−")))
-    rows = {
-        "NCCL's choice, and its lead over the second best [%]": margins,
-        "how much longer it takes than NCCL expects [%]; grey: by our model": errors,
-    }
+    rows = [
+        ("NCCL's choice, and its lead over the second best [%]", margins),
+        ("slower (+) or faster (−) than NCCL expects [%]; grey: our model", errors),
+    ]
     title = f"{next(iter(looks))} below {starts[1]}, {last} from {starts[-1]}"
     cluster = f"{now.num_nodes} × {now.gpus_per_node} {now.gpu.upper()}"
     span = f"{min(percents):+} to {max(percents):+}".replace("-", "−")
-    deck = f"{now.collective} on {cluster}: {span} % longer than estimated"
+    deck = f"{now.collective} on {cluster}: {span} % off NCCL's estimate"
     return [draw_grid(rows, _SIZES, now.size, looks, title, deck)]
 
 

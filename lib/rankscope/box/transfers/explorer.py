@@ -50,19 +50,18 @@ def draw(now: Now) -> list[Drawing]:
     how = "prefetched" if now.prefetched else "copied in turn"
     waits = percent_words(1 - now.step_ms / 1e3 / batch_s(now))
     return [
-        draw_ranking(seconds, link_s, now.method, title, f"{now.size} over {now.link}, from published figures"),
+        draw_ranking(seconds, link_s, now.method, title, f"{now.size} to the GPU over {now.link}, modelled"),
         draw_timeline(loop(now), f"The GPU waits {waits} of the time", f"{_NUM_BATCHES} batches of {now.size}, {how}"),
     ]
 
 
 def report(now: Now) -> list[str]:
-    """The copy's time and rate, the time per batch and how much of it the GPU computes."""
+    """The copy's time and rate, and the time per batch."""
     seconds = copy_s(now, now.method)
     rate = rate_words(parse_bytes("size", now.size) / seconds)
-    computing = percent_words(now.step_ms / 1e3 / batch_s(now))
     return [
         f"copy: {now.size} by the method {now.method} in {time_words(seconds)}, {rate}",
-        f"loop: {time_words(batch_s(now))} per batch; the GPU computes {computing} of the time",
+        f"loop: {time_words(batch_s(now))} per batch",
     ]
 
 

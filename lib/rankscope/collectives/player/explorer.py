@@ -159,7 +159,7 @@ def play(now: Now) -> str:
 def _finding(now: Now) -> str:
     """Return which of the two that race is ahead, and by how much."""
     faster, slower = sorted(ranking(now)[0][:2], key=lambda runner: runner.seconds)
-    return f"{faster.name} is {time_words(slower.seconds - faster.seconds)} ahead of {slower.name}"
+    return f"{faster.name} finishes {time_words(slower.seconds - faster.seconds)} before {slower.name}"
 
 
 def report(now: Now) -> list[str]:

@@ -51,8 +51,9 @@ def draw(now: Now) -> list[Drawing]:
     deck = f"Mean of {_NUM_STEPS} steps: rank {idle_s.argmax()} idles longest, {in_ms(idle_s.max())}"
     if found.culprits:
         late = found.culprits[0]
-        title = f"Rank {late.rank} is {in_ms(late.late_s)} late ({late.cause}); others idle"
-        deck += f"; a fix saves {in_ms(late.cost_s)}"
+        others_s = (idle_s.sum() - idle_s[late.rank]) / (now.num_ranks - 1)
+        title = f"Rank {late.rank}'s {late.cause} lets others idle for {in_ms(others_s)}"
+        deck = f"Mean of {_NUM_STEPS} steps: it is {in_ms(late.late_s)} late, and a fix saves {in_ms(late.cost_s)}"
     elif now.delay_ms:
         title = f"Rank {now.late_rank} is {now.delay_ms} ms late: diagnose does not name it"
     return [draw_bars(rows, "time [ms]", title, deck)]

@@ -74,13 +74,13 @@ def draw(path_at: PathAt, now: Now) -> list[Drawing]:
     rate = num_items / timeline.makespan_s
     title = f"{path.bottleneck} limits the loop to {three_digits(rate)} batches/s"
     share = percent_words(rate / path.bound_per_s)
-    deck = f"{share} of the {three_digits(path.bound_per_s)} that {path.bottleneck} could do"
+    deck = f"{num_items} batches: {share} of {path.bottleneck}'s best, {three_digits(path.bound_per_s)}/s"
     *before, last = path.stages
     for stage in before:
         if stage.name == path.bottleneck:
             more = path.changed(stage.name, num_workers=stage.num_workers + 1)
             more_rate = num_items / simulate(more, num_items, now.seed).makespan_s
-            deck += f"; with {stage.num_workers + 1} workers, {three_digits(more_rate)}"
+            deck += f"; with {stage.num_workers + 1} workers, {three_digits(more_rate)}/s"
     shown = simulate(path, min(_SHOWN, num_items), now.seed)
     waits = [
         done._replace(kind="wait", start_s=done.stop_s, stop_s=following.start_s)

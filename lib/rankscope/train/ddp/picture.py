@@ -89,9 +89,9 @@ def draw_caps(
                 name += ", yours"
             rows[name] = {"compute": 1e3 * (candidate.step_s - candidate.wait_s), "wait": 1e3 * candidate.wait_s}
             behind.append(f"{three_digits(1e3 * candidate.step_s)}{'  ← recommended' * (candidate is chosen)}")
-    found = f"Best: {chosen.name}, {time_words(chosen.step_s)} per step"
-    compared = f"the default takes {time_words(default.step_s)}"
+    found = f"Take {chosen.name}: {time_words(chosen.step_s)} per step"
+    compared = f"default {time_words(default.step_s)}"
     if chosen is default:
-        compared = "no cap saves more than 1 %"
-    deck = f"{job}: {count_of(chosen.num_buckets, 'bucket')}; {compared}"
+        compared = "no other cap saves 1 %"
+    deck = f"{job}: {time_words(chosen.wait_s)} waiting; {compared}"
     return draw_bars(rows, "predicted step [ms]", title or found, deck, behind)

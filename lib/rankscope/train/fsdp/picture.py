@@ -17,21 +17,23 @@ from ...timeline.picture import draw_timeline, time_scale
 from .step import Cost, Step
 
 _GAP_PX = 32.0  # between the timeline and the memory
-_MEMORY_PX = 132.0
+_MEMORY_PX = 180.0
 _COLUMN_PX = 6.0  # of the memory, which is as high in each column as the largest sum in it
 
 
-def draw_fsdp_step(step: Step, cost: Cost, title: str | None = None, unsharded_bytes: float = 0.0) -> Drawing:
+def draw_fsdp_step(
+    step: Step, cost: Cost, title: str | None = None, unsharded_bytes: float = 0.0, job: str = "One step"
+) -> Drawing:
     """Draw a step that `fsdp.observe` returned, its timeline at this cost, and its memory over the same time.
 
     A row is one of FSDP's streams. Hatched spans are communication, and the number on a span is its group: 0 is the
     root's, and the wrapped modules follow. Below, the terms of the rank's memory are stacked; hatched ones are buffers
     of communication. The largest sum is marked, and so are `unsharded_bytes`, the same with whole parameters and
-    optimizer states. Raises ValueError for anything but a step.
+    optimizer states. `job` says what trains, and where. Raises ValueError for anything but a step.
     """
     timeline = of_type("step", step, Step).timeline(cost)
     share = timeline.select(kind="wait").busy_s / (timeline.makespan_s or 1.0)
-    deck = f"The GPU waits for {percent_words(share)} of {time_words(timeline.makespan_s)}"
+    deck = f"{job}: the GPU waits for {percent_words(share)} of {time_words(timeline.makespan_s)}"
     above = draw_timeline(timeline, title=title or f"A rank holds at most {decimal_words(step.peak_bytes)}", deck=deck)
     px_per_byte = _MEMORY_PX / max(step.peak_bytes, unsharded_bytes)
     visible = [term for term, num_bytes in step.memory().items() if num_bytes.max() * px_per_byte > 2]
