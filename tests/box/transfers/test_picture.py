@@ -25,7 +25,7 @@ def test_without_a_profile_lines_are_predicted_and_nothing_is_measured(direction
         assert heights(ax, f"{method}, predicted") == pytest.approx(sizes / seconds / 1e9)
         assert np.isnan(heights(ax, f"{method}, measured")).all()
     half = FACTS.start_s * FACTS.bytes_per_s(direction)
-    assert f"half of the link: {bytes_words(half)}" in named(ax)
+    assert f"predicted half: {bytes_words(half)}" in named(ax)
 
 
 def test_markers_are_medians() -> None:

@@ -53,7 +53,7 @@ def copies(
     half_bytes = facts.start_s * facts.bytes_per_s(direction)  # that take as long as the start
     ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":")
     ax.annotate(
-        f"half of the link: {bytes_words(half_bytes)}",
+        f"predicted half: {bytes_words(half_bytes)}",
         (half_bytes, ax.get_ylim()[1]),
         xytext=(-4, -2),
         textcoords="offset points",
