@@ -77,8 +77,9 @@ def recognised(text: str) -> Recognised:
         if hang.culprits:
             perhaps = "" if all(culprit.is_certain for culprit in hang.culprits) else ", perhaps"
             title = f"Look at {listed('rank', [culprit.rank for culprit in hang.culprits])}{perhaps}"
-        drawings.append(_excerpt(title, "The lines that this rests on", quoted))
-        lines += str(hang).splitlines()
+        said = str(hang).splitlines()
+        drawings.append(_excerpt(title, said[0], quoted))
+        lines += said
     if not drawings:
         raise ValueError(f"{problem}; nor has it a table of nvidia-smi topo -m, or a line on a hang that is known")
     return Recognised(drawings, lines)

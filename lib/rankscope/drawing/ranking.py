@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ..common.units import three_digits, time_unit
 from .drawing import Drawing
-from .marks import LETTER_PX, RIGHT_PX, WIDE_LETTER_PX, Box, Line, Mark, Text, left_of, row_name
+from .marks import RIGHT_PX, WIDE_LETTER_PX, Box, Line, Mark, Text, left_of, row_name
 from .palette import OTHER, WORK
 
 _SAME = 1e-9  # a smaller relative difference comes from rounding
@@ -46,12 +46,9 @@ def draw_ranking(
         words[name] = f"{three_digits(seconds[name] / scale)} {unit}"
         if fastest_s and name not in fastest:
             words[name] += f", {three_digits(seconds[name] / fastest_s)} ×"
-        if name == chosen and not notes:
-            words[name] += "  ← your choice"
     left = left_of(names)
-    letter_px = WIDE_LETTER_PX if notes else LETTER_PX
     letters = max(map(len, words.values())) + max(map(len, notes.values()), default=0)
-    right = RIGHT_PX - letter_px * letters - 24
+    right = RIGHT_PX - WIDE_LETTER_PX * letters - 24
     px_per_s = (right - left) / (longest_s or 1.0)
     marks: list[Mark] = []
     for row, name in enumerate(names):

@@ -187,8 +187,6 @@ def _nobody(dropped: NDArray[np.int64], grid: _Grid, tips: dict[Hashable, str]) 
     """The samples that no rank reads, as many as there is room for."""
     y = _NOBODY_PX + 16
     if not dropped.size:
-        yield row_name(y, "nobody", "mute")
-        yield Text(LEFT_PX, y, "every sample is read", "label", "mute")
         return
     yield row_name(y, "nobody", "alarm")
     width = max(grid.cell_px, grid.number_px)
@@ -250,6 +248,8 @@ def _words(assignment: Assignment, counts: NDArray[np.int64]) -> tuple[str, str]
     if assignment.epoch:
         arithmetic += f"; epoch {assignment.epoch}"
     title = f"Each of {samples} is read exactly once"
+    if fewest < assignment.num_steps:
+        title = f"Ranks read *unequally*: {fewest:,} to {assignment.num_steps:,} of {samples}"
     if outside:
         title = f"{outside:,} of {_count(num_reads, 'read')} {is_are(outside)} *outside the dataset*"
     elif lost and again:

@@ -42,7 +42,7 @@ def test_each_cell_has_the_rate_at_its_size() -> None:
 def test_a_profile_is_drawn_with_those_of_the_bank_that_are_like_it() -> None:
     drawing = draw_with_peers(Profile.load("bank:runpod_a100_2_no_p2p"))
     named = [mark.text for mark in drawing.marks if isinstance(mark, Text)]
-    assert named[2] == "yours", "below the two hues"
+    assert named[1] == "yours", "below what yellow is"
     assert (drawing.title, "187 GB/s to 188 GB/s" in drawing.deck) == ("yours: 13.6, not 188 GB/s", True)
     alone = draw_with_peers(box(1e-5, 200e9, [2**power for power in range(8, 15)]))
     assert "others" not in alone.deck, "no GPU is like one that is not named"

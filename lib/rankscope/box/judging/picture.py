@@ -23,7 +23,8 @@ def draw_machines(
     """Draw the bus bandwidth of machines by size, each in the hue of its share of the highest.
 
     `profiles` are the machines by name. The title has the rate of the first one at `size`, one of `SIZES`, and
-    the deck those of the others. Sizes that none has measured are left out. Raises ValueError if there are no profiles.
+    the deck those of the others. A rate between measured sizes has a "≈", and sizes beyond them are left out. Raises
+    ValueError if there are no profiles.
     """
     each("profiles", of_type("profiles", profiles, dict).values(), of_type, Profile)
     if not profiles:
@@ -35,7 +36,8 @@ def draw_machines(
     words = f"Not measured at {size}"
     deck = f"busbw of {collective} [GB/s]"
     for one_size in SIZES:
-        rates = reached_by(named, collective, parse_bytes("size", one_size))
+        num_bytes = parse_bytes("size", one_size)
+        rates = reached_by(named, collective, num_bytes)
         if not rates and one_size != size:
             continue
         columns.append(one_size)
@@ -43,7 +45,9 @@ def draw_machines(
         for name, cells in rows.items():
             cell = "paper", ""
             if name in rates:
-                cell = ramp(_DARKEST + (1 - _DARKEST) * rates[name] / highest), three_digits(rates[name] / 1e9)
+                about = "" if num_bytes in named[name].native[collective] else "≈"
+                hue = ramp(max(rates[name] / highest, _DARKEST))
+                cell = hue, f"{about}{three_digits(rates[name] / 1e9)}"
             cells.append(cell)
         if one_size == size and first in rates:
             *_, kind = first.split(", ")
@@ -72,6 +76,8 @@ def draw_with_peers(mine: Profile) -> Drawing:
 
 
 def largest_size(profile: Profile, collective: str) -> str:
-    """Return the largest of `SIZES` at which a collective was measured, or the first if all are larger."""
-    largest = max(profile.busbw(collective))
-    return [size for size in SIZES if parse_bytes("size", size) <= largest or size == SIZES[0]][-1]
+    """Return the largest of `SIZES` at which a collective was measured, else the largest below those that were."""
+    measured = profile.busbw(collective)
+    exact = [size for size in SIZES if parse_bytes("size", size) in measured]
+    below = [size for size in SIZES if parse_bytes("size", size) <= max(measured) or size == SIZES[0]]
+    return (exact or below)[-1]

@@ -51,7 +51,7 @@ def draw(now: Now) -> list[Drawing]:
     deck = f"Mean of {_NUM_STEPS} steps: rank {idle_s.argmax()} idles longest, {in_ms(idle_s.max())}"
     if found.culprits:
         late = found.culprits[0]
-        others_s = (idle_s.sum() - idle_s[late.rank]) / (now.num_ranks - 1)
+        others_s = np.delete(idle_s, late.rank).mean()
         title = f"Rank {late.rank}'s {late.cause} lets others idle for {in_ms(others_s)}"
         deck = f"Mean of {_NUM_STEPS} steps: it is {in_ms(late.late_s)} late, and a fix saves {in_ms(late.cost_s)}"
     elif now.delay_ms:
