@@ -31,7 +31,7 @@ def fetch(folder: Path) -> None:
             try:
                 subprocess.run(command, cwd=folder, check=True, capture_output=True)
             except (OSError, subprocess.CalledProcessError) as error:
-                raise ValueError(f"{path.name} cannot be fetched: {error}") from error
+                raise ValueError(f"{path.name} cannot be fetched, but can be put into {folder} by hand") from error
         found = sha256(path.read_bytes()).hexdigest()
         if found != entry["sha256"]:
             path.unlink()
