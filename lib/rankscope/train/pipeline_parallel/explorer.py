@@ -57,7 +57,7 @@ def draw(now: Now) -> list[Drawing]:
     """One step, with its bubbles."""
     _, timeline = step(now)
     work = timeline.utilisation()[0, "compute"]  # of each rank
-    title = f"{now.schedule}: each rank idles {percent_words(1 - work)} of the step"
+    title = f"{now.schedule}: each rank idles {percent_words(1 - work)} of a step"
     deck = f"{time_words(timeline.makespan_s)} per step; ranks wait while the pipeline fills and drains"
     return [draw_timeline(Timeline.of([*timeline, *bubbles(timeline, now.num_ranks)]), title, deck)]
 
