@@ -29,7 +29,7 @@ def box(now: Any) -> list[tuple[Any, ...]]:
         return []
     sent = {"allreduce": 2, "reduce": machine.num_ranks / (machine.num_ranks - 1)}.get(now.collective, 1)
     rate = sent * (1 - 1 / machine.num_ranks) * parse_bytes("size", now.size) / seconds
-    return [(": #(?:, not .*)? GB/s", rate / 1e9)]
+    return [(": #(?: vs .*)? GB/s", rate / 1e9)]
 
 
 def of_nccl(now: Any) -> list[tuple[Any, ...]]:

@@ -292,6 +292,7 @@ def test_an_address_restores_its_state(served: Page, site: Path, page: Page) -> 
     [
         ("own_sampler", "def mine(size, rank, world_size): return range(rank, size, world_size)", "mine"),
         ("own_sampler", "1 / 0", "ZeroDivisionError: division by zero (line 1)"),
+        ("own_sampler", "raise ValueError(0)", "ValueError: 0 (line 1)"),
         ("own_sampler", "def mine(size, rank, world_size):\n    raise SystemExit", "SystemExit ends the code (line 2)"),
         ("paste", f"{EXAMPLES['a job that hangs']}\n# pasted", "Look at rank"),
     ],

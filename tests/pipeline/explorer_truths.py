@@ -23,7 +23,7 @@ def pipeline(now: Any) -> Truths:
     whole_s = max(left for _, _, left in seen.values())
     bound = 1e3 / max(now.read_ms, now.decode_ms / now.num_workers, now.copy_ms, now.train_ms)
     rate = BATCHES / whole_s
-    truths: Truths = [("limits the loop to # batches/s", rate), ("batches: # of .*'s best, #/s", rate / bound, bound)]
+    truths: Truths = [("limits the loop to # batches/s", rate), ("batches: # of .*'s usual #/s", rate / bound, bound)]
     if path.bottleneck == "decode":
         more = reference(path.changed("decode", num_workers=now.num_workers + 1), BATCHES, now.seed)
         truths.append((r"with \d+ workers, #/s", BATCHES / max(left for _, _, left in more.values())))

@@ -79,3 +79,8 @@ def test_two_timelines_share_an_axis_and_the_difference_of_their_ends_is_stated(
     assert tones.index("accent") < drawing.marks.index(first)  # behind the bars
     assert second.width / first.width == pytest.approx(0.75, rel=0.01)
     assert {"predicted", "measured", "1.8 ms less"} <= set(words_of(drawing))
+
+
+def test_rounding_is_no_idle_time() -> None:
+    steps = [Span(0, "gpu", "step", number, 0.1 * number, 0.1 * number + 0.1) for number in range(8)]
+    assert draw_timeline(Timeline.of(steps)).title == "Rank 0's gpu idles for 0 s of 800 ms"

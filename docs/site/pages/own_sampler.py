@@ -29,9 +29,12 @@ PRESETS = {"each rank shuffles for itself": {"code": FIRST.replace("seed + epoch
 
 @lru_cache(maxsize=8)
 def explorer_of(code: str) -> Explorer:
-    """Return the explorer of the class or function that the code defines last. Raises whatever the code raises."""
+    """Return the explorer of the class or function that the code defines last; ValueError has what the code raises."""
     names: dict[str, Any] = {"__name__": _MODULE}
-    exec(compile(code, _MODULE, "exec", dont_inherit=True), names)
+    try:
+        exec(compile(code, _MODULE, "exec", dont_inherit=True), names)
+    except Exception as error:
+        raise ValueError(error_words(error)) from error
     defined = [value for value in names.values() if callable(value) and getattr(value, "__module__", "") == _MODULE]
     if not defined:
         raise ValueError("The code defines neither a class nor a function.")

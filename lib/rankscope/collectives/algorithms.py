@@ -30,7 +30,7 @@ class Algorithm(msgspec.Struct, frozen=True):
     `builder` is a function of the number of ranks and of options. `form` is its closed form, a function of `Terms` and
     of options that returns seconds; if it is None, the algorithm is simulated. `best` tries the numbers of `segments`
     as ``num_segments``, in ascending order, together with the options that `arrange` returns for a cluster: those that
-    follow its nodes, or None if the algorithm is not for such a cluster.
+    follow its nodes, hashable, or None if the algorithm is not for such a cluster.
 
     `best` and `closed_form` trust what a record says: compare a form with `simulate`, and `verify` a schedule, as
     ``pytest tests/collectives`` does for all that is registered.

@@ -151,10 +151,10 @@ def rate_range_words(bytes_per_s: Collection[float]) -> str:
 def percent_words(share: float, digits: int = 0) -> str:
     """Return a share in percent, with `digits` after the point.
 
-    >>> percent_words(0.254), percent_words(0.254, 1)
-    ('25 %', '25.4 %')
+    >>> percent_words(0.254), percent_words(0.254, 1), percent_words(-1e-16)
+    ('25 %', '25.4 %', '0 %')
     """
-    return f"{100 * share:.{digits}f} %"
+    return f"{100 * share:z.{digits}f} %"  # z: a share just below 0 is 0
 
 
 def three_digits(value: float) -> str:

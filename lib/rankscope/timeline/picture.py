@@ -195,5 +195,5 @@ def _finding(timeline: Timeline) -> str:
     if not len(timeline):
         return "Nothing ran"
     (rank, lane), share = max(timeline.utilisation().items(), key=lambda entry: entry[1])
-    idle_s = (1 - share) * timeline.makespan_s
+    idle_s = round((1 - share) * timeline.makespan_s, 12)  # less comes from rounding
     return f"Rank {rank}'s {lane} idles for {cell_words(idle_s)} of {cell_words(timeline.makespan_s)}"

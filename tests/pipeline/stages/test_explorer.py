@@ -22,4 +22,4 @@ def test_a_rate_below_one_batch_per_second_has_digits() -> None:
     explorer = Case("pipeline", (Pipeline([Stage("fetch", 40.0)]),)).made()
     (drawing,) = explorer.draw(explorer.at())
     assert drawing.title.endswith("0.025 batches/s")
-    assert "best, 0.025/s" in drawing.deck
+    assert "usual 0.025/s" in drawing.deck

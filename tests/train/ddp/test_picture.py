@@ -56,5 +56,5 @@ def test_bars_are_the_default_powers_of_two_and_the_caps_of_interest() -> None:
     default = "25 MiB (default)"
     assert {*names} == {*powers, advice.chosen.name, default} - {"4 MiB"} | {"4 MiB, yours"}
     assert [float(name.split()[0]) for name in names] == sorted(float(name.split()[0]) for name in names)
-    few = ddp.recommend(local, ddp.cost(Link(50e-6, 2e9), num_ranks=8), caps_mb=[3, 25])
-    assert rows_of(draw_caps(few)) == ["3 MiB", default, "25 MiB"]
+    few = ddp.recommend(local, ddp.cost(Link(50e-6, 2e9), num_ranks=8), caps_mb=[25, 3, 0])
+    assert rows_of(draw_caps(few)) == ["0 MiB", "3 MiB", default, "25 MiB"]

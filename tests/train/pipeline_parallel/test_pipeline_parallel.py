@@ -117,6 +117,11 @@ def test_bubbles_are_the_rest_of_the_step() -> None:
             assert waits_s == pytest.approx(timeline.makespan_s - 6 * 0.030)
 
 
+def test_rounding_leaves_no_bubbles() -> None:
+    timeline = simulate(build("GPipe", 7, 10), 0.007, 0.014, message_s=0.002)
+    assert all(wait.stop_s - wait.start_s > 0.0005 for wait in bubbles(timeline, 7))
+
+
 def test_messages_take_time_one_after_the_other() -> None:
     plain = simulate(build("GPipe", 3, 1), 3, 6, message_s=0.5)
     assert plain.makespan_s == 3 * 3 + 3 * 6 + 4 * 0.5

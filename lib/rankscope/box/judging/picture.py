@@ -51,12 +51,11 @@ def draw_machines(
             cells.append(cell)
         if one_size == size and first in rates:
             *_, kind = first.split(", ")
-            mine = rates.pop(first)
-            best = max(rates.values(), default=0.0)
-            not_best = f", not {three_digits(best / 1e9)}" if best > mine else ""
-            words = f"{kind}: {three_digits(mine / 1e9)}{not_best} GB/s"
+            words = f"{kind}: {three_digits(rates.pop(first) / 1e9)}"
             if rates:
+                words += f" vs {three_digits(max(rates.values()) / 1e9)}"
                 deck = f"Others reach {rate_range_words(rates.values())} at {size}; busbw of {collective}"
+            words += " GB/s"
     looks = {"highest of its size": WorkLook(ramp(1), False)}
     return draw_grid([*rows.items()], columns, size, looks, title or words, deck)
 

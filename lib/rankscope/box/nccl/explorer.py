@@ -52,7 +52,8 @@ def draw(now: Now) -> list[Drawing]:
         ("slower (+) or faster (−) than NCCL expects [%]; grey: our model", errors),
     ]
     title = f"{next(iter(looks))} below {starts[1]}, {last} from {starts[-1]}"
-    span = f"{min(percents):+} to {max(percents):+}".replace("-", "−")
+    ends = sorted({min(percents), max(percents)})
+    span = " to ".join(f"{percent:+}" for percent in ends).replace("-", "−")
     deck = f"{now.collective} on {now.num_nodes} × {now.gpus_per_node} {now.gpu.upper()}: {span} % off NCCL's estimate"
     return [draw_grid(rows, _SIZES, now.size, looks, title, deck)]
 

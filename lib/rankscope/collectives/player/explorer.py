@@ -145,7 +145,7 @@ def draw(now: Now) -> list[Drawing]:
     drawings = [_drawn(*ranking(now), now.message)]
     shown = plays(now)
     if shown:
-        drawings.append(draw_play(shown, _STILL_AT * horizon_s(shown), _finding(now)))
+        drawings.append(draw_play(shown, _STILL_AT * horizon_s(shown), _pair(now)))
     return drawings
 
 
@@ -153,13 +153,13 @@ def play(now: Now) -> str:
     """All algorithms, and all moments of the two that race, with buttons to play, to pause and to step."""
     svg = to_svg(_drawn(*ranking(now), now.message))
     shown = plays(now)
-    return svg + play_svg(shown, _finding(now)) if shown else svg
+    return svg + play_svg(shown, _pair(now)) if shown else svg
 
 
-def _finding(now: Now) -> str:
-    """Return which of the two that race is ahead, and by how much."""
-    faster, slower = sorted(ranking(now)[0][:2], key=lambda runner: runner.seconds)
-    return f"{faster.name} finishes {time_words(slower.seconds - faster.seconds)} before {slower.name}"
+def _pair(now: Now) -> str:
+    """Return the title of a race."""
+    chosen, other = ranking(now)[0][:2]
+    return f"{chosen.name} and {other.name}, message by message"
 
 
 def report(now: Now) -> list[str]:

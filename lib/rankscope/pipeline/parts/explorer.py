@@ -76,7 +76,7 @@ def draw(now: Now) -> list[Drawing]:
 
 def report(now: Now) -> list[str]:
     """How idle the trainers are with other queues."""
-    shares = [f"{_idle_share(now._replace(queue_size=size)):.0%} with a queue of {size}" for size in (0, 2, 8)]
+    shares = [f"{_idle_share(now._replace(queue_size=size)):z.0%} with a queue of {size}" for size in (0, 2, 8)]
     return [f"in {_LONG} parts each, {count_of(now.num_trainers, 'trainer')} are idle {and_joined(shares)}"]
 
 

@@ -74,7 +74,7 @@ def draw(path_at: PathAt, now: Now) -> list[Drawing]:
     rate = num_items / timeline.makespan_s
     title = f"{path.bottleneck} limits the loop to {three_digits(rate)} batches/s"
     share = percent_words(rate / path.bound_per_s)
-    deck = f"{num_items} batches: {share} of {path.bottleneck}'s best, {three_digits(path.bound_per_s)}/s"
+    deck = f"{num_items} batches: {share} of {path.bottleneck}'s usual {three_digits(path.bound_per_s)}/s"
     *before, last = path.stages
     for stage in before:
         if stage.name == path.bottleneck:

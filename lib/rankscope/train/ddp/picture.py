@@ -12,7 +12,7 @@ from ...drawing.bars import draw_bars
 from ...drawing.drawing import Drawing
 from ...drawing.marks import LEFT_PX, RIGHT_PX, Box, Line, Mark, Text, row_name, with_text
 from ...drawing.palette import MEMORY
-from .bucketing import DEFAULT_CAPS_MB, DDPBuckets
+from .bucketing import DDPBuckets, caps_bytes
 from .recommend import Recommendation
 
 _ROW_PX = 24.0
@@ -79,8 +79,8 @@ def draw_caps(
     default = recommendation.default
     rows = {}
     behind = []
-    candidates = default, *recommendation.candidates
-    for candidate in sorted(candidates, key=lambda candidate: candidate.bucket_cap_mb or DEFAULT_CAPS_MB[1]):
+    candidates = sorted((default, *recommendation.candidates), key=lambda one: caps_bytes(one.bucket_cap_mb)[1])
+    for candidate in candidates:
         cap_mb = candidate.bucket_cap_mb
         is_few = len(recommendation.candidates) <= _MOST_BARS
         if is_few or cap_mb in (None, chosen.bucket_cap_mb, bucket_cap_mb) or math.log2(cap_mb or 1) % 1 == 0:
@@ -90,8 +90,6 @@ def draw_caps(
             rows[name] = {"compute": 1e3 * (candidate.step_s - candidate.wait_s), "wait": 1e3 * candidate.wait_s}
             behind.append(f"{three_digits(1e3 * candidate.step_s)}{'  ← recommended' * (candidate is chosen)}")
     found = f"Take {chosen.name}: {time_words(chosen.step_s)} per step"
-    compared = f"default {time_words(default.step_s)}"
-    if chosen is default:
-        compared = "no other cap saves 1 %"
+    compared = "no other cap saves 1 %" if chosen is default else f"default {time_words(default.step_s)}"
     deck = f"{job}: {time_words(chosen.wait_s)} waiting; {compared}"
     return draw_bars(rows, "predicted step [ms]", title or found, deck, behind)

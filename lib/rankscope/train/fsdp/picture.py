@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import chain, groupby
 
 import numpy as np
 from msgspec.structs import replace
@@ -36,17 +36,17 @@ def draw_fsdp_step(
     deck = f"{job}: the GPU waits for {percent_words(share)} of {time_words(timeline.makespan_s)}"
     above = draw_timeline(timeline, title=title or f"A rank holds at most {decimal_words(step.peak_bytes)}", deck=deck)
     px_per_byte = _MEMORY_PX / max(step.peak_bytes, unsharded_bytes)
-    visible = [term for term, num_bytes in step.memory().items() if num_bytes.max() * px_per_byte > 2]
-    named, keys_px = key_marks({term.replace("_", " "): MEMORY[term] for term in visible})
-    top = above.height_px + keys_px + _GAP_PX
     left, px_per_s = time_scale(timeline)
     changes_px = np.minimum(left + step.memory_times(cost) * px_per_s, RIGHT_PX)
+    areas = _areas(step, changes_px, left, px_per_byte)
+    named, keys_px = key_marks({term.replace("_", " "): MEMORY[term] for term in areas})
+    top = above.height_px + keys_px + _GAP_PX
     peak_x = float(changes_px[step.peak_place])
     bottom = top + _MEMORY_PX
     peak_y = bottom - step.peak_bytes * px_per_byte
     below = [
         *(moved_down(mark, above.height_px + 8) for mark in named),
-        *_areas(step, changes_px, left, bottom, px_per_byte),
+        *(moved_down(area, bottom) for area in chain(*areas.values())),
         row_name(bottom - _MEMORY_PX / 2, "memory", left=left),
         row_name(bottom + 4, "0 B", left=left),
         Line(((peak_x, peak_y - 6), (peak_x, peak_y + 6)), "accent", 2),
@@ -66,24 +66,23 @@ def draw_fsdp_step(
     return replace(above, marks=[*above.marks, *below], height_px=bottom + 12)
 
 
-def _areas(step: Step, changes_px: NDArray[np.float64], left: float, bottom: float, px_per_byte: float) -> list[Mark]:
-    """Return boxes for each term, stacked from the bottom: one for neighbouring columns that are equal."""
+def _areas(step: Step, changes_px: NDArray[np.float64], left: float, px_per_byte: float) -> dict[str, list[Mark]]:
+    """Return boxes for each term that is seen, stacked upwards from 0: one for neighbouring columns that are equal."""
     memory = step.memory()
-    totals = np.sum([*memory.values()], axis=0)
+    heights = np.array([*memory.values()]) * px_per_byte
+    totals = heights.sum(0)
     edges_px = np.arange(left, RIGHT_PX, _COLUMN_PX)
     begins = np.maximum(np.searchsorted(changes_px, edges_px, "right") - 1, 0)  # the state in which a column begins
     stops = np.searchsorted(changes_px, edges_px + _COLUMN_PX, "right")
     fullest = [begin + totals[begin : max(stop, begin + 1)].argmax() for begin, stop in zip(begins, stops, strict=True)]
-    base = np.zeros(len(fullest))
-    areas: list[Mark] = []
-    for term, values in memory.items():
-        heights = values[fullest] * px_per_byte
-        columns = zip(edges_px.tolist(), base.tolist(), heights.tolist(), strict=True)
-        for (under, height), equal in groupby(columns, key=lambda column: column[1:]):
+    shown = heights[:, fullest]
+    areas: dict[str, list[Mark]] = {}
+    for term, tops, its_heights in zip(memory, shown.cumsum(0).tolist(), shown.tolist(), strict=True):
+        columns = zip(edges_px.tolist(), tops, its_heights, strict=True)
+        for (top, height), equal in groupby(columns, key=lambda column: column[1:]):
             lefts = [column[0] for column in equal]
             width = lefts[-1] + _COLUMN_PX - lefts[0]
-            if height > 0:
+            if height > 1:
                 look = MEMORY[term]
-                areas.append(Box(lefts[0], bottom - under - height, width, height, look.hue, "tint", look.hatched))
-        base = base + heights
+                areas.setdefault(term, []).append(Box(lefts[0], -top, width, height, look.hue, "tint", look.hatched))
     return areas

@@ -46,10 +46,8 @@ def bubbles(timeline: Timeline, num_ranks: int) -> Iterator[Span]:
     """Yield a wait wherever a rank has nothing to compute."""
     for rank in range(num_ranks):
         passes = timeline.select(rank, "compute")
-        begins_s = [0.0, *passes.stop_s]
-        ends_s = [*passes.start_s, timeline.makespan_s]
-        for begin_s, end_s in zip(begins_s, ends_s, strict=True):
-            if begin_s < end_s:
+        for begin_s, end_s in zip([0.0, *passes.stop_s], [*passes.start_s, timeline.makespan_s], strict=True):
+            if end_s - begin_s > 1e-9:  # a shorter one comes from rounding
                 yield Span(rank, "compute", "wait", -1, begin_s, end_s)
 
 
