@@ -159,7 +159,7 @@ def play(now: Now) -> str:
 def _pair(now: Now) -> str:
     """Return the title of a race."""
     chosen, other = ranking(now)[0][:2]
-    return f"{chosen.name} and {other.name}, message by message"
+    return f"{chosen.name} and {other.name}, step by step"
 
 
 def report(now: Now) -> list[str]:
