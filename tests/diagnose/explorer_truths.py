@@ -28,7 +28,7 @@ def slow_rank(now: Any) -> list[tuple[Any, ...]]:
     if found.culprits:
         late = found.culprits[0]
         others_s = sum(idle_s[rank] for rank in range(now.num_ranks) if rank != late.rank) / (now.num_ranks - 1)
-        title = (f"^Rank #'s {late.cause} lets others idle for #", late.rank, others_s)
+        title = (f"^Rank #'s {late.cause} keeps others idle for #", late.rank, others_s)
         return [title, ("it is # late, and a fix saves #", late.late_s, late.cost_s)]
     if now.delay_ms:
         return [idle, ("Rank # is # late: diagnose does not name it", now.late_rank, now.delay_ms / 1e3)]

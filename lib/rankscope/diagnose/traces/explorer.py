@@ -52,7 +52,7 @@ def draw(now: Now) -> list[Drawing]:
     if found.culprits:
         late = found.culprits[0]
         others_s = np.delete(idle_s, late.rank).mean()
-        title = f"Rank {late.rank}'s {late.cause} lets others idle for {in_ms(others_s)}"
+        title = f"Rank {late.rank}'s {late.cause} keeps others idle for {in_ms(others_s)}"
         deck = f"Mean of {_NUM_STEPS} steps: it is {in_ms(late.late_s)} late, and a fix saves {in_ms(late.cost_s)}"
     elif now.delay_ms:
         title = f"Rank {now.late_rank} is {now.delay_ms} ms late: diagnose does not name it"

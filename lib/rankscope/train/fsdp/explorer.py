@@ -86,11 +86,10 @@ def fsdp() -> Explorer:
         step, seconds, _ = predicted(now)
         fits = "fit into" if step.peak_bytes <= now.memory_gb * 1e9 else "*exceed*"
         saved_bytes = (step.peak["parameters"] + step.peak["optimizer_states"]) * (networks.num_ranks(now) - 1)
-        unsharded_bytes = step.peak_bytes + saved_bytes
         peak = decimal_words(step.peak_bytes)
-        title = f"{peak} {fits} {now.memory_gb} GB; unsharded, {decimal_words(unsharded_bytes)}"
+        title = f"Sharding saves {decimal_words(saved_bytes)}; {peak} {fits} {now.memory_gb} GB"
         job = f"{count_of(now.num_blocks, 'block')} of width {now.width} on {count_of(networks.num_ranks(now), 'rank')}"
-        return [draw_fsdp_step(step, seconds, title, unsharded_bytes, job)]
+        return [draw_fsdp_step(step, seconds, title, step.peak_bytes + saved_bytes, job)]
 
     def report(now: Now) -> list[str]:
         step, _, spans = predicted(now)

@@ -82,7 +82,7 @@ def _areas(step: Step, changes_px: NDArray[np.float64], left: float, px_per_byte
         for (top, height), equal in groupby(columns, key=lambda column: column[1:]):
             lefts = [column[0] for column in equal]
             width = lefts[-1] + _COLUMN_PX - lefts[0]
-            if height > 1:
+            if height > 0.4:
                 look = MEMORY[term]
                 areas.setdefault(term, []).append(Box(lefts[0], -top, width, height, look.hue, "tint", look.hatched))
     return areas
