@@ -126,7 +126,7 @@ def curves(
 ) -> Axes:
     """Draw ``curves[name] = (predicted, measured)`` over `x`; either of them may be None.
 
-    Predictions are lines, executions markers of the same hue. Several curves have their names at the right end. If
+    Predictions are lines, measurements markers of the same hue. Several curves have their names at the right end. If
     `discrete` is true, a prediction is a short dash at each x. The axes in `log` ("x", "y" or "xy") are logarithmic.
     Raises ValueError if there are more curves than hues, if a curve has neither, if a length differs from that of `x`,
     or if `log` names other axes.
@@ -162,8 +162,8 @@ def curves(
     if "y" in log:
         ax.set_yscale("log")
         plain_ticks(ax.yaxis, ax.get_ylim())
-    predictions, executions = zip(*curves.values(), strict=True)
-    has_both = any(one is not None for one in predictions) and any(one is not None for one in executions)
+    predictions, measurements = zip(*curves.values(), strict=True)
+    has_both = any(one is not None for one in predictions) and any(one is not None for one in measurements)
     if has_both and not ax.figure.legends:  # a dark sample of each, below the figure
         samples = [
             Line2D([], [], color=INK, label="predicted", **line),

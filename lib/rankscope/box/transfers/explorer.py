@@ -36,9 +36,9 @@ def loop(now: Now) -> Timeline:
     return spans.select(kind=("copy", "compute"))
 
 
-def batch_s(now: Now) -> float:
-    """Return the time from one step of the loop to the next."""
-    starts_s = loop(now).select(kind="compute").start_s
+def batch_s(spans: Timeline) -> float:
+    """Return the time from one step of a loop to the next."""
+    starts_s = spans.select(kind="compute").start_s
     return float(starts_s.max() - starts_s.min()) / (_NUM_BATCHES - 1)
 
 
@@ -48,10 +48,11 @@ def draw(now: Now) -> list[Drawing]:
     link_s = parse_bytes("size", now.size) / LINKS[now.link].h2d_bytes_per_s
     title = f"Pinned is {seconds['pageable'] / seconds['pinned']:.1f} times as fast as pageable"
     how = "prefetched" if now.prefetched else "copied in turn"
-    waits = percent_words(1 - now.step_ms / 1e3 / batch_s(now))
+    spans = loop(now)
+    waits = percent_words(1 - now.step_ms / 1e3 / batch_s(spans))
     return [
         draw_ranking(seconds, link_s, now.method, title, f"{now.size} to the GPU over {now.link}, modelled"),
-        draw_timeline(loop(now), f"The GPU waits {waits} of the time", f"{_NUM_BATCHES} batches of {now.size}, {how}"),
+        draw_timeline(spans, f"The GPU waits {waits} of the time", f"{_NUM_BATCHES} batches of {now.size}, {how}"),
     ]
 
 
@@ -61,7 +62,7 @@ def report(now: Now) -> list[str]:
     rate = rate_words(parse_bytes("size", now.size) / seconds)
     return [
         f"copy: {now.size} by the method {now.method} in {time_words(seconds)}, {rate}",
-        f"loop: {time_words(batch_s(now))} per batch",
+        f"loop: {time_words(batch_s(loop(now)))} per batch",
     ]
 
 
